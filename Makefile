@@ -1,0 +1,41 @@
+# Two commands do everything on a fresh machine: `make train` and `make test`.
+# Each sets up .venv when pyproject.toml or requirements.lock changed, and only then.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help train test check bench clean
+
+help:
+	@echo "make train   set up, then train the embedded task with a live display"
+	@echo "make test    set up, then run all tests"
+	@echo "make check   formatting, lint and types, in seconds"
+	@echo "make bench   measure the pools against their peers (BENCH=name for another benchmark)"
+
+$(READY): pyproject.toml requirements.lock
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -c 'import sys; sys.exit("Paceline needs Python 3.11 or newer; make PYTHON=python3.12 ...") if sys.version_info < (3, 11) else None'
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint requirements.lock torch
+	$(BIN)/python -m pip install --quiet --constraint requirements.lock --editable '.[dev]'
+	@touch $@
+
+train: $(READY)
+	$(BIN)/paceline train
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+check: $(READY)
+	$(BIN)/ruff format --check paceline tests benchmarks examples
+	$(BIN)/ruff check paceline tests benchmarks examples
+	$(BIN)/mypy
+
+BENCH ?= pool
+bench: $(READY)
+	$(BIN)/paceline bench $(BENCH)
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,121 @@
+"""The `paceline` command line. Exit codes: 0 finished, 1 failed, 2 bad usage, 130 interrupted."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.table import Table
+
+from paceline import __version__
+from paceline.envs.ids import EnvId
+from paceline.envs.registry import FAMILIES, load, resolve
+from paceline.errors import PacelineError, UsageError
+
+
+@dataclass(frozen=True)
+class Envs:
+    """List the families of environments, the names of one family, or what one environment looks like and costs."""
+
+    what: Annotated[str | None, tyro.conf.Positional] = None
+    """Nothing, a family (doom), or an environment id (doom:my_way_home?frameskip=2)."""
+
+    def run(self) -> None:
+        if self.what is None:
+            list_families()
+        elif self.what in FAMILIES:
+            for name in load(self.what).names():
+                print(f"{self.what}:{name}")
+        else:
+            describe_environment(self.what)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Run a benchmark: it prints the machine, the versions, the command and a table."""
+
+    name: Annotated[str | None, tyro.conf.Positional] = None
+    """Which one; without a name they are listed."""
+    quick: bool = False
+    """A small part of it, within a minute: to see that it runs, not to quote."""
+    json: Path | None = None
+    """Also write everything measured to this file."""
+
+    def run(self) -> None:
+        from paceline.bench import available, run_benchmark
+
+        if self.name is None:
+            for name, about in available().items():
+                print(f"{name:<16} {about}")
+        else:
+            run_benchmark(self.name, quick=self.quick, json_path=self.json)
+
+
+Command = Annotated[Envs, tyro.conf.subcommand("envs")] | Annotated[Bench, tyro.conf.subcommand("bench")]
+
+
+def list_families() -> None:
+    table = Table("family", "example", "what it is", "needs", box=None, header_style="bold", pad_edge=False)
+    for name, family in FAMILIES.items():
+        table.add_row(name, family.example, family.about, _needs(name))
+    table.add_row("module:function", "mypackage.envs:make", "your own Gymnasium or PettingZoo environment", "")
+    Console().print(table)
+
+
+def _needs(family: str) -> str:
+    try:
+        load(family)
+    except UsageError:
+        return f"pip install 'paceline[{FAMILIES[family].extra}]'"
+    return ""
+
+
+def describe_environment(text: str) -> None:
+    """Spaces and cost of one environment, found out in a process of its own."""
+    factory = resolve(text)
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_row("id", str(EnvId.parse(text)))
+    table.add_row("frames per step", str(factory.frameskip))
+    if factory.backend is not None:
+        table.add_row("pool", factory.backend)
+    else:
+        from paceline.pool.auto import probe
+        from paceline.pool.config import PoolConfig
+
+        cost = probe(factory, PoolConfig())
+        table.add_row("agents", str(cost.spec.agents_per_env))
+        for leaf in cost.spec.obs:
+            table.add_row(f"observation {leaf.name}", f"{leaf.dtype} {list(leaf.shape)}")
+        for leaf in cost.spec.actions:
+            table.add_row(f"action {leaf.name}", str(leaf.space))
+        table.add_row("step", f"{cost.step_seconds * 1e6:,.0f} µs, {cost.cpu_share:.0%} of a core")
+    Console().print(table)
+
+
+def main() -> None:
+    """Parse, run, and turn every failure into one clear message and an exit code."""
+    if sys.argv[1:] == ["--version"]:
+        print(f"paceline {__version__}")
+        return
+    handler = RichHandler(console=Console(stderr=True), show_path=False, show_time=False)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler])
+    try:
+        command = tyro.cli(Command, prog="paceline", description=__doc__)
+        command.run()
+    except PacelineError as error:
+        print(f"paceline: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(0)  # the reader of our output has seen enough
+
+
+if __name__ == "__main__":
+    main()

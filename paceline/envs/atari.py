@@ -1,0 +1,248 @@
+"""`atari:Game`: Atari games by ale-py with the preprocessing of the DQN line of work, built into one environment.
+
+It gives, frame for frame, what Gymnasium's AtariEnv + AtariPreprocessing + FrameStackObservation give for the same seed
+and actions, and in addition can clip rewards, press FIRE at the start and end an episode at a lost life. It drives the
+emulator without those wrappers (which also fetch an RGB screen on every frame that nobody looks at): 0.88 ms instead
+of 1.14 ms a step, of which 0.68 ms is the emulation of four frames.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.utils import seeding
+
+from paceline.envs.ids import EnvId
+from paceline.envs.options import Options
+from paceline.envs.registry import Factory, closest, needs
+from paceline.errors import UsageError
+
+TWO_PLAYERS_ONLY = {"combat", "joust", "maze_craze", "warlords"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The options of an `atari:` id, and their defaults."""
+
+    rom: str
+    """ale-py's name of the game: "space_invaders"."""
+    frameskip: int = 4
+    """Frames for which an action is repeated; the observation is the pixelwise maximum of the last two."""
+    stack: int = 4
+    """How many observations are seen at once, oldest first."""
+    resolution: tuple[int, int] = (84, 84)
+    """Width and height."""
+    grayscale: bool = True
+    """Otherwise every frame of the stack has three channels."""
+    noop: int = 30
+    """A game starts with between 1 and this many frames of doing nothing; 0 for none."""
+    fire_reset: bool = True
+    """Press FIRE for one frame at the start, in games that know it: some wait for it."""
+    episodic_life: bool = False
+    """A lost life ends the agent's episode, terminated; the game itself goes on at the next reset."""
+    clip_rewards: bool = True
+    """Rewards are -1, 0 or 1; the game's own score is `info["score"]` when it is over."""
+    repeat_action_probability: float = 0.0
+    """Chance, in every frame, that the emulator repeats the last action ("sticky actions")."""
+    full_action_space: bool = False
+    """All 18 actions of the console instead of those that the game knows."""
+    max_frames: int = 108_000
+    """A game is truncated after this many frames (half an hour); 0 for never."""
+
+
+def names() -> list[str]:
+    return sorted(_roms())
+
+
+def resolve(env_id: EnvId) -> Factory:
+    roms = _roms()
+    # Games are known both as "SpaceInvaders" and as "space_invaders".
+    by_key = {_key(name): rom for name, rom in roms.items()}
+    rom = by_key.get(_key(env_id.name))
+    if rom is None:
+        raise UsageError(
+            f"game {env_id.name!r} of {str(env_id)!r} does not exist{closest(env_id.name, roms)}; "
+            "`paceline envs` lists all"
+        )
+    fields = [name for name in Settings.__dataclass_fields__ if name != "rom"]
+    options = Options(env_id, fields)
+    width, height = options.sizes("resolution", Settings.resolution, count=2)
+    settings = Settings(
+        rom=rom,
+        frameskip=options.integer("frameskip", Settings.frameskip, minimum=1),
+        stack=options.integer("stack", Settings.stack, minimum=1),
+        resolution=(width, height),
+        grayscale=options.flag("grayscale", Settings.grayscale),
+        noop=options.integer("noop", Settings.noop),
+        fire_reset=options.flag("fire_reset", Settings.fire_reset),
+        episodic_life=options.flag("episodic_life", Settings.episodic_life),
+        clip_rewards=options.flag("clip_rewards", Settings.clip_rewards),
+        repeat_action_probability=options.number("repeat_action_probability", 0.0, maximum=1.0),
+        full_action_space=options.flag("full_action_space", Settings.full_action_space),
+        max_frames=options.integer("max_frames", Settings.max_frames),
+    )
+    return Factory(make=partial(_make, settings), frameskip=settings.frameskip, label=str(env_id))
+
+
+def _make(settings: Settings, env_index: int) -> AtariGame:
+    return AtariGame(settings)
+
+
+def _key(name: str) -> str:
+    return name.replace("_", "").lower()
+
+
+def _roms() -> dict[str, str]:
+    """ale-py's name of every game for one player, by the name Gymnasium users know."""
+    with needs("atari"):
+        import cv2  # noqa: F401
+        from ale_py import roms
+    return {rom.title().replace("_", ""): rom for rom in roms.get_all_rom_ids() if rom not in TWO_PLAYERS_ONLY}
+
+
+class AtariGame(gymnasium.Env):
+    """One game. Observations are uint8 [stack, height, width], or [stack * 3, height, width] in colour.
+
+    When a game ends within a step, the last observation is the one before it: the remaining frames are not run.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 60}
+    render_mode = "rgb_array"
+
+    def __init__(self, settings: Settings) -> None:
+        import ale_py
+        import cv2
+        from ale_py import roms
+
+        # One environment is one thread's work; OpenCV would start a pool of threads in every worker.
+        cv2.setNumThreads(1)
+        self._resize = partial(cv2.resize, dsize=settings.resolution, interpolation=cv2.INTER_AREA)
+        self._settings = settings
+        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+        self._ale = ale_py.ALEInterface()
+        self._ale.setFloat("repeat_action_probability", settings.repeat_action_probability)
+        self._ale.setInt("max_num_frames_per_episode", settings.max_frames)
+        self._rom_path = roms.get_rom_path(settings.rom)
+        self._seed(None)
+
+        ale, minimal = self._ale, self._ale.getMinimalActionSet()
+        self._actions = ale.getLegalActionSet() if settings.full_action_space else minimal
+        self._noop = ale_py.Action.NOOP
+        self._fire = ale_py.Action.FIRE if settings.fire_reset and ale_py.Action.FIRE in minimal else None
+        self.action_space = spaces.Discrete(len(self._actions))
+
+        channels = () if settings.grayscale else (3,)
+        self._read_screen = ale.getScreenGrayscale if settings.grayscale else ale.getScreenRGB
+        self._newer = np.empty((*ale.getScreenDims(), *channels), np.uint8)
+        self._older = np.empty_like(self._newer)
+        width, height = settings.resolution
+        self._depth = 1 if settings.grayscale else 3
+        self._stack = np.zeros((settings.stack * self._depth, height, width), np.uint8)
+        self.observation_space = spaces.Box(0, 255, self._stack.shape, np.uint8)
+        self._lives, self._score = 0, 0
+        self._between_lives = False
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        if seed is not None:
+            super().reset(seed=seed)
+            self._seed(seed)
+        # Only the reset that answers a lost life goes on with the game; any other one abandons it.
+        if not (self._between_lives and seed is None and self._go_on()):
+            self._start_game()
+        self._between_lives = False
+        self._lives = self._ale.lives()
+        self._read_screen(self._newer)
+        self._older.fill(0)
+        stack = np.empty_like(self._stack)
+        self._write_frame(stack)
+        for start in range(0, len(stack) - self._depth, self._depth):
+            stack[start : start + self._depth] = stack[-self._depth :]
+        self._stack = stack
+        return stack, {"lives": self._lives}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
+        reward, life_lost = self._advance(self._actions[action])
+        # A new array for every step costs no more than shifting the old one, and the caller may keep it.
+        stack = np.empty_like(self._stack)
+        stack[: -self._depth] = self._stack[self._depth :]
+        self._write_frame(stack)
+        self._stack = stack
+        self._score += reward
+
+        ale = self._ale
+        info: dict[str, Any] = {"lives": self._lives}
+        game_over = ale.game_over()
+        # A life lost in the very frame in which time runs out: nothing to bootstrap, so not truncated.
+        terminated = life_lost or ale.game_over(with_truncation=False)
+        if game_over:
+            info["score"] = self._score
+        self._between_lives = life_lost and not game_over
+        if self._settings.clip_rewards:
+            reward = (reward > 0) - (reward < 0)
+        return stack, float(reward), terminated, game_over and not terminated, info
+
+    def render(self) -> np.ndarray:
+        return self._ale.getScreenRGB()
+
+    def _advance(self, action: Any) -> tuple[int, bool]:
+        """Repeat an action; return the reward, and whether a life that counts as an episode was lost."""
+        ale, last = self._ale, self._settings.frameskip - 1
+        reward = 0
+        for frame in range(last + 1):
+            reward += ale.act(action)
+            lives, before = ale.lives(), self._lives
+            self._lives = lives
+            # Some games show zero lives for a while before they are over: that is left to the game's own end.
+            if self._settings.episodic_life and 0 < lives < before:
+                return reward, True
+            if ale.game_over():
+                break
+            if frame == last - 1:
+                self._read_screen(self._older)
+            elif frame == last:
+                self._read_screen(self._newer)
+        return reward, False
+
+    def _write_frame(self, stack: np.ndarray) -> None:
+        """Preprocess the last two screens into the newest frame of `stack`."""
+        if self._settings.frameskip > 1:
+            np.maximum(self._newer, self._older, out=self._newer)
+        if self._depth == 1:
+            self._resize(self._newer, dst=stack[-1])
+        else:
+            stack[-3:] = self._resize(self._newer).transpose(2, 0, 1)
+
+    def _start_game(self) -> None:
+        self._ale.reset_game()
+        self._score = 0
+        noops = int(self.np_random.integers(1, self._settings.noop + 1)) if self._settings.noop else 0
+        for _ in range(noops):
+            self._press(self._noop)
+        if self._fire is not None:
+            self._press(self._fire)
+
+    def _press(self, action: Any) -> None:
+        self._score += self._ale.act(action)
+        if self._ale.game_over():
+            self._ale.reset_game()
+            self._score = 0
+
+    def _go_on(self) -> bool:
+        """Continue the game after a lost life; False if it ended in doing so."""
+        self._score += self._ale.act(self._noop)
+        if self._fire is not None and not self._ale.game_over():
+            self._score += self._ale.act(self._fire)
+        return not self._ale.game_over()
+
+    def _seed(self, seed: int | None) -> None:
+        # As ale-py's own environment does it, so that the same seed is the same game. The emulator takes a seed only
+        # when it loads a game.
+        np_seed, ale_seed = np.random.SeedSequence(seed).generate_state(2)
+        self._np_random, self._np_random_seed = seeding.np_random(int(np_seed))
+        self._ale.setInt("random_seed", int(ale_seed.astype(np.int32)))
+        self._ale.loadROM(self._rom_path)

@@ -1,0 +1,103 @@
+"""`dmc:domain-task`: the DeepMind Control Suite by dm_control."""
+
+from __future__ import annotations
+
+import warnings
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from paceline.envs.ids import EnvId
+from paceline.envs.options import Options
+from paceline.envs.registry import Factory, closest, needs
+from paceline.errors import UsageError
+
+
+def names() -> list[str]:
+    return [f"{domain}-{task}" for domain, task in _suite().ALL_TASKS]
+
+
+def resolve(env_id: EnvId) -> Factory:
+    """Options: `frameskip`, control steps for which an action is repeated; `flat`, one vector as the observation."""
+    options = Options(env_id, ["frameskip", "flat"])
+    frameskip = options.integer("frameskip", 1, minimum=1)
+    flat = options.flag("flat", False)
+    allowed = names()
+    if env_id.name not in allowed:
+        raise UsageError(
+            f"task {env_id.name!r} of {str(env_id)!r} does not exist{closest(env_id.name, allowed)}; "
+            f"allowed: {', '.join(allowed)}"
+        )
+    domain, _, task = env_id.name.partition("-")
+    return Factory(make=partial(_make, domain, task, frameskip, flat), frameskip=frameskip, label=str(env_id))
+
+
+def _make(domain: str, task: str, frameskip: int, flat: bool, env_index: int) -> ControlTask:
+    return ControlTask(domain, task, frameskip, flat)
+
+
+def _suite() -> Any:
+    with needs("dmc"), warnings.catch_warnings():
+        # dm_control looks for a display as it is imported and warns when there is none. Only rendering needs one;
+        # MUJOCO_GL is left to the user, who may want EGL for it.
+        warnings.filterwarnings("ignore", message=".*DISPLAY")
+        from dm_control import suite
+    return suite
+
+
+class ControlTask(gymnasium.Env):
+    """One task. Observations are float32 vectors by dm_control's names, or all of them in that order with `flat`.
+
+    The end of an episode is a termination where the task says that no reward can follow (discount 0), and otherwise a
+    truncation: most tasks only ever run out of time.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 30}
+    render_mode = "rgb_array"
+
+    def __init__(self, domain: str, task: str, frameskip: int = 1, flat: bool = False) -> None:
+        self._env = _suite().load(domain, task)
+        self._frameskip, self._flat = frameskip, flat
+        action = self._env.action_spec()
+        low, high = (np.broadcast_to(bound, action.shape).astype(np.float32) for bound in (action.minimum, action.maximum))
+        self.action_space = spaces.Box(low, high, dtype=np.float32)
+        # Numbers become vectors of one: a policy then meets vectors only.
+        sizes = {key: int(np.prod(spec.shape)) for key, spec in self._env.observation_spec().items()}
+        if flat:
+            self.observation_space = _box(sum(sizes.values()))
+        else:
+            self.observation_space = spaces.Dict({key: _box(size) for key, size in sizes.items()})
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict]:
+        super().reset(seed=seed)
+        if seed is not None:
+            self._env.task.random.seed(seed % 2**32)
+        return self._observe(self._env.reset()), {}
+
+    def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict]:
+        action = np.asarray(action, np.float64)
+        reward = 0.0
+        for _ in range(self._frameskip):
+            timestep = self._env.step(action)
+            reward += timestep.reward or 0.0
+            if timestep.last():
+                break
+        terminated = timestep.last() and timestep.discount == 0.0
+        return self._observe(timestep), float(reward), terminated, timestep.last() and not terminated, {}
+
+    def render(self) -> np.ndarray:
+        return self._env.physics.render(height=480, width=640, camera_id=0)
+
+    def close(self) -> None:
+        self._env.close()
+
+    def _observe(self, timestep: Any) -> Any:
+        parts = {key: np.ravel(value).astype(np.float32) for key, value in timestep.observation.items()}
+        return np.concatenate(list(parts.values())) if self._flat else parts
+
+
+def _box(size: int) -> spaces.Box:
+    return spaces.Box(-np.inf, np.inf, (size,), np.float32)

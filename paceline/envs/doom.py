@@ -1,0 +1,236 @@
+"""`doom:scenario`: ViZDoom's scenarios by the vizdoom package, without its Gymnasium wrapper.
+
+Ends: a scenario's own time-out is a truncation, death and a reached goal are terminations. Defaults follow Sample
+Factory: rendered at 160x120, resized to 128x72, four frames a step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from paceline.envs import doom_actions
+from paceline.envs.ids import EnvId
+from paceline.envs.options import Options
+from paceline.envs.registry import Factory, closest, needs
+from paceline.errors import UsageError
+
+MULTIPLAYER = {"cig", "multi", "multi_duel"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The options of a `doom:` id, and their defaults."""
+
+    config: str
+    """The scenario's file."""
+    resolution: tuple[int, int] = (128, 72)
+    """Width and height of what the agent sees."""
+    frameskip: int = 4
+    """Frames for which an action is repeated."""
+    actions: str = "discrete"
+    """"discrete": one button at a time; "multi_discrete": independent heads of exclusive buttons."""
+    measurements: tuple[str, ...] = ()
+    """Game variables to observe. `measurements=true` takes those of the scenario, `HEALTH,AMMO2` any."""
+
+
+def names() -> list[str]:
+    """The scenarios of the package for one player. Those that need a game which it does not ship are left out."""
+    vizdoom = _vizdoom()
+    found = []
+    for config in vizdoom.configs:
+        name = config.removesuffix(".cfg")
+        game_file = _load(os.path.join(vizdoom.scenarios_path, config)).get_doom_game_path()
+        if name not in MULTIPLAYER and (not game_file or os.path.exists(game_file)):
+            found.append(name)
+    return found
+
+
+def resolve(env_id: EnvId) -> Factory:
+    options = Options(env_id, ["resolution", "frameskip", "actions", "measurements"])
+    config = _config(env_id)
+    width, height = options.sizes("resolution", Settings.resolution, count=2)
+    settings = Settings(
+        config=config,
+        resolution=(width, height),
+        frameskip=options.integer("frameskip", Settings.frameskip, minimum=1),
+        actions=options.choice("actions", Settings.actions, doom_actions.KINDS),
+        measurements=_measurements(options, config),
+    )
+    if not any(width <= w and height <= h for w, h in _native_resolutions()):
+        largest = max(_native_resolutions())
+        raise options.error("resolution", f"at most {largest[0]}x{largest[1]}")
+    return Factory(make=partial(_make, settings), frameskip=settings.frameskip, label=str(env_id))
+
+
+def _make(settings: Settings, env_index: int) -> Doom:
+    return Doom(settings)
+
+
+def _config(env_id: EnvId) -> str:
+    """The file of the scenario that an id names; a path that ends in .cfg is the user's own."""
+    name = env_id.name
+    if name.endswith(".cfg"):
+        if not os.path.isfile(name):
+            raise UsageError(f"scenario file {name!r} of {str(env_id)!r} does not exist")
+        return os.path.abspath(name)
+    if name in MULTIPLAYER:
+        raise UsageError(f"scenario {name!r} of {str(env_id)!r} needs several players; allowed: {', '.join(names())}")
+    allowed = names()
+    if name not in allowed:
+        raise UsageError(
+            f"scenario {name!r} of {str(env_id)!r} does not exist{closest(name, allowed)}; "
+            f"allowed: {', '.join(allowed)}, or the path of a .cfg file"
+        )
+    return os.path.join(_vizdoom().scenarios_path, f"{name}.cfg")
+
+
+def _measurements(options: Options, config: str) -> tuple[str, ...]:
+    value = options.get("measurements", False)
+    if value is False:
+        return ()
+    if value is True:
+        variables = tuple(variable.name for variable in _load(config).get_available_game_variables())
+        if not variables:
+            raise options.error("measurements", "names such as HEALTH,AMMO2, because the scenario lists none itself")
+        return variables
+    known = _vizdoom().GameVariable.__members__
+    variables = tuple(str(value).upper().split(","))
+    for variable in variables:
+        if variable not in known:
+            raise options.error("measurements", f"true, false, or names of game variables{closest(variable, known)}")
+    return variables
+
+
+def _vizdoom() -> Any:
+    with needs("doom"):
+        import cv2  # noqa: F401
+        import vizdoom
+    return vizdoom
+
+
+def _load(config: str) -> Any:
+    """A game with a scenario's configuration; nothing is started."""
+    game = _vizdoom().DoomGame()
+    game.load_config(config)
+    return game
+
+
+def _native_resolutions() -> dict[tuple[int, int], Any]:
+    members = _vizdoom().ScreenResolution.__members__
+    return {tuple(map(int, name.removeprefix("RES_").split("X"))): value for name, value in members.items()}
+
+
+class Doom(gymnasium.Env):
+    """One game in one process of ViZDoom's own, which `close` ends.
+
+    Observations are the screen, uint8 [3, height, width], or, with measurements, a dict of `screen` and
+    `measurements`. ViZDoom shows no screen once an episode is over: the last observation of an episode repeats the one
+    before it. The scenario's variables at the end of an episode are in its last `info`, by lower-case name.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 35}
+    render_mode = "rgb_array"
+
+    def __init__(self, settings: Settings) -> None:
+        import cv2
+
+        # One environment is one thread's work; OpenCV would start a pool of threads in every worker.
+        cv2.setNumThreads(1)
+        self._resize = partial(cv2.resize, dsize=settings.resolution, interpolation=cv2.INTER_LINEAR)
+        self._frameskip = settings.frameskip
+        width, height = settings.resolution
+        native = _native_resolutions()
+        rendered = min((w * h, (w, h)) for w, h in native if w >= width and h >= height)[1]
+        self._resizes = rendered != (width, height)
+
+        self._game = _load(settings.config)
+        self._variables = self._game.get_available_game_variables()
+        self._measures = bool(settings.measurements)
+        _configure(self._game, native[rendered], settings.measurements)
+        buttons = [button.name for button in self._game.get_available_buttons()]
+        self._buttons = doom_actions.KINDS[settings.actions](buttons)
+        self.action_space = self._buttons.space
+        self.observation_space = self._space((3, height, width), len(settings.measurements))
+        self._observation: Any = None
+        _start(self._game)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict]:
+        super().reset(seed=seed)
+        # A seed for every episode makes it independent of how many the engine has played before.
+        self._game.set_seed(int(self.np_random.integers(2**32)))
+        self._game.new_episode()
+        self._observation = self._observe(self._game.get_state())
+        return self._observation, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        game = self._game
+        reward = game.make_action(self._buttons.press(action), self._frameskip)
+        if not game.is_episode_finished():
+            self._observation = self._observe(game.get_state())
+            return self._observation, reward, False, False, {}
+        truncated = game.is_episode_timeout_reached() and not game.is_player_dead()
+        info = {variable.name.lower(): game.get_game_variable(variable) for variable in self._variables}
+        return self._observation, reward, not truncated, truncated, info
+
+    def render(self) -> np.ndarray:
+        screen = self._observation["screen"] if self._measures else self._observation
+        return screen.transpose(1, 2, 0)
+
+    def close(self) -> None:
+        self._game.close()
+
+    def _observe(self, state: Any) -> Any:
+        screen = state.screen_buffer
+        if self._resizes:
+            resized = np.empty(self._screen_shape, np.uint8)
+            for channel in range(3):
+                self._resize(screen[channel], dst=resized[channel])
+            screen = resized
+        if not self._measures:
+            return screen
+        return {"screen": screen, "measurements": state.game_variables.astype(np.float32)}
+
+    def _space(self, screen_shape: tuple[int, ...], num_measurements: int) -> spaces.Space:
+        self._screen_shape = screen_shape
+        screen = spaces.Box(0, 255, screen_shape, np.uint8)
+        if not num_measurements:
+            return screen
+        return spaces.Dict(screen=screen, measurements=spaces.Box(-np.inf, np.inf, (num_measurements,), np.float32))
+
+
+def _configure(game: Any, resolution: Any, measurements: tuple[str, ...]) -> None:
+    """Make a scenario headless, stepped by us, and free of buffers that nobody reads."""
+    vizdoom = _vizdoom()
+    game.set_mode(vizdoom.Mode.PLAYER)
+    game.set_window_visible(False)
+    game.set_sound_enabled(False)
+    game.set_screen_resolution(resolution)
+    game.set_screen_format(vizdoom.ScreenFormat.CRCGCB)
+    game.set_audio_buffer_enabled(False)
+    game.set_automap_buffer_enabled(False)
+    game.set_depth_buffer_enabled(False)
+    game.set_labels_buffer_enabled(False)
+    game.set_notifications_buffer_enabled(False)
+    if measurements:
+        game.set_available_game_variables([vizdoom.GameVariable.__members__[name] for name in measurements])
+
+
+def _start(game: Any) -> None:
+    """Start the engine so that it shares no file with another one and leaves none behind, however it ends.
+
+    Left alone it keeps `_vizdoom.ini` and a folder `_vizdoom` where it is started, and instances that do so at the same
+    moment kill each other. It reads and writes its settings at the null device instead, and starts in a folder that is
+    gone as soon as it runs.
+    """
+    game.set_doom_config_path(os.devnull)
+    with tempfile.TemporaryDirectory(prefix="paceline-doom-") as folder, contextlib.chdir(folder):
+        game.init()

@@ -1,0 +1,94 @@
+"""Doom's buttons as action spaces: which buttons exclude each other, and what an action presses.
+
+A head is one independent choice: a table [choices, buttons] whose rows are what each choice adds to the buttons. The
+pressed buttons are the sum over heads of the chosen rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+EXCLUSIVE = [
+    {"MOVE_FORWARD", "MOVE_BACKWARD"},
+    {"MOVE_LEFT", "MOVE_RIGHT"},
+    {"MOVE_UP", "MOVE_DOWN"},
+    {"TURN_LEFT", "TURN_RIGHT"},
+    {"LOOK_UP", "LOOK_DOWN"},
+    {"SELECT_NEXT_WEAPON", "SELECT_PREV_WEAPON"},
+    {f"SELECT_WEAPON{number}" for number in range(10)},
+]
+"""Buttons of which at most one makes sense at a time; each group becomes one head."""
+
+MAX_DELTA = 12.5
+"""Degrees, or map units, per frame: the largest value that is sent to a DELTA button."""
+
+NUM_DELTAS = 21
+"""How many values a DELTA button is cut into; odd, so that zero is one of them."""
+
+
+def multi_discrete_heads(buttons: Sequence[str]) -> list[np.ndarray]:
+    """One head per group of exclusive buttons and per other button, in the order of their first button.
+
+    Choice 0 presses nothing and choice k the k-th button of the group; a DELTA button's choices are its values in
+    ascending order.
+    """
+    heads: list[np.ndarray] = []
+    done: set[str] = set()
+    for button in buttons:
+        if button in done:
+            continue
+        if button.endswith("_DELTA"):
+            values = np.linspace(-MAX_DELTA, MAX_DELTA, NUM_DELTAS)
+            heads.append(np.stack([_row(buttons, button, value) for value in values]))
+            continue
+        group = next((group for group in EXCLUSIVE if button in group), {button})
+        members = [member for member in buttons if member in group]
+        heads.append(np.stack([_row(buttons), *(_row(buttons, member) for member in members)]))
+        done.update(members)
+    return heads
+
+
+def discrete_head(buttons: Sequence[str]) -> np.ndarray:
+    """Choice 0 presses nothing, every other choice one button; a DELTA button has a choice for either direction."""
+    rows = [_row(buttons)]
+    for button in buttons:
+        if button.endswith("_DELTA"):
+            rows += [_row(buttons, button, -MAX_DELTA), _row(buttons, button, MAX_DELTA)]
+        else:
+            rows.append(_row(buttons, button))
+    return np.stack(rows)
+
+
+def _row(buttons: Sequence[str], pressed: str | None = None, value: float = 1.0) -> np.ndarray:
+    return np.array([value if button == pressed else 0.0 for button in buttons])
+
+
+class Discrete:
+    """One button at a time, or none."""
+
+    def __init__(self, buttons: Sequence[str]) -> None:
+        self._rows = discrete_head(buttons).tolist()
+        self.space = spaces.Discrete(len(self._rows))
+
+    def press(self, action: Any) -> list[float]:
+        return self._rows[action]
+
+
+class MultiDiscrete:
+    """Independent heads."""
+
+    def __init__(self, buttons: Sequence[str]) -> None:
+        heads = multi_discrete_heads(buttons)
+        self._table = np.concatenate(heads)
+        self._starts = np.cumsum([0, *(len(head) for head in heads[:-1])])
+        self.space = spaces.MultiDiscrete([len(head) for head in heads])
+
+    def press(self, action: Any) -> list[float]:
+        return self._table[self._starts + action].sum(axis=0).tolist()
+
+
+KINDS = {"discrete": Discrete, "multi_discrete": MultiDiscrete}

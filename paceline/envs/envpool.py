@@ -1,0 +1,115 @@
+"""EnvPool's tasks: `envpool:Breakout-v5?frame_skip=4`. Options are the task's own EnvPool configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import envpool
+import numpy as np
+from envpool.registration import registry
+from gymnasium import spaces
+
+from paceline.envs.ids import EnvId
+from paceline.envs.registry import Factory, check_options, closest
+from paceline.errors import UsageError
+
+_SET_BY_POOL = {
+    "num_envs",
+    "num_threads",
+    "max_num_players",
+    "thread_affinity_offset",
+    "base_path",
+    "seed",
+    "env_seed",
+    "gym_reset_return_info",
+}
+_PIXEL_OPTIONS = ("from_pixels", "render_width", "render_height", "render_camera_id")
+
+
+@dataclass(frozen=True)
+class EnvPoolTask:
+    """A task and its options. As a factory's `make` it differs from other families: it makes n environments at once."""
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+    batch_size: int = 0
+    """0: rows come back together with those they were sent with. 1: each comes back as soon as it is finished."""
+
+    def __call__(self, num_envs: int, **settings: Any) -> Any:
+        """An EnvPool of `num_envs` environments; `settings` are what a pool decides (seeds, threads)."""
+        size = self.batch_size or num_envs
+        return envpool.make_gymnasium(self.name, num_envs=num_envs, batch_size=size, **self.options, **settings)
+
+    def spec(self) -> Any:
+        """EnvPool's description of the task; no environment is made for it."""
+        try:
+            return envpool.make_spec(self.name, **self.options)
+        except (TypeError, ValueError, AssertionError, RuntimeError, ImportError) as error:
+            options = ", ".join(f"{key}={value!r}" for key, value in self.options.items()) or "no options"
+            raise UsageError(f"envpool:{self.name} cannot be made with {options}: {_first_line(error)}") from error
+
+
+def resolve(env_id: EnvId) -> Factory:
+    """The factory of an EnvPool task; everything that can be wrong with the id is found here."""
+    tasks = envpool.list_all_envs()
+    if env_id.name not in tasks:
+        raise UsageError(
+            f"EnvPool has no task {env_id.name!r}{closest(env_id.name, tasks)}; `paceline envs envpool` lists them all"
+        )
+    keys = config_of(EnvPoolTask(env_id.name).spec())
+    allowed = [key for key in keys if key not in _SET_BY_POOL]
+    if registry.specs[env_id.name][0].startswith("envpool.mujoco"):
+        allowed += [option for option in _PIXEL_OPTIONS if option not in allowed]
+    check_options(env_id, allowed)
+    options = dict(env_id.options)
+    batch_size = options.pop("batch_size", 0)
+    if batch_size not in (0, 1):
+        raise UsageError(
+            f"batch_size is {batch_size!r} in {str(env_id)!r}; allowed: 0 (rows come back together with those they were "
+            "sent with) and 1 (each as soon as it is finished)"
+        )
+    task = EnvPoolTask(env_id.name, options, batch_size)
+    config = config_of(task.spec())
+    if config["max_num_players"] != 1:
+        raise UsageError(
+            f"EnvPool's {env_id.name!r} has {config['max_num_players']} players, and only its single-player tasks are "
+            "supported; for several agents see the pettingzoo family"
+        )
+    frameskip = int(config.get("frame_skip", config.get("action_repeat", 1)))
+    return Factory(make=task, frameskip=max(1, frameskip), backend="envpool", label=str(env_id))
+
+
+def names() -> Iterable[str]:
+    return sorted(envpool.list_all_envs())
+
+
+def config_of(spec: Any) -> dict[str, Any]:
+    """Every configuration key of a task with its value."""
+    return dict(zip(spec._config_keys, spec._config_values, strict=True))
+
+
+def spaces_of(spec: Any) -> tuple[spaces.Space, spaces.Space]:
+    """Observation and action space of one environment."""
+    return _unbounded(spec.gymnasium_observation_space), _unbounded(spec.gymnasium_action_space)
+
+
+def _unbounded(space: spaces.Space) -> spaces.Space:
+    """`space` with infinite bounds where EnvPool has none.
+
+    EnvPool writes "no bounds" as the limits of the C++ type, and the lower limit of a C++ float is its smallest
+    POSITIVE number, so that an unbounded box claims to hold positive numbers only.
+    """
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict({key: _unbounded(child) for key, child in space.spaces.items()})
+    if not isinstance(space, spaces.Box) or not np.issubdtype(space.dtype, np.floating):
+        return space
+    limits = np.finfo(space.dtype)
+    low = np.where(space.low == limits.tiny, -np.inf, space.low)
+    high = np.where(space.high == limits.max, np.inf, space.high)
+    return spaces.Box(low.astype(space.dtype), high.astype(space.dtype), dtype=space.dtype)
+
+
+def _first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"

@@ -1,0 +1,99 @@
+"""`gym:ID`: any registered Gymnasium environment; options are its keyword arguments.
+
+The registration itself is shipped to simulator processes, so an environment that was registered only in the main
+process works in them too. `gym:module:ID` imports `module` first, for packages that register as they are imported.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+from functools import partial
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec, load_env_creator
+
+from paceline.envs.ids import EnvId
+from paceline.envs.registry import Factory, check_options, closest
+from paceline.errors import UsageError
+
+MAX_EPISODE_STEPS = "max_episode_steps"
+"""The one option that is Gymnasium's and not the environment's; -1 for no limit."""
+
+
+def names() -> list[str]:
+    return sorted(gymnasium.registry)
+
+
+def resolve(env_id: EnvId) -> Factory:
+    spec = _find(env_id)
+    creator = _load_creator(spec, env_id)
+    _check_arguments(creator, env_id)
+    arguments = dict(env_id.options)
+    limit = arguments.pop(MAX_EPISODE_STEPS, spec.max_episode_steps)
+    if limit is not None and (type(limit) is not int or (limit < 1 and limit != -1)):
+        raise UsageError(
+            f"option {MAX_EPISODE_STEPS!r} of {str(env_id)!r} is {limit!r}; allowed: a positive integer, or -1 for no limit"
+        )
+    spec = dataclasses.replace(
+        spec,
+        # By value where a child process could not import it by name.
+        entry_point=creator if str(spec.entry_point).startswith("__main__:") else spec.entry_point,
+        kwargs={**spec.kwargs, **arguments},
+        max_episode_steps=None if limit == -1 else limit,
+        # The pool checks what environments return, and resets before it steps.
+        disable_env_checker=True,
+        order_enforce=False,
+    )
+    return Factory(make=partial(_make, spec, str(env_id)), label=str(env_id))
+
+
+def _make(spec: EnvSpec, label: str, env_index: int) -> gymnasium.Env:
+    try:
+        return gymnasium.make(spec)
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise _missing(label, error) from error
+
+
+def _find(env_id: EnvId) -> EnvSpec:
+    module, _, name = env_id.name.rpartition(":")
+    if module:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise UsageError(f"module {module!r} of {str(env_id)!r} cannot be imported: {error}") from error
+    spec = gymnasium.registry.get(name)
+    if spec is None:
+        raise UsageError(
+            f"{name!r} of {str(env_id)!r} is not a registered Gymnasium environment{closest(name, names())}; "
+            "gym:module:ID imports the module that registers it first"
+        )
+    return spec
+
+
+def _load_creator(spec: EnvSpec, env_id: EnvId) -> Any:
+    """What builds the environment. Importing it here finds most missing dependencies before a process is started."""
+    if callable(spec.entry_point):
+        return spec.entry_point
+    if spec.entry_point is None:
+        raise UsageError(f"{str(env_id)!r} is registered without an entry point, for vectorised use only")
+    try:
+        return load_env_creator(spec.entry_point)
+    except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
+        raise _missing(str(env_id), error) from error
+
+
+def _check_arguments(creator: Any, env_id: EnvId) -> None:
+    try:
+        parameters = inspect.signature(creator).parameters.values()
+    except (ValueError, TypeError):  # some built-in callables have none
+        return
+    if not any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+        check_options(env_id, [*(parameter.name for parameter in parameters), MAX_EPISODE_STEPS])
+
+
+def _missing(label: str, error: Exception) -> UsageError:
+    what_to_do = "; pip install 'paceline[mujoco]'" if "mujoco" in str(error).lower() else ""
+    return UsageError(f"{label!r} needs a package that is not installed: {error}{what_to_do}")

@@ -1,0 +1,50 @@
+"""Environment ids: `family:name?option=value&option=value`, or `package.module:function` for the user's own."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl
+
+from paceline.errors import UsageError
+
+
+@dataclass(frozen=True)
+class EnvId:
+    """A parsed id. `family` decides who builds it; `name` and `options` are that family's business."""
+
+    family: str
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, text: str) -> EnvId:
+        """Parse an id; whether family, name and options exist is checked by whoever builds it.
+
+        >>> EnvId.parse("doom:my_way_home?frameskip=2&resolution=160x120")
+        EnvId(family='doom', name='my_way_home', options={'frameskip': 2, 'resolution': '160x120'})
+        """
+        address, _, query = text.partition("?")
+        family, colon, name = address.partition(":")
+        if not family or (colon and not name and not query and family != "synthetic"):
+            raise UsageError(f"environment id {text!r} is not of the form family:name?option=value")
+        try:
+            options = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
+        except ValueError:
+            raise UsageError(f"options {query!r} of {text!r} are not of the form option=value&option=value") from None
+        return cls(family, name, {key: _literal(value) for key, value in options})
+
+    def __str__(self) -> str:
+        query = "&".join(f"{key}={value}" for key, value in self.options.items())
+        return f"{self.family}:{self.name}" + (f"?{query}" if query else "")
+
+
+def _literal(text: str) -> Any:
+    """A Python literal where it is one, the text itself otherwise; true and false in any case."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text

@@ -1,0 +1,107 @@
+"""`pettingzoo:module`: multi-agent environments with PettingZoo's parallel API, by the module that has `parallel_env`.
+
+PettingZoo's own modules may be named without the leading `pettingzoo.`: `pettingzoo:butterfly.pistonball_v6`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import re
+import warnings
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from paceline.envs.ids import EnvId
+from paceline.envs.registry import Factory, check_options, closest, needs
+from paceline.errors import MissingExtra, UsageError
+
+OWN = "pettingzoo"
+
+
+def names() -> list[str]:
+    """PettingZoo's own modules, found without importing them. Some have only the turn-based API, which is refused."""
+    with needs("pettingzoo"):
+        import pettingzoo
+    found = []
+    for family in pkgutil.iter_modules(pettingzoo.__path__):
+        folder = [f"{path}/{family.name}" for path in pettingzoo.__path__]
+        found += [f"{OWN}.{family.name}.{module.name}" for module in pkgutil.iter_modules(folder)]
+    return [name for name in found if re.search(r"_v\d+$", name)]
+
+
+def resolve(env_id: EnvId) -> Factory:
+    known = names()
+    module_name = f"{OWN}.{env_id.name}" if f"{OWN}.{env_id.name}" in known else env_id.name
+    module = _import(module_name, env_id, known)
+    if not hasattr(module, "parallel_env"):
+        raise UsageError(
+            f"module {module_name!r} of {str(env_id)!r} has no parallel_env; environments in which agents take turns "
+            "are not supported"
+        )
+    _check_arguments(module, env_id)
+    make = partial(_make, module_name, dict(env_id.options), str(env_id))
+    return Factory(make=make, label=str(env_id))
+
+
+def _make(module_name: str, options: Mapping[str, Any], label: str, env_index: int) -> Any:
+    env = _quiet_import(module_name).parallel_env(**options)
+    try:
+        check_equal_spaces(env, label)
+    except UsageError:
+        env.close()
+        raise
+    return env
+
+
+def check_equal_spaces(env: Any, label: str) -> None:
+    """Refuse environments whose agents could not share a policy's inputs and outputs."""
+    first, *others = env.possible_agents
+    for kind, space_of, wrapper in [
+        ("observation", env.observation_space, "pad_observations_v0"),
+        ("action", env.action_space, "pad_action_space_v0"),
+    ]:
+        for agent in others:
+            if space_of(agent) != space_of(first):
+                raise UsageError(
+                    f"the agents of {label!r} have different {kind} spaces: {first} has {space_of(first)}, {agent} has "
+                    f"{space_of(agent)}; make them equal with supersuit.{wrapper} in a function of your own and use "
+                    "package.module:function"
+                )
+
+
+def _quiet_import(module_name: str) -> Any:
+    with warnings.catch_warnings():
+        # PettingZoo deprecates importing its modules for a registry, which third-party modules do not have.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return importlib.import_module(module_name)
+
+
+def _import(module_name: str, env_id: EnvId, known: list[str]) -> Any:
+    try:
+        return _quiet_import(module_name)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if module_name != missing and not module_name.startswith(f"{missing}."):
+            if module_name in known:
+                raise MissingExtra(repr(str(env_id)), "pettingzoo", error) from error
+            raise UsageError(f"{str(env_id)!r} needs a module that is not installed: {error}") from error
+        short = [name.removeprefix(f"{OWN}.") for name in known]
+        raise UsageError(
+            f"module {env_id.name!r} of {str(env_id)!r} does not exist{closest(env_id.name, [*known, *short])}; "
+            "`paceline envs` lists those of PettingZoo"
+        ) from error
+
+
+def _check_arguments(module: Any, env_id: EnvId) -> None:
+    # PettingZoo's own parallel_env passes everything on to raw_env, which knows the names.
+    for function in (module.parallel_env, getattr(module, "raw_env", None)):
+        if function is None:
+            return
+        parameters = inspect.signature(function).parameters.values()
+        if not any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+            named = [p.name for p in parameters if p.kind is not inspect.Parameter.VAR_POSITIONAL]
+            check_options(env_id, named)
+            return

@@ -1,0 +1,143 @@
+"""Choosing a backend by measurement.
+
+No rule is right for all simulators: on few cores, processes cost light environments several times their own speed, and
+a simulator that waits (for a GPU, a network, a sleep) wants more processes than there are cores. So one environment is
+stepped for a moment in a process of its own, where it can do no harm, and what is still open then is tried out.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import psutil
+
+from paceline.envs.registry import Factory
+from paceline.pool.config import PoolConfig, available_core_ids
+from paceline.pool.process import ProcessPool
+from paceline.pool.protocol import Pool, PoolSpec
+from paceline.pool.random_actions import random_actions
+from paceline.pool.serial import SerialPool
+
+log = logging.getLogger(__name__)
+
+PROBE_SECONDS = 0.3
+TRIAL_SECONDS = 0.4
+WAITING_SHARE = 0.5
+"""A simulator that uses less than this share of a core while it steps is waiting for something else."""
+HEAVY_SECONDS = 0.001
+"""From here on the cost of passing messages is lost in the step; one worker per core is right without a trial."""
+MOST_WAITING_WORKERS = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """What one environment looks like and costs."""
+
+    spec: PoolSpec
+    step_seconds: float
+    cpu_share: float
+    """Processor time over simulation time: near 1 for a simulator that computes, near 0 for one that waits."""
+
+
+def choose(factory: Factory, config: PoolConfig, seed: int) -> Pool:
+    """The fastest pool for `factory` on this machine; `config.kind` is "auto", or "process" to choose workers only."""
+    cost = probe(factory, config)
+    cores = len(available_core_ids())
+    if cost.cpu_share < WAITING_SHARE:
+        workers = min(config.num_envs, MOST_WAITING_WORKERS)
+        return _decide(factory, config, seed, cost, workers, "it waits more than it computes: one worker each")
+    if cost.step_seconds > HEAVY_SECONDS:
+        return _decide(factory, config, seed, cost, min(config.num_envs, cores), "heavy steps: one worker per core")
+    trials: list[Callable[[], Pool]] = [lambda: SerialPool(factory, config, seed)] if config.kind == "auto" else []
+    for workers in sorted({1, min(cores, config.num_envs)}):
+        trials.append(partial(ProcessPool, factory, replace(config, workers=workers), seed))
+    return _fastest(trials, seed)
+
+
+def probe(factory: Factory, config: PoolConfig) -> Probe:
+    """Step one environment in a worker process for a moment."""
+    with ProcessPool(factory, replace(config, num_envs=1, workers=1, groups=1, nice=0)) as pool:
+        actions = random_actions(pool.spec)
+        worker = psutil.Process(pool.worker_pids()[0])
+        pool.send(actions, pool.recv(min_slots=None).slots)
+        start, cpu_start = time.monotonic(), _cpu_seconds(worker)
+        costs = []
+        while time.monotonic() - start < PROBE_SECONDS or len(costs) < 3:
+            batch = pool.recv(min_slots=None)
+            costs.append(float(batch.step_seconds[0]))
+            pool.send(actions, batch.slots)
+        busy = sum(costs)
+        cpu = _cpu_seconds(worker) - cpu_start
+    return Probe(spec=pool.spec, step_seconds=float(np.mean(costs)), cpu_share=cpu / busy)
+
+
+def _cpu_seconds(process: psutil.Process) -> float:
+    """Processor time of a process and of the simulators that it started."""
+    total = 0.0
+    for member in [process, *process.children(recursive=True)]:
+        times = member.cpu_times()
+        total += times.user + times.system
+    return total
+
+
+def _decide(factory: Factory, config: PoolConfig, seed: int, cost: Probe, workers: int, why: str) -> Pool:
+    log.info(
+        "pool: process with %d workers (%.2f ms a step, %.0f %% of a core; %s)",
+        workers,
+        cost.step_seconds * 1000,
+        cost.cpu_share * 100,
+        why,
+    )
+    return ProcessPool(factory, replace(config, workers=workers), seed)
+
+
+def _fastest(trials: list[Callable[[], Pool]], seed: int) -> Pool:
+    """Try each pool out in lock-step, and return the fastest as if it were new."""
+    best: Pool | None = None
+    best_rate, measured = 0.0, []
+    for build in trials:
+        pool = build()
+        rate = measure(pool, TRIAL_SECONDS)
+        measured.append(f"{describe(pool)} {rate:,.0f}/s")
+        if rate > best_rate:
+            best, pool, best_rate = pool, best, rate
+        if pool is not None:
+            pool.close()
+    assert best is not None
+    log.info("pool: %s (measured: %s)", describe(best), ", ".join(measured))
+    best.reset(seed)
+    return best
+
+
+def measure(pool: Pool, seconds: float) -> float:
+    """Steps per second under random actions, every group in turn; the first round, which may be slow, not counted."""
+    actions = random_actions(pool.spec)
+    groups = range(pool.spec.num_groups)
+
+    def turn() -> int:
+        count = 0
+        for group in groups:
+            slots = pool.recv(min_slots=None, group=group).slots
+            pool.send({name: values[slots] for name, values in actions.items()}, slots)
+            count += len(slots)
+        return count
+
+    turn()
+    start, steps = time.monotonic(), 0
+    while time.monotonic() - start < seconds:
+        steps += turn()
+    rate = steps / (time.monotonic() - start)
+    for group in groups:
+        pool.recv(min_slots=None, group=group)
+    return rate
+
+
+def describe(pool: Pool) -> str:
+    if isinstance(pool, ProcessPool):
+        return f"process with {len(pool.worker_pids())} workers"
+    return type(pool).__name__.removesuffix("Pool").lower()

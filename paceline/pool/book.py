@@ -1,0 +1,146 @@
+"""Who has which slot: the caller (held), the simulators (in flight), or the queue between them (ready)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from paceline.pool.protocol import PoolSpec, as_slots
+
+
+class SlotBook:
+    """The life of every slot: in flight -> ready -> held -> (all agents of its environment sent) -> in flight.
+
+    Environments are what moves; slots are what is counted. A new book has everything in flight.
+    """
+
+    def __init__(self, spec: PoolSpec) -> None:
+        self._agents = spec.agents_per_env
+        self._num_slots = spec.num_slots
+        self.held = np.zeros(spec.num_slots, bool)
+        self._unsent = np.zeros(spec.num_envs, np.int64)  # slots of the environment that the caller still holds
+        self.lost = np.zeros(spec.num_slots, bool)
+        """Slots whose next batch has to say that their episode was lost."""
+        self._any_lost = False
+        self._group_of = np.empty(spec.num_envs, np.int64)
+        self._group_sizes = []
+        for group in range(spec.num_groups):
+            envs = spec.group_envs(group)
+            self._group_of[envs.start : envs.stop] = group
+            self._group_sizes.append(len(envs) * self._agents)
+        self._ready: list[list[int]] = [[] for _ in range(spec.num_groups)]  # environments, oldest first
+        self._num_held = [0] * spec.num_groups
+
+    def wanted(self, min_slots: int | None, group: int | None) -> int:
+        """How many slots a `recv` has to wait for; refuses a wait that could never end."""
+        groups = self._groups(group)
+        size = sum(self._group_sizes[g] for g in groups)
+        want = size if min_slots is None else min_slots
+        if want < 0 or want > size:
+            raise ValueError(f"min_slots is {min_slots}; allowed: 0 to {size}, or None for all")
+        held = sum(self._num_held[g] for g in groups)
+        if want > size - held:
+            raise ValueError(
+                f"recv would wait for ever: {want} slots wanted, but the caller holds {held} of {size}; send them first"
+            )
+        return want
+
+    def num_ready(self, group: int | None) -> int:
+        return self._agents * sum(len(self._ready[g]) for g in self._groups(group))
+
+    def mark_ready(self, envs: list[int]) -> None:
+        if len(self._ready) == 1:
+            self._ready[0].extend(envs)
+        else:
+            for env in envs:
+                self._ready[self._group_of[env]].append(env)
+
+    def take(self, max_slots: int | None, group: int | None) -> tuple[np.ndarray, np.ndarray]:
+        """Hand up to `max_slots` ready slots (whole environments, at least one) to the caller: slots and `lost` of each."""
+        if max_slots is not None and max_slots < 1:
+            raise ValueError(f"max_slots is {max_slots}; allowed: 1 or more, or None for all")
+        most = self._num_slots if max_slots is None else max(1, max_slots // self._agents)
+        taken: list[int] = []
+        for g in self._groups(group):
+            queue = self._ready[g]
+            part = queue[: most - len(taken)]
+            del queue[: len(part)]
+            taken += part
+            self._num_held[g] += len(part) * self._agents
+        envs = np.array(taken, np.int64)
+        envs.sort()
+        self._unsent[envs] = self._agents
+        slots = envs if self._agents == 1 else (envs[:, None] * self._agents + np.arange(self._agents)).ravel()
+        self.held[slots] = True
+        if not self._any_lost:
+            return slots, np.zeros(len(slots), bool)
+        lost = self.lost[slots]
+        self.lost[slots] = False
+        self._any_lost = bool(self.lost.any())
+        return slots, lost
+
+    def mark_lost(self, env: int) -> None:
+        self.lost[env * self._agents : (env + 1) * self._agents] = True
+        self._any_lost = True
+
+    def check(self, slots: object) -> np.ndarray:
+        """`slots` as an array, each of them held by the caller and none named twice."""
+        slots = as_slots(slots)
+        if slots.ndim != 1:
+            raise ValueError(f"slots must be one-dimensional, got shape {slots.shape}")
+        if len(slots) == 0:
+            return slots
+        if slots.min() < 0 or slots.max() >= self._num_slots:
+            raise ValueError(f"slots must be in [0, {self._num_slots}), got {slots.tolist()}")
+        if not self.held[slots].all():
+            raise ValueError(f"slots {slots[~self.held[slots]].tolist()} were not received since they were last sent")
+        if len(slots) > 1 and not (np.diff(slots) > 0).all() and len(np.unique(slots)) != len(slots):
+            raise ValueError(f"a slot is named twice in {slots.tolist()}")
+        return slots
+
+    def release(self, slots: np.ndarray) -> np.ndarray:
+        """Take checked `slots` back from the caller: the environments of which now every slot was sent."""
+        self.held[slots] = False
+        if self._agents == 1:
+            envs = slots
+        else:
+            touched, counts = np.unique(slots // self._agents, return_counts=True)
+            self._unsent[touched] -= counts
+            envs = touched[self._unsent[touched] == 0]
+        if len(self._num_held) == 1:
+            self._num_held[0] -= len(slots)
+        else:
+            for group, count in enumerate(np.bincount(self._group_of[slots // self._agents], minlength=len(self._ready))):
+                self._num_held[group] -= int(count)
+        return envs
+
+    def partly_sent(self, env: int) -> bool:
+        """Some slots of `env` were sent and the rest is still awaited from the caller."""
+        return 0 < self._unsent[env] and not self.held[env * self._agents : (env + 1) * self._agents].all()
+
+    def all_held(self) -> bool:
+        return bool(self.held.all())
+
+    def hold_all(self) -> None:
+        """As after a batch of everything was received."""
+        self._ready = [[] for _ in self._ready]
+        self._num_held = list(self._group_sizes)
+        self._unsent[:] = self._agents
+        self.held[:] = True
+        self.lost[:] = False
+        self._any_lost = False
+
+    def launch_all(self) -> None:
+        """As before anything was received: everything in flight."""
+        self._ready = [[] for _ in self._ready]
+        self._num_held = [0] * len(self._num_held)
+        self._unsent[:] = 0
+        self.held[:] = False
+        self.lost[:] = False
+        self._any_lost = False
+
+    def _groups(self, group: int | None) -> range:
+        if group is None:
+            return range(len(self._ready))
+        if not 0 <= group < len(self._ready):
+            raise ValueError(f"group {group} does not exist; this pool has {len(self._ready)}")
+        return range(group, group + 1)

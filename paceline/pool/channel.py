@@ -1,0 +1,125 @@
+"""Messages between a process pool and its workers, over plain pipes.
+
+Why not a queue in shared memory: a queue that several workers write to is guarded by a lock in that memory, and a
+worker killed inside it stops everybody. A pipe has no such state. POSIX makes writes of up to PIPE_BUF bytes atomic, so
+all workers share ONE results pipe, whole messages never interleave whoever dies when, and a single `read` returns
+everything that is waiting. It is also quicker: `benchmarks/channel.py` measures a round trip of a small message at
+about a quarter of faster-fifo's, and a write at a twentieth.
+
+Both ends also learn of each other's death from the pipe itself.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+_READ_BYTES = 1 << 16
+_COMMAND = struct.Struct("<iI")  # kind, payload bytes
+_RESULT = struct.Struct("<iBBH")  # sender, kind, more chunks follow, payload bytes
+_CHUNK = select.PIPE_BUF - _RESULT.size
+
+
+class Command:
+    """Kinds of messages to one worker."""
+
+    BUILD, ATTACH, RESET, STEP, REMAKE, STATE, RESTORE, CLOSE = range(8)
+
+
+class Result:
+    """Kinds of messages from the workers."""
+
+    BUILT, READY, EPISODES, FAILED, STATE, RESTORED = range(6)
+
+
+class Message(NamedTuple):
+    sender: int
+    kind: int
+    payload: bytes
+
+
+def send_command(fd: int, kind: int, payload: bytes) -> None:
+    """Write one command; blocks while the worker's pipe is full, and raises BrokenPipeError once the worker is gone."""
+    data = _COMMAND.pack(kind, len(payload)) + payload
+    written = os.write(fd, data)
+    while written < len(data):
+        written += os.write(fd, data[written:])
+
+
+def read_commands(fd: int) -> Iterator[tuple[int, bytes]]:
+    """Commands as they come, until the pool closes its end or dies."""
+    pending = b""
+    while True:
+        data = os.read(fd, _READ_BYTES)
+        if not data:
+            return
+        pending = pending + data if pending else data
+        start = 0
+        while len(pending) - start >= _COMMAND.size:
+            kind, size = _COMMAND.unpack_from(pending, start)
+            end = start + _COMMAND.size + size
+            if end > len(pending):
+                break
+            yield kind, pending[start + _COMMAND.size : end]
+            start = end
+        pending = pending[start:]
+
+
+class ResultWriter:
+    """A worker's end of the shared results pipe. A long message is cut into chunks, each written atomically."""
+
+    def __init__(self, fd: int, sender: int) -> None:
+        self._fd, self._sender = fd, sender
+
+    def send(self, kind: int, payload: bytes) -> None:
+        for start in range(0, max(1, len(payload)), _CHUNK):
+            chunk = payload[start : start + _CHUNK]
+            more = start + _CHUNK < len(payload)
+            os.write(self._fd, _RESULT.pack(self._sender, kind, more, len(chunk)) + chunk)
+
+
+class ResultReader:
+    """The pool's end of the results pipe, which must be non-blocking."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._pending = b""
+        self._parts: dict[int, list[bytes]] = {}
+
+    def read(self) -> list[Message]:
+        """All complete messages that are waiting, in the order of each sender."""
+        try:
+            data = os.read(self._fd, _READ_BYTES)
+        except BlockingIOError:
+            return []
+        data = self._pending + data if self._pending else data
+        messages, start = [], 0
+        while len(data) - start >= _RESULT.size:
+            sender, kind, more, size = _RESULT.unpack_from(data, start)
+            end = start + _RESULT.size + size
+            if end > len(data):
+                break
+            chunk = data[start + _RESULT.size : end]
+            start = end
+            if more:
+                self._parts.setdefault(sender, []).append(chunk)
+            else:
+                parts = self._parts.pop(sender, None) if self._parts else None
+                messages.append(Message(sender, kind, b"".join(parts) + chunk if parts else chunk))
+        self._pending = data[start:]
+        return messages
+
+    def forget(self, sender: int) -> None:
+        """Drop a half-sent message of a dead worker."""
+        self._parts.pop(sender, None)
+
+
+def pack_ints(values: list[int]) -> bytes:
+    return struct.pack(f"<{len(values)}i", *values)
+
+
+def unpack_ints(payload: bytes) -> list[int]:
+    return memoryview(payload).cast("i").tolist()

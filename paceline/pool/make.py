@@ -1,0 +1,49 @@
+"""From an environment id and a configuration to a running pool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from paceline.envs.registry import Factory, resolve
+from paceline.errors import UsageError
+from paceline.pool.config import PoolConfig
+from paceline.pool.protocol import Pool
+
+
+def make_pool(
+    env: str | Callable[..., Any] | Factory, config: PoolConfig | None = None, *, seed: int = 0, device: str = "cpu"
+) -> Pool:
+    """A pool of `config.num_envs` environments `env`: an id, the user's own function, or a factory.
+
+    `device` is where a `tensor` pool's simulators live; the others run on the host.
+    """
+    factory = resolve(env)
+    config = config or PoolConfig()
+    kind = config.kind
+    if factory.backend is not None:
+        if kind not in ("auto", factory.backend):
+            raise UsageError(f"{factory.label or env} runs only in the {factory.backend!r} pool, not in {kind!r}")
+        kind = factory.backend
+    elif kind in ("envpool", "tensor"):
+        raise UsageError(f"{factory.label or env} cannot run in the {kind!r} pool; allowed: auto, serial, process")
+    if kind == "serial":
+        from paceline.pool.serial import SerialPool
+
+        return SerialPool(factory, config, seed)
+    if kind == "process" and config.workers is not None:
+        from paceline.pool.process import ProcessPool
+
+        return ProcessPool(factory, config, seed)
+    if kind == "envpool":
+        from paceline.pool.envpool import EnvPoolPool
+
+        return EnvPoolPool(factory, config, seed)
+    if kind == "tensor":
+        from paceline.pool.tensor import make_tensor_pool
+
+        return make_tensor_pool(factory, config, seed, device)
+    from paceline.pool.auto import choose
+
+    return choose(factory, replace(config, kind=kind), seed)

@@ -1,0 +1,424 @@
+"""Simulators in worker processes: arrays in shared memory, indices through pipes, nobody waits for the slowest.
+
+                      commands (one pipe per worker): step / reset these environments
+    ProcessPool  ----------------------------------------------------------------------->  Worker 0..W-1
+        ^   ^                                                                                |     |
+        |   +---- results (ONE pipe): these environments are ready, these episodes ended ----+     |
+        +-------- SlotTable in shared memory: observations, rewards, flags, actions ---------------+
+
+A worker owns whole environments and steps them one after the other. A dead or hung worker is replaced while the others
+go on: its environments start new episodes, whose first rows say `lost`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import pickle
+import select
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import cloudpickle
+import numpy as np
+
+from paceline.envs.registry import Factory
+from paceline.errors import Failure, SimulatorError, UsageError
+from paceline.pool import memory
+from paceline.pool.book import SlotBook
+from paceline.pool.channel import Command, Message, Result, ResultReader, pack_ints, unpack_ints
+from paceline.pool.config import PoolConfig, available_core_ids
+from paceline.pool.health import Health
+from paceline.pool.launch import Crew, WorkerProcess
+from paceline.pool.protocol import Array, Episode, PoolSpec, StepBatch, named_actions
+from paceline.pool.seeds import env_seed
+from paceline.pool.spaces import check_actions
+from paceline.pool.table import SlotTable
+from paceline.pool.worker import IDLE, Heartbeat
+
+log = logging.getLogger(__name__)
+
+TEND_SECONDS = 0.5
+"""How often workers are looked after while everything goes well; deaths are noticed at once."""
+
+
+class ProcessPool:
+    """A `Pool` over worker processes."""
+
+    def __init__(self, factory: Factory, config: PoolConfig, seed: int = 0) -> None:
+        started = time.monotonic()
+        self._config, self._seed = config, seed
+        self._num_workers = min(config.workers or 1, config.num_envs)
+        self._factory = cloudpickle.dumps(factory)
+        self._envs_of = _assign(config.num_envs, self._num_workers, config.groups)
+        self._crew = Crew()
+        self._finalizer = weakref.finalize(self, self._crew.close)
+        self._results = ResultReader(self._crew.results_fd)
+        self._poll = select.poll()
+        self._poll.register(self._crew.results_fd, select.POLLIN)
+        self._by_pidfd: dict[int, WorkerProcess] = {}
+        self._built: dict[int, dict] = {}  # by worker number; absent while a worker is starting
+        self._starting_since: dict[int, float] = {}
+        self._replies: dict[int, object] = {}
+        self._episodes: list[Episode] = []
+        self.health = Health(config.leak_megabytes)
+        self._next_tend = 0.0
+        self._book: SlotBook | None = None
+        self._worker_of = np.empty(config.num_envs, np.int64)
+        for number, envs in enumerate(self._envs_of):
+            self._worker_of[envs] = number
+        try:
+            for number in range(self._num_workers):
+                self._start(number)
+            self._wait_for(lambda: len(self._built) == self._num_workers)
+            self._share_memory(factory)
+            self.reset(seed)
+        except BaseException:
+            self.close()
+            raise
+        self.health.start_seconds = time.monotonic() - started
+
+    # ---------------------------------------------------------------- the protocol
+
+    def recv(
+        self,
+        min_slots: int | None = 1,
+        max_slots: int | None = None,
+        timeout: float | None = None,
+        group: int | None = None,
+    ) -> StepBatch:
+        book = self._book
+        want = book.wanted(min_slots, group)
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        while book.num_ready(group) < want:
+            left = deadline - time.monotonic()
+            if left <= 0 and deadline != math.inf:
+                break
+            self._listen(left)
+        if want == 0:
+            self._listen(0.0)
+        return self._table.batch(*book.take(max_slots, group))
+
+    def send(self, actions: Array | Mapping[str, Array], slots: Array) -> None:
+        book, table = self._book, self._table
+        slots = book.check(slots)
+        named = named_actions(actions, self.spec.actions)
+        checked = [(leaf.name, check_actions(named[leaf.name], leaf, slots)) for leaf in self.spec.actions]
+        for name, values in checked:
+            table.actions[name][slots] = values
+        envs = book.release(slots)
+        self._in_flight[envs] = True
+        if self._any_stale:
+            envs = self._restart_stale(envs)
+        if self._num_workers == 1:
+            if len(envs):
+                self._crew.workers[0].command(Command.STEP, pack_ints(envs.tolist()))
+            return
+        owners = self._worker_of[envs]
+        for number in range(self._num_workers):
+            mine = envs[owners == number]
+            if len(mine):
+                self._crew.workers[number].command(Command.STEP, pack_ints(mine.tolist()))
+
+    def reset(self, seed: int) -> None:
+        self._quiesce()
+        self._seed = seed
+        self._incarnation[:] = 0
+        self._episodes.clear()
+        self._book.launch_all()
+        self._in_flight[:] = True
+        self._stale[:] = False
+        self._any_stale = False
+        for number, envs in enumerate(self._envs_of):
+            jobs = [(env, env_seed(seed, env), 0) for env in envs]
+            self._crew.workers[number].command(Command.RESET, pickle.dumps(jobs))
+
+    def take_episodes(self) -> list[Episode]:
+        episodes, self._episodes = self._episodes, []
+        return episodes
+
+    def state(self) -> bytes:
+        if not self._book.all_held():
+            raise UsageError("a pool's state can be taken only while the caller holds all slots")
+        states: dict[int, bytes] = {}
+        for part in self._ask(Command.STATE, [b""] * self._num_workers):
+            if isinstance(part, str):
+                raise UsageError(part)
+            states |= part
+        table = self._table
+        return pickle.dumps(
+            {
+                "envs": states,
+                "obs": {name: array.copy() for name, array in table.obs.items()},
+                "counters": [table.active.copy(), table.episode.copy(), table.step.copy()],
+                "incarnation": self._incarnation,
+                "seed": self._seed,
+                "episodes": self._episodes,
+            }
+        )
+
+    def restore(self, state: bytes) -> None:
+        saved = pickle.loads(state)
+        if len(saved["envs"]) != self.spec.num_envs:
+            raise UsageError(f"the saved pool had {len(saved['envs'])} environments; this one has {self.spec.num_envs}")
+        self._quiesce()
+        self._ask(Command.RESTORE, [pickle.dumps({env: saved["envs"][env] for env in envs}) for envs in self._envs_of])
+        for name, values in saved["obs"].items():
+            self._table.obs[name][:] = values
+        self._table.active[:], self._table.episode[:], self._table.step[:] = saved["counters"]
+        self._incarnation, self._seed, self._episodes = saved["incarnation"], saved["seed"], saved["episodes"]
+        self._book.hold_all()
+
+    def worker_pids(self) -> list[int]:
+        return [worker.pid for worker in self._crew.workers]
+
+    def close(self) -> None:
+        self._finalizer()
+
+    def __enter__(self) -> ProcessPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---------------------------------------------------------------- starting
+
+    def _start(self, number: int) -> WorkerProcess:
+        worker = self._crew.start(number)
+        if worker.pidfd is not None:
+            self._poll.register(worker.pidfd, select.POLLIN)
+            self._by_pidfd[worker.pidfd] = worker
+        self._built.pop(number, None)
+        self._starting_since[number] = time.monotonic()
+        cores = available_core_ids()
+        job = {
+            "factory": self._factory,
+            "envs": self._envs_of[number],
+            "nice": self._config.nice,
+            "core": cores[number % len(cores)] if self._config.affinity else None,
+        }
+        worker.command(Command.BUILD, pickle.dumps(job))
+        return worker
+
+    def _share_memory(self, factory: Factory) -> None:
+        """Learn from the workers what is to be stored, lay out the memory and let everybody attach it."""
+        first = self._built[0]
+        for number, built in self._built.items():
+            if (built["spaces"], built["agents"]) != (first["spaces"], first["agents"]):
+                raise UsageError(
+                    f"environments of one pool must have equal spaces: environment {self._envs_of[0][0]} has "
+                    f"{first['spaces']}, environment {self._envs_of[number][0]} has {built['spaces']}"
+                )
+        observation_space, action_space = first["spaces"]
+        self.spec = PoolSpec(
+            observation_space=observation_space,
+            action_space=action_space,
+            num_envs=self._config.num_envs,
+            agents_per_env=first["agents"],
+            frameskip=factory.frameskip,
+            num_groups=self._config.groups,
+        )
+        head = Heartbeat.nbytes(self._num_workers)
+        memory.resize(self._crew.memory_fd, head + SlotTable.nbytes(self.spec))
+        shared = memory.attach(self._crew.memory_fd)
+        if self._config.pin_memory:
+            memory.pin(shared)
+        self._heartbeat = Heartbeat(shared, self._num_workers)
+        self._heartbeat.env[:] = IDLE
+        self._table = SlotTable(self.spec, memoryview(shared)[head:])
+        self._book = SlotBook(self.spec)
+        num_envs = self.spec.num_envs
+        self._incarnation = np.zeros(num_envs, np.int64)
+        self._in_flight = np.zeros(num_envs, bool)  # a step or reset was ordered and has not been announced
+        self._stale = np.zeros(num_envs, bool)  # the worker was replaced: what the caller knows exists no more
+        self._any_stale = False
+        self._pending_resets: dict[int, list[int]] = {}  # by worker number, until it is built
+        for worker in self._crew.workers:
+            self._attach(worker)
+
+    def _attach(self, worker: WorkerProcess) -> None:
+        worker.command(Command.ATTACH, pickle.dumps((self.spec, self._num_workers)))
+
+    # ---------------------------------------------------------------- listening
+
+    def _listen(self, seconds: float) -> None:
+        """Wait up to `seconds` for news of any kind and take it in; never longer than until the next look-around."""
+        wait = min(seconds, TEND_SECONDS)
+        events = self._poll.poll(math.ceil(wait * 1000))
+        died = []
+        for fd, _ in events:
+            if fd == self._crew.results_fd:
+                self._take_in(self._results.read())
+            else:
+                died.append(self._by_pidfd[fd])
+        for worker in died:
+            self._bury(worker)
+        now = time.monotonic()
+        if now >= self._next_tend:
+            self._next_tend = now + TEND_SECONDS
+            self._tend(now)
+
+    def _take_in(self, messages: list[Message]) -> None:
+        for sender, kind, payload in messages:
+            if kind == Result.READY:
+                envs = unpack_ints(payload)
+                self._in_flight[envs] = False
+                self._book.mark_ready(envs)
+            elif kind == Result.EPISODES:
+                self._episodes += pickle.loads(payload)
+            elif kind == Result.FAILED:
+                failure, number = pickle.loads(payload)
+                self._replace_env(replace(failure, worker=number, slots=self._slots_of(failure.envs)))
+            else:
+                self._take_reply(sender, kind, payload)
+
+    def _take_reply(self, sender: int, kind: int, payload: bytes) -> None:
+        number = next(worker.number for worker in self._crew.workers if worker.sender == sender)
+        if kind == Result.BUILT:
+            self._built[number] = pickle.loads(payload)
+            self._starting_since.pop(number, None)
+            if self._book is not None:
+                self._order_resets(number, self._pending_resets.pop(number, []))
+        else:
+            self._replies[number] = pickle.loads(payload) if payload else None
+
+    def _wait_for(self, done: Callable[[], bool]) -> None:
+        while not done():
+            self._listen(TEND_SECONDS)
+
+    def _ask(self, command: int, payloads: list[bytes]) -> list:
+        """One command to every worker; the replies, in the order of the workers."""
+        self._replies.clear()
+        for worker, payload in zip(self._crew.workers, payloads, strict=True):
+            worker.command(command, payload)
+        self._wait_for(lambda: len(self._replies) == self._num_workers)
+        return [self._replies[number] for number in range(self._num_workers)]
+
+    def _quiesce(self) -> None:
+        """Wait until nothing is in flight."""
+        self._wait_for(lambda: not self._in_flight.any())
+
+    # ---------------------------------------------------------------- faults
+
+    def _tend(self, now: float) -> None:
+        """Look for workers that died unnoticed, hang, or leak."""
+        for worker in list(self._crew.workers):
+            number = worker.number
+            if worker.pidfd is None and worker.exited():
+                self._bury(worker)
+            elif number in self._starting_since:
+                if now - self._starting_since[number] > self._config.start_timeout_seconds:
+                    self._bury(worker, f"making the environments took over {self._config.start_timeout_seconds:g} s")
+            elif self._book is not None and self._heartbeat.env[number] != IDLE:
+                busy = now - self._heartbeat.since[number]
+                if busy > self._config.step_timeout_seconds and self._in_flight[self._heartbeat.env[number]]:
+                    self._bury(worker, f"no answer for {busy:.1f} s (pool.step_timeout_seconds)")
+        self.health.watch([worker.pid for worker in self._crew.workers], now)
+
+    def _bury(self, worker: WorkerProcess, hung: str | None = None) -> None:
+        """A worker is dead, or as good as dead: end it, say so, and start another in its place if the budget allows."""
+        self._take_in(self._results.read())  # what it still said counts
+        stack = worker.stack() if hung else ""
+        if worker.pidfd is not None:
+            self._poll.unregister(worker.pidfd)
+            del self._by_pidfd[worker.pidfd]
+        report = "" if hung else worker.crash_report()
+        ending = self._crew.remove(worker)
+        self._results.forget(worker.sender)
+        number = worker.number
+        failure = self._describe(number, hung or f"the worker process {ending}", stack or report)
+        if self._book is None:
+            raise SimulatorError(failure)
+        self._spend_restart(failure)
+        self._heartbeat.env[number] = IDLE
+        envs = self._envs_of[number]
+        self._incarnation[envs] += 1
+        running = [env for env in envs if self._in_flight[env]]
+        self.health.lost_episodes += len(envs)
+        self._stale[envs] = True
+        self._any_stale = True
+        self._attach(self._start(number))
+        self._pending_resets[number] = []
+        self._restart_stale(np.array(running, np.int64))
+
+    def _describe(self, number: int, cause: str, traceback: str) -> Failure:
+        if self._book is None:
+            envs: tuple[int, ...] = tuple(self._envs_of[number])
+            return Failure(cause=cause, phase="make", envs=envs, slots=envs, worker=number, traceback=traceback)
+        env = int(self._heartbeat.env[number])
+        if env == IDLE:
+            envs = tuple(self._envs_of[number])
+            slots = self._slots_of(envs)
+            return Failure(cause=cause, phase="wait", envs=envs, slots=slots, worker=number, traceback=traceback)
+        slots = self._slots_of((env,))
+        return Failure(
+            cause=cause,
+            phase="step",
+            envs=(env,),
+            slots=slots,
+            worker=number,
+            seed=env_seed(self._seed, env, int(self._incarnation[env])),
+            episode=int(self._table.episode[slots[0]]),
+            step=int(self._table.step[slots[0]]),
+            traceback=traceback,
+        )
+
+    def _replace_env(self, failure: Failure) -> None:
+        """An environment's own code failed; its worker is well."""
+        if failure.phase == "make" or self._config.on_error == "stop":
+            raise SimulatorError(failure)
+        self._spend_restart(failure)
+        (env,) = failure.envs
+        self._incarnation[env] += 1
+        self.health.lost_episodes += 1
+        self._crew.workers[failure.worker].command(Command.REMAKE, pack_ints([env]))
+        self._book.mark_lost(env)
+        self._order_resets(failure.worker, [env])
+
+    def _spend_restart(self, failure: Failure) -> None:
+        budget = self._config.max_restarts
+        if self.health.restarts >= budget:
+            raise SimulatorError(failure, f"the budget of {budget} restarts is spent (pool.max_restarts)")
+        self.health.restarts += 1
+        log.warning("replacing a simulator (%d of %d): %s", self.health.restarts, budget, failure)
+
+    def _restart_stale(self, envs: np.ndarray) -> np.ndarray:
+        """Of `envs`, which were just sent, start those anew whose worker was replaced; the others are returned."""
+        stale = envs[self._stale[envs]]
+        for env in stale.tolist():
+            self._stale[env] = False
+            self._book.mark_lost(env)
+            number = int(self._worker_of[env])
+            if number in self._built:
+                self._order_resets(number, [env])
+            else:
+                self._pending_resets[number].append(env)
+        fresh = np.isin(envs, stale, invert=True)
+        self._any_stale = bool(self._stale.any())
+        return envs[fresh]
+
+    def _order_resets(self, number: int, envs: list[int]) -> None:
+        """New episodes for replaced environments, numbered on and seeded afresh."""
+        jobs = []
+        for env in envs:
+            episode = int(self._table.episode[self._slots_of((env,))[0]]) + 1
+            jobs.append((env, env_seed(self._seed, env, int(self._incarnation[env])), episode))
+        self._crew.workers[number].command(Command.RESET, pickle.dumps(jobs))
+
+    def _slots_of(self, envs: tuple[int, ...]) -> tuple[int, ...]:
+        agents = self.spec.agents_per_env if self._book is not None else 1
+        return tuple(env * agents + agent for env in envs for agent in range(agents))
+
+
+def _assign(num_envs: int, num_workers: int, num_groups: int) -> list[list[int]]:
+    """Which environments each worker owns: an even share of every group, so that all workers work on all groups."""
+    owned: list[list[int]] = [[] for _ in range(num_workers)]
+    for group in range(num_groups):
+        low, high = num_envs * group // num_groups, num_envs * (group + 1) // num_groups
+        for number in range(num_workers):
+            start = low + (high - low) * number // num_workers
+            stop = low + (high - low) * (number + 1) // num_workers
+            owned[number] += range(start, stop)
+    return owned

@@ -1,0 +1,173 @@
+"""The one boundary between simulators and everything else: `recv() -> StepBatch`, `send(actions, slots)`.
+
+Legend: S slots of a pool, B rows of a batch (B <= S).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from gymnasium import spaces
+
+from paceline.pool.spaces import Leaf, leaves
+
+Array = Any
+"""A NumPy array from pools whose simulators run on the host, a torch tensor from a `tensor` pool."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolSpec:
+    """What a pool's streams look like; the same for every slot."""
+
+    observation_space: spaces.Space
+    action_space: spaces.Space
+    num_envs: int
+    agents_per_env: int = 1
+    """Slots per environment; environment e owns slots [e * agents_per_env, (e + 1) * agents_per_env)."""
+    frameskip: int = 1
+    """Simulator frames per step, for counting `fps`."""
+    num_groups: int = 1
+    """The slots are cut into this many contiguous groups of whole environments, for double buffering."""
+    obs: tuple[Leaf, ...] = field(init=False)
+    actions: tuple[Leaf, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "obs", leaves(self.observation_space, "obs"))
+        object.__setattr__(self, "actions", leaves(self.action_space, "action"))
+
+    @property
+    def num_slots(self) -> int:
+        return self.num_envs * self.agents_per_env
+
+    def group_envs(self, group: int) -> range:
+        """The environments of one group; group sizes differ by at most one."""
+        bounds = [self.num_envs * g // self.num_groups for g in (group, group + 1)]
+        return range(bounds[0], bounds[1])
+
+    def group_slots(self, group: int) -> range:
+        envs = self.group_envs(group)
+        return range(envs.start * self.agents_per_env, envs.stop * self.agents_per_env)
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """One finished episode of one slot."""
+
+    slot: int
+    episode_return: float
+    length: int
+    """Agent steps."""
+    info: Mapping[str, float] = field(default_factory=dict)
+    """The scalars of the episode's last `info`."""
+
+
+@dataclass(slots=True)
+class StepBatch:
+    """What has come of the last actions of B slots, and the observations that ask for the next ones.
+
+    Same-step autoreset: where an episode ended, `obs` is the first observation of the next episode, and the last one
+    of the old is in `final_obs`. The first batch a slot appears in has reward 0 and no end.
+
+    The arrays may be views into the pool's memory: they hold until the next `recv`, and each row only until its slot
+    is sent. Copy what must live longer.
+    """
+
+    slots: Array
+    """[B] int64, ascending, no slot twice."""
+    obs: dict[str, Array]
+    """[B, ...] for every observation leaf."""
+    reward: Array
+    """[B] float32."""
+    terminated: Array
+    """[B] bool: the episode ended for good; nothing is to be bootstrapped."""
+    truncated: Array
+    """[B] bool: the episode was cut; V(`final_obs`) is to be bootstrapped. Never set together with `terminated`."""
+    final_obs: dict[str, Array]
+    """[S, ...]: indexed by SLOT, not by row; only entries of slots whose episode just ended mean anything."""
+    active: Array
+    """[B] bool: `obs` asks for a decision. A slot whose agent is out of the game is inactive until its environment
+    restarts: its action is ignored, and the transition that begins there is not experience."""
+    lost: Array
+    """[B] bool: the simulator was replaced. The step in flight and the rest of its episode do not exist; `obs` is the
+    first observation of a new episode, and no reward or end belongs to this row."""
+    step_seconds: Array
+    """[B] float32: simulation time of this step, a reset included."""
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+    def ended(self) -> Array:
+        return self.terminated | self.truncated
+
+
+@runtime_checkable
+class Pool(Protocol):
+    """Simulators behind slots. Every received slot has to be sent before it is received again."""
+
+    spec: PoolSpec
+
+    def recv(
+        self,
+        min_slots: int | None = 1,
+        max_slots: int | None = None,
+        timeout: float | None = None,
+        group: int | None = None,
+    ) -> StepBatch:
+        """Wait for `min_slots` finished slots and return up to `max_slots` of those ready, oldest first.
+
+        `min_slots=None` is lock-step: all slots (of `group`, if one is given). After `timeout` seconds whatever is
+        ready is returned, an empty batch included; without one the wait is unbounded, but dead and hung simulators
+        are noticed all the same and end it (`SimulatorError`) or are replaced (`StepBatch.lost`).
+        """
+        ...
+
+    def send(self, actions: Array | Mapping[str, Array], slots: Array) -> None:
+        """Begin the next step of `slots`. `actions` is one array [B, ...], or one per action leaf by name.
+
+        An environment of several agents steps once all of its slots were sent.
+        """
+        ...
+
+    def reset(self, seed: int) -> None:
+        """Abandon every running episode and start all environments anew from `seed`; what was held need not be sent."""
+        ...
+
+    def take_episodes(self) -> list[Episode]:
+        """The episodes finished in batches received since the last call. Device pools synchronise here and only here."""
+        ...
+
+    def state(self) -> bytes:
+        """Everything needed to continue the streams exactly; all slots must be held by the caller."""
+        ...
+
+    def restore(self, state: bytes) -> None:
+        """Continue from `state`: the next thing to do is to send, for every slot, what would have been sent then."""
+        ...
+
+    def close(self) -> None:
+        """End all simulators. May be called twice."""
+        ...
+
+
+def named_actions(actions: Array | Mapping[str, Array], leaves: Sequence[Leaf]) -> Mapping[str, Array]:
+    """Actions by leaf name, whichever way the caller wrote them."""
+    if isinstance(actions, Mapping):
+        if set(actions) != {leaf.name for leaf in leaves}:
+            raise ValueError(f"actions named {sorted(actions)}; this pool needs {sorted(leaf.name for leaf in leaves)}")
+        return actions
+    if len(leaves) != 1:
+        raise ValueError(f"this pool needs a mapping with one array for each of {[leaf.name for leaf in leaves]}")
+    return {leaves[0].name: actions}
+
+
+def as_slots(slots: Array) -> np.ndarray:
+    """Slots as an int64 array."""
+    array = np.asarray(slots)
+    if array.dtype == np.int64:
+        return array
+    if not np.issubdtype(array.dtype, np.integer):
+        raise ValueError(f"slots must be integers, got {array.dtype}")
+    return array.astype(np.int64)

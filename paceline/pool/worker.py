@@ -1,0 +1,213 @@
+"""A worker process: steps the environments it was given, in the order in which it is told to.
+
+It imports neither PyTorch nor anything that needs it: a worker costs what its simulators cost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import pickle
+import signal
+import sys
+import time
+import traceback
+from typing import Any
+
+import numpy as np
+
+from paceline.errors import Failure
+from paceline.pool import memory
+from paceline.pool.channel import Command, Result, ResultWriter, pack_ints, read_commands, unpack_ints
+from paceline.pool.protocol import Episode
+from paceline.pool.stepper import Stepper, agents_of, make_stepper, spaces_of
+from paceline.pool.table import SlotTable
+
+ANNOUNCE_SECONDS = 0.001
+"""Finished steps are announced when the job they came with is done, or this long after the last announcement: one
+message for many light steps, and no fast environment waits for a slow neighbour."""
+
+IDLE = -1
+"""In place of an environment's index: the worker waits for a command."""
+
+
+class Heartbeat:
+    """What every worker does right now, in the head of the shared memory: readable when a worker answers no more."""
+
+    def __init__(self, buffer: Any, num_workers: int) -> None:
+        self.since = np.ndarray(num_workers, np.float64, buffer=buffer)
+        self.env = np.ndarray(num_workers, np.int32, buffer=buffer, offset=self.since.nbytes)
+
+    @staticmethod
+    def nbytes(num_workers: int) -> int:
+        return -(-12 * num_workers // 64) * 64
+
+
+class Worker:
+    def __init__(self, number: int, sender: int, results_fd: int, memory_fd: int) -> None:
+        self._number, self._memory_fd = number, memory_fd
+        self._results = ResultWriter(results_fd, sender)
+        self._envs: dict[int, Any] = {}
+        self._steppers: dict[int, Stepper] = {}
+        self._heartbeat: Heartbeat | None = None
+        self._table: SlotTable | None = None
+
+    def run(self, commands_fd: int) -> None:
+        handlers = {
+            Command.BUILD: self._build,
+            Command.ATTACH: self._attach,
+            Command.RESET: self._reset,
+            Command.STEP: self._step,
+            Command.REMAKE: self._remake,
+            Command.STATE: self._state,
+            Command.RESTORE: self._restore,
+        }
+        for kind, payload in read_commands(commands_fd):
+            if kind == Command.CLOSE:
+                break
+            handlers[kind](payload)
+        for stepper in self._steppers.values():
+            with contextlib.suppress(Exception):
+                stepper.close()
+
+    def _build(self, payload: bytes) -> None:
+        job = pickle.loads(payload)
+        if job["nice"]:
+            os.nice(job["nice"])
+        if job["core"] is not None and hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, {job["core"]})
+        self._factory = pickle.loads(job["factory"])
+        start = time.monotonic()
+        for env in job["envs"]:
+            if not self._make(env):
+                return
+        first = self._envs[job["envs"][0]]
+        report = {"seconds": time.monotonic() - start, "agents": agents_of(first), "spaces": spaces_of(first)}
+        self._results.send(Result.BUILT, pickle.dumps(report))
+
+    def _make(self, env: int) -> bool:
+        try:
+            self._envs[env] = self._factory.make(env)
+        except Exception as error:
+            text = "".join(traceback.format_exception(error))
+            cause = f"{type(error).__name__}: {error}"
+            self._fail(Failure(cause=cause, phase="make", envs=(env,), slots=(env,), traceback=text))
+            return False
+        return True
+
+    def _attach(self, payload: bytes) -> None:
+        spec, num_workers = pickle.loads(payload)
+        shared = memoryview(memory.attach(self._memory_fd))
+        self._heartbeat = Heartbeat(shared, num_workers)
+        self._table = SlotTable(spec, shared[Heartbeat.nbytes(num_workers) :])
+        self._steppers = {env: make_stepper(made, env, self._table) for env, made in self._envs.items()}
+
+    def _remake(self, payload: bytes) -> None:
+        (env,) = unpack_ints(payload)
+        with contextlib.suppress(Exception):
+            self._steppers[env].close()
+        if self._make(env):
+            assert self._table is not None
+            self._steppers[env] = make_stepper(self._envs[env], env, self._table)
+
+    def _reset(self, payload: bytes) -> None:
+        for env, seed, episode in pickle.loads(payload):
+            self._do(env, lambda env=env, seed=seed, episode=episode: self._steppers[env].reset(seed, episode))
+        self._idle()
+
+    def _do(self, env: int, action: Any) -> None:
+        start = self._begin(env)
+        try:
+            action()
+        except Exception as error:
+            self._fail(self._steppers[env].failure(error))
+            return
+        self._note_time(env, time.monotonic() - start)
+        self._results.send(Result.READY, pack_ints([env]))
+
+    def _step(self, payload: bytes) -> None:
+        heartbeat, steppers, table = self._heartbeat, self._steppers, self._table
+        assert heartbeat is not None and table is not None
+        since, current, number, step_seconds = heartbeat.since, heartbeat.env, self._number, table.step_seconds
+        finished: list[int] = []
+        episodes: list[Episode] = []
+        announced = start = time.monotonic()
+        for env in unpack_ints(payload):
+            since[number] = start
+            current[number] = env
+            stepper = steppers[env]
+            try:
+                episodes += stepper.step()
+            except Exception as error:
+                self._fail(stepper.failure(error))
+                start = time.monotonic()
+                continue
+            now = time.monotonic()
+            slots = stepper.slots
+            if len(slots) == 1:
+                step_seconds[slots[0]] = now - start
+            else:
+                self._note_time(env, now - start)
+            start = now
+            finished.append(env)
+            if now - announced > ANNOUNCE_SECONDS:
+                self._announce(finished, episodes)
+                finished, episodes, announced = [], [], now
+        current[number] = IDLE
+        self._announce(finished, episodes)
+
+    def _announce(self, finished: list[int], episodes: list[Episode]) -> None:
+        if episodes:  # first, so that they are known when their slots are received
+            self._results.send(Result.EPISODES, pickle.dumps(episodes, pickle.HIGHEST_PROTOCOL))
+        if finished:
+            self._results.send(Result.READY, pack_ints(finished))
+
+    def _state(self, payload: bytes) -> None:
+        try:
+            states: Any = {env: stepper.state() for env, stepper in self._steppers.items()}
+        except Exception as error:
+            states = str(error)
+        self._results.send(Result.STATE, pickle.dumps(states))
+
+    def _restore(self, payload: bytes) -> None:
+        for env, state in pickle.loads(payload).items():
+            self._steppers[env].restore(state)
+        self._results.send(Result.RESTORED, b"")
+
+    def _begin(self, env: int) -> float:
+        assert self._heartbeat is not None
+        start = self._heartbeat.since[self._number] = time.monotonic()
+        self._heartbeat.env[self._number] = env
+        return start
+
+    def _idle(self) -> None:
+        assert self._heartbeat is not None
+        self._heartbeat.env[self._number] = IDLE
+
+    def _note_time(self, env: int, seconds: float) -> None:
+        assert self._table is not None
+        slots = self._steppers[env].slots
+        self._table.step_seconds[slots[0] : slots[-1] + 1] = seconds
+
+    def _fail(self, failure: Failure) -> None:
+        self._results.send(Result.FAILED, pickle.dumps((failure, self._number)))
+
+
+def main() -> None:
+    number, sender, commands_fd, results_fd, memory_fd, report_fd = map(int, sys.argv[1:])
+    for fd in (commands_fd, results_fd, memory_fd, report_fd):
+        os.set_inheritable(fd, False)  # a simulator's own processes must not keep our pipes open
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    faulthandler.enable(report_fd)
+    faulthandler.register(signal.SIGUSR1, report_fd)
+    with contextlib.suppress(BrokenPipeError):  # the pool is gone: so are we
+        Worker(number, sender, results_fd, memory_fd).run(commands_fd)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(0)  # not through the simulators' own exit handlers, which may hang
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+vizdoom = pytest.importorskip("vizdoom")
+
+from gymnasium.utils.env_checker import check_env  # noqa: E402
+
+from paceline.envs import resolve  # noqa: E402
+from paceline.envs.doom import names  # noqa: E402
+from paceline.errors import UsageError  # noqa: E402
+
+
+@pytest.fixture
+def make():
+    """Builds environments and closes them after the test."""
+    envs = []
+
+    def make(text):
+        envs.append(resolve(text).make(0))
+        return envs[-1]
+
+    yield make
+    for env in envs:
+        env.close()
+
+
+def engines():
+    """The processes that this one has started."""
+    children = [Path(task, "children").read_text().split() for task in Path("/proc/self/task").iterdir()]
+    return {int(pid) for pids in children for pid in pids}
+
+
+def run_to_end(env, action=0):
+    env.reset(seed=2)
+    while not any((step := env.step(action))[2:4]):
+        pass
+    return step
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_scenario_starts_and_steps(make, name):
+    env = make(f"doom:{name}?actions=multi_discrete")
+    env.reset(seed=0)
+    for _ in range(3):
+        observation = env.step(env.action_space.sample())[0]
+    assert env.observation_space.contains(observation)
+    assert observation.max() > 0
+
+
+def test_names_are_what_one_player_can_play():
+    assert {"basic", "deathmatch", "my_way_home", "freedoom2", "take_cover"} <= set(names())
+    assert not {"cig", "multi", "multi_duel", "doom", "doom2"} & set(names())
+
+
+def test_is_a_valid_environment(make):
+    check_env(make("doom:basic?measurements=true"), skip_render_check=True)
+
+
+def test_defaults(make):
+    env = make("doom:my_way_home")
+    assert env.observation_space.shape == (3, 72, 128)
+    assert env.action_space.n == 6
+
+
+def test_resolutions(make):
+    resized = make("doom:my_way_home?resolution=100x50").reset(seed=4)[0]
+    native = make("doom:my_way_home?resolution=160x120").reset(seed=4)[0]
+    assert resized.shape == (3, 50, 100)
+    assert native.shape == (3, 120, 160)
+    assert abs(resized.mean() - native.mean()) < 5
+
+
+def test_the_same_seed_is_the_same_episode_whatever_was_played_before(make):
+    fresh, used = make("doom:health_gathering"), make("doom:health_gathering")
+    used.reset(seed=1)
+    for _ in range(20):
+        used.step(3)
+    streams = []
+    for env in (fresh, used):
+        stream = [env.reset(seed=9)[0], *(env.step(action)[0] for action in [1, 3, 3, 2, 3] * 3), env.reset()[0]]
+        streams.append(np.stack(stream))
+    np.testing.assert_array_equal(*streams)
+    assert not np.array_equal(streams[0][0], streams[0][-1])
+
+
+def test_measurements(make):
+    env = make("doom:defend_the_center?measurements=true")
+    observation, _ = env.reset(seed=0)
+    assert observation["screen"].shape == (3, 72, 128)
+    np.testing.assert_array_equal(observation["measurements"], np.array([26, 100], np.float32))  # AMMO2, HEALTH
+    env = make("doom:my_way_home?measurements=health,armor")
+    np.testing.assert_array_equal(env.reset(seed=0)[0]["measurements"], np.array([100, 0], np.float32))
+
+
+def test_time_out_is_a_truncation_that_repeats_the_last_screen(make):
+    env = make("doom:basic?frameskip=10")
+    env.reset(seed=2)
+    observation = None
+    while True:
+        before = observation
+        observation, _, terminated, truncated, info = env.step(0)
+        if terminated or truncated:
+            break
+    assert (terminated, truncated) == (False, True)
+    np.testing.assert_array_equal(observation, before)
+    assert info == {"ammo2": 50.0}
+
+
+def test_death_is_a_termination(make):
+    _, reward, terminated, truncated, info = run_to_end(make("doom:deadly_corridor"))
+    assert (terminated, truncated) == (True, False)
+    assert info["health"] <= 0
+    assert reward < -50  # the penalty for it
+
+
+def test_reached_goal_is_a_termination(make):
+    env = make("doom:basic?actions=multi_discrete")
+    env.reset(seed=0)
+    rng = np.random.default_rng(0)
+    for _ in range(2000):
+        _, reward, terminated, truncated, _ = env.step(rng.integers(env.action_space.nvec))
+        if reward > 50:  # the monster was hit
+            break
+        if truncated:
+            env.reset()
+    assert (terminated, truncated) == (True, False)
+
+
+def test_close_ends_the_engine_and_no_file_is_left(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    before = engines()
+    envs = [resolve("doom:basic").make(index) for index in range(2)]
+    assert len(engines() - before) == 2
+    assert os.listdir(tmp_path) == []  # whatever ends it now, nothing stays
+    for env in envs:
+        env.close()
+    assert engines() == before
+    assert os.listdir(tmp_path) == []
+
+
+def test_scenario_of_ones_own(make, tmp_path):
+    source = Path(vizdoom.scenarios_path)
+    text = (source / "basic.cfg").read_text().replace("basic.wad", str(source / "basic.wad"))
+    (tmp_path / "mine.cfg").write_text(text)
+    assert make(f"doom:{tmp_path}/mine.cfg").action_space.n == 4
+
+
+@pytest.mark.parametrize(
+    ("env_id", "message"),
+    [
+        ("doom:my_way", "scenario 'my_way' .* did you mean 'my_way_home'"),
+        ("doom:cig", "needs several players; allowed: basic, "),
+        ("doom:nowhere.cfg", "scenario file 'nowhere.cfg' .* does not exist"),
+        ("doom:basic?resolution=9000x10", "allowed: at most 1920x1080"),
+        ("doom:basic?actions=continuous", "allowed: discrete, multi_discrete"),
+        ("doom:basic?measurements=HELTH", "did you mean 'HEALTH'"),
+        ("doom:my_way_home?measurements=true", "allowed: names such as HEALTH,AMMO2"),
+        ("doom:basic?skip=4", "option 'skip' .* allowed: resolution, frameskip, actions, measurements"),
+    ],
+)
+def test_refuses(env_id, message):
+    with pytest.raises(UsageError, match=message):
+        resolve(env_id)

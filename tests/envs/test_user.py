@@ -1,0 +1,108 @@
+import subprocess
+import sys
+
+import cloudpickle
+import gymnasium
+import pytest
+
+from paceline.envs import resolve
+from paceline.errors import UsageError
+
+MODULE = """
+class Env:
+    def __init__(self, size=1):
+        self.size = size
+
+def plain(size=1, speed=2.0):
+    return {"size": size, "speed": speed}
+
+def indexed(env_index, size=1):
+    return {"index": env_index, "size": size}
+
+def anything(**options):
+    return options
+
+def demanding(size):
+    return size
+
+value = 3
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The current directory, with a module `paceline_mine` that nothing has put on the path."""
+    (tmp_path / "paceline_mine.py").write_text(MODULE)
+    (tmp_path / "paceline_broken.py").write_text("import no_such_dependency_of_mine\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    yield tmp_path
+    sys.modules.pop("paceline_mine", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "built"),
+    [
+        ("paceline_mine:plain", {"size": 1, "speed": 2.0}),
+        ("paceline_mine:plain?size=3&speed=0.5", {"size": 3, "speed": 0.5}),
+        ("paceline_mine:indexed?size=3", {"index": 7, "size": 3}),
+        ("paceline_mine:anything?name=x", {"name": "x"}),
+        ("paceline_mine:demanding?size=4", 4),
+    ],
+)
+def test_calls_the_function_with_options_and_index(folder, text, built):
+    assert resolve(text).make(7) == built
+
+
+def test_classes_are_functions_too(folder):
+    assert resolve("paceline_mine:Env?size=5").make(0).size == 5
+
+
+def test_travels_to_a_process_that_started_elsewhere(folder):
+    shipped = cloudpickle.dumps(resolve("paceline_mine:indexed"))
+    code = (
+        "import sys, cloudpickle; f = cloudpickle.load(sys.stdin.buffer); assert 'paceline_mine' not in sys.modules; "
+        "print(f.make(5))"
+    )
+    root = str(next(p for p in sys.path if (p and (gymnasium.os.path.isdir(f"{p}/paceline")))))
+    child = subprocess.run(
+        [sys.executable, "-c", code], input=shipped, capture_output=True, cwd=root, timeout=60, check=True
+    )
+    assert child.stdout.decode().strip() == "{'index': 5, 'size': 1}"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("paceline_nowhere.envs:make", "module 'paceline_nowhere.envs' .* does not exist .* current directory"),
+        ("paceline_nowhere:make", "family 'paceline_nowhere' .* does not exist.*or package.module:function"),
+        ("paceline_broken:make", "needs a module that is not installed.*no_such_dependency_of_mine"),
+        ("paceline_mine:plian", "has no 'plian', .* did you mean 'plain'"),
+        ("paceline_mine:value", "is a int; allowed: a function or class"),
+        ("paceline_mine:plain?sise=3", "option 'sise' .* did you mean 'size'"),
+        ("paceline_mine:demanding", r"needs 'size'; give them as options: paceline_mine:demanding\?size=\.\.\."),
+    ],
+)
+def test_refuses(folder, text, message):
+    with pytest.raises(UsageError, match=message):
+        resolve(text)
+
+
+def test_callables():
+    class Env:
+        def __init__(self, size=1):
+            self.size = size
+
+    assert resolve(lambda: "built").make(3) == "built"
+    assert resolve(lambda index: index).make(3) == 3
+    assert resolve(lambda size=1, *, env_index: (size, env_index)).make(3) == (1, 3)
+    assert resolve(Env).make(3).size == 1
+    assert resolve(dict).make(3) == {}
+    with pytest.raises(UsageError, match="it needs 'a', 'b'; allowed: no required argument, or one"):
+        resolve(lambda a, b: None)
+
+
+def test_callables_travel_by_value():
+    offset = 10
+    factory = cloudpickle.loads(cloudpickle.dumps(resolve(lambda index: index + offset)))
+    assert factory.make(1) == 11
