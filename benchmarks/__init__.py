@@ -1,0 +1,1 @@
+"""Benchmarks: one module per published table. Run them with `paceline bench NAME`."""

@@ -31,7 +31,8 @@ class Failure:
     cause: str
     """One line: the exception, the signal, or what was wrong with a returned value."""
     phase: str
-    """"make", "reset", "step" or "wait" (between two commands)."""
+    """"make", "reset", "step", "wait" (between two commands), "worker" (before any environment was reached) or "usage"
+    (the environment cannot be run this way)."""
     envs: tuple[int, ...] = ()
     """The environments concerned; several only where a whole worker was lost between steps."""
     slots: tuple[int, ...] = ()
@@ -48,8 +49,9 @@ class Failure:
     """Where it happened, as text, where that is known."""
 
     def __str__(self) -> str:
-        facts = [f"slots {list(self.slots)}" if len(self.slots) != 1 else f"slot {self.slots[0]}"]
+        facts = []
         for label, value in [
+            ("slot" if len(self.slots) == 1 else "slots", ", ".join(map(str, self.slots)) or None),
             ("worker", self.worker),
             ("seed", self.seed),
             ("episode", self.episode),
@@ -57,7 +59,7 @@ class Failure:
         ]:
             if value is not None:
                 facts.append(f"{label} {value}")
-        where = "between two commands" if self.phase == "wait" else f"in {self.phase}"
+        where = {"wait": "between two commands", "worker": "in its worker"}.get(self.phase, f"in {self.phase}")
         text = f"the simulator failed {where} ({', '.join(facts)}): {self.cause}"
         return f"{text}\n{self.traceback.rstrip()}" if self.traceback else text
 

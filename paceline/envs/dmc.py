@@ -62,7 +62,9 @@ class ControlTask(gymnasium.Env):
         self._env = _suite().load(domain, task)
         self._frameskip, self._flat = frameskip, flat
         action = self._env.action_spec()
-        low, high = (np.broadcast_to(bound, action.shape).astype(np.float32) for bound in (action.minimum, action.maximum))
+        low, high = (
+            np.broadcast_to(bound, action.shape).astype(np.float32) for bound in (action.minimum, action.maximum)
+        )
         self.action_space = spaces.Box(low, high, dtype=np.float32)
         # Numbers become vectors of one: a policy then meets vectors only.
         sizes = {key: int(np.prod(spec.shape)) for key, spec in self._env.observation_spec().items()}

@@ -49,7 +49,9 @@ def names() -> list[str]:
     for config in vizdoom.configs:
         name = config.removesuffix(".cfg")
         game_file = _load(os.path.join(vizdoom.scenarios_path, config)).get_doom_game_path()
-        if name not in MULTIPLAYER and (not game_file or os.path.exists(game_file)):
+        # The engine looks beside the scenario first and then beside itself, where the free games are.
+        places = [game_file, os.path.join(vizdoom.root_path, os.path.basename(game_file))]
+        if name not in MULTIPLAYER and any(map(os.path.exists, places)):
             found.append(name)
     return found
 

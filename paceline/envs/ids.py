@@ -36,8 +36,12 @@ class EnvId:
         return cls(family, name, {key: _literal(value) for key, value in options})
 
     def __str__(self) -> str:
-        query = "&".join(f"{key}={value}" for key, value in self.options.items())
+        query = "&".join(f"{key}={_text(value)}" for key, value in self.options.items())
         return f"{self.family}:{self.name}" + (f"?{query}" if query else "")
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _literal(text: str) -> Any:

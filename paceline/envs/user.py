@@ -102,7 +102,7 @@ class ImportedCall:
 
 def _add_to_path(folder: str) -> None:
     # At the end: a file of the user's must not hide a package by accident.
-    if folder not in sys.path and "" not in sys.path:
+    if folder not in sys.path:
         sys.path.append(folder)
 
 
@@ -112,7 +112,9 @@ def _find(env_id: EnvId) -> Callable[..., Any]:
     except ModuleNotFoundError as error:
         missing = error.name or ""
         if env_id.family != missing and not env_id.family.startswith(f"{missing}."):
-            raise UsageError(f"module {env_id.family!r} of {str(env_id)!r} needs a module that is not installed: {error}")
+            raise UsageError(
+                f"module {env_id.family!r} of {str(env_id)!r} needs a module that is not installed: {error}"
+            ) from error
         raise UsageError(
             f"module {env_id.family!r} of {str(env_id)!r} does not exist ({error}); "
             f"it is looked for in the current directory ({os.getcwd()}) and among the installed packages"

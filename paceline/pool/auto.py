@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -41,7 +42,7 @@ class Probe:
     spec: PoolSpec
     step_seconds: float
     cpu_share: float
-    """Processor time over simulation time: near 1 for a simulator that computes, near 0 for one that waits."""
+    """Processor time, had or wanted, over simulation time: near 1 for a simulator that computes, near 0 for one that waits."""
 
 
 def choose(factory: Factory, config: PoolConfig, seed: int) -> Pool:
@@ -65,23 +66,33 @@ def probe(factory: Factory, config: PoolConfig) -> Probe:
         actions = random_actions(pool.spec)
         worker = psutil.Process(pool.worker_pids()[0])
         pool.send(actions, pool.recv(min_slots=None).slots)
-        start, cpu_start = time.monotonic(), _cpu_seconds(worker)
+        start, demand_start = time.monotonic(), _demand_seconds(worker)
         costs = []
         while time.monotonic() - start < PROBE_SECONDS or len(costs) < 3:
             batch = pool.recv(min_slots=None)
             costs.append(float(batch.step_seconds[0]))
             pool.send(actions, batch.slots)
         busy = sum(costs)
-        cpu = _cpu_seconds(worker) - cpu_start
-    return Probe(spec=pool.spec, step_seconds=float(np.mean(costs)), cpu_share=cpu / busy)
+        demand = _demand_seconds(worker) - demand_start
+    return Probe(spec=pool.spec, step_seconds=float(np.mean(costs)), cpu_share=min(1.0, demand / busy))
 
 
-def _cpu_seconds(process: psutil.Process) -> float:
-    """Processor time of a process and of the simulators that it started."""
+def _demand_seconds(process: psutil.Process) -> float:
+    """Time that a process and the simulators it started have computed, or wanted to while others had the core.
+
+    Without the second part a simulator that computes on a busy machine would look like one that waits.
+    """
     total = 0.0
     for member in [process, *process.children(recursive=True)]:
-        times = member.cpu_times()
-        total += times.user + times.system
+        try:
+            for stat in Path(f"/proc/{member.pid}/task").glob("*/schedstat"):
+                computed, queued, _ = stat.read_text().split()
+                total += (int(computed) + int(queued)) / 1e9
+        except OSError:
+            continue
+    if total == 0.0:  # not Linux, or a kernel without scheduler statistics
+        times = process.cpu_times()
+        total = times.user + times.system
     return total
 
 

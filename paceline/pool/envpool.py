@@ -3,8 +3,9 @@
                   launch(slots, actions)                    _send, _reset
     EnvPoolPool  ------------------------>  Engine (thread)  ------------>  EnvPool (threads of its own)
         ^   ^                                  |     |       <------------
-        |   +-------- finished slots ----------+     |           _recv
-        +---- SlotTable: one copy of each row -------+
+        |   |                                  |     |           _recv
+        |   +---- parcels: EnvPool's own arrays ----+
+
 
 There is one EnvPool per group, each with all the threads: groups take turns, so the threads of the others mostly sleep.
 
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 import math
 import time
+import weakref
 from collections.abc import Mapping
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -31,14 +33,13 @@ from gymnasium import spaces
 from paceline.envs.envpool import EnvPoolTask, spaces_of
 from paceline.envs.registry import Factory
 from paceline.errors import Failure, SimulatorError, UsageError
-from paceline.pool.book import SlotBook
 from paceline.pool.config import PoolConfig, available_core_ids
 from paceline.pool.envpool_engine import Assignment, Engine
-from paceline.pool.envpool_rows import RowWriter
-from paceline.pool.protocol import Array, Episode, PoolSpec, StepBatch, named_actions
+from paceline.pool.envpool_rows import RowReader
+from paceline.pool.parcels import Parcel, Shelf, merge
+from paceline.pool.protocol import Array, Episode, PoolSpec, StepBatch, as_slots, named_actions
 from paceline.pool.seeds import env_seed
 from paceline.pool.spaces import check_actions
-from paceline.pool.table import SlotTable
 
 LOOK_SECONDS = 0.5
 """How often a waiting `recv` looks for hung simulators."""
@@ -75,6 +76,9 @@ class EnvPoolPool:
         # Discrete actions that EnvPool takes as 32-bit integers, as all of its tasks do, have a cheap test.
         cheap = isinstance(self._action.space, spaces.Discrete) and self._action_dtype == np.int32
         self._num_actions = int(self._action.space.n) if cheap else None
+        self._always, self._never = np.ones(config.num_envs, bool), np.zeros(config.num_envs, bool)
+        self._always.flags.writeable = self._never.flags.writeable = False
+        self._nothing = _empty_parcel(self.spec)
         self._engines: list[Engine] = []
         self._start(seed)
 
@@ -86,42 +90,40 @@ class EnvPoolPool:
         group: int | None = None,
     ) -> StepBatch:
         self._require_running()
-        book = self._book
-        want = book.wanted(min_slots, group)
-        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else time.monotonic() + timeout
+        self._hold_received()
+        shelf = self._shelf
+        want = shelf.wanted(min_slots, max_slots, group)
+        self._settle()  # here, where EnvPool is simulating and we would only wait
         while not self._results.empty():
             self._note(self._results.get())
-        while book.num_ready(group) < want:
-            left = deadline - time.monotonic() if timeout is not None else math.inf
+        while shelf.num_ready(group) < want:
+            left = LOOK_SECONDS if deadline is None else min(LOOK_SECONDS, deadline - time.monotonic())
             if left <= 0:
                 break
-            self._listen(min(left, LOOK_SECONDS))
-        batch = self._table.batch(*book.take(max_slots, group))
-        self._claim_episodes(batch)
-        self._received = batch.slots
-        batch.slots.flags.writeable = False
-        return batch
+            self._listen(left)
+        parcels = shelf.take(max_slots, group)
+        self._unsettled += parcels
+        return self._deliver(merge(parcels) if parcels else self._nothing)
 
     def send(self, actions: Array | Mapping[str, Array], slots: Array) -> None:
         self._require_running()
-        # What was just received, as it was received, is known to be held, ascending and without repetition.
-        known = slots is self._received
-        if not known:
-            slots = self._book.check(slots)
-        values = self._checked(actions, slots)
-        if not known and not (slots[1:] > slots[:-1]).all():
+        if slots is self._received:  # known to be held, ascending and without repetition
+            values = self._checked_actions(actions, slots)
+            self._received = None
+        else:
+            self._hold_received()
+            slots = self._checked_slots(slots)
+            values = self._checked_actions(actions, slots)
+            self._held[slots] = False
             order = np.argsort(slots)
             slots, values = slots[order], values[order]
-        self._received = None
-        self._book.release(slots)
-        self._sent_at[slots] = time.monotonic()
-        if len(self._engines) == 1 and len(slots):
-            self._engines[0].launch(slots, values)
+        if len(self._engines) == 1:
+            self._launch(self._engines[0], slots, values)
             return
         for engine in self._engines:
             begin, end = np.searchsorted(slots, (engine.work.slots.start, engine.work.slots.stop))
-            if begin < end:
-                engine.launch(slots[begin:end], values[begin:end])
+            self._launch(engine, slots[begin:end], values[begin:end])
 
     def reset(self, seed: int) -> None:
         """EnvPool's seeds are fixed when its environments are made, so they are made anew."""
@@ -130,6 +132,7 @@ class EnvPoolPool:
         self._start(seed)
 
     def take_episodes(self) -> list[Episode]:
+        self._settle()
         episodes, self._episodes = self._episodes, []
         return episodes
 
@@ -150,37 +153,78 @@ class EnvPoolPool:
 
     def _start(self, seed: int) -> None:
         config, spec = self._config, self.spec
-        self._seed = seed
-        self._book = SlotBook(spec)
-        self._table = SlotTable(spec)
-        self._table.active[:] = True
+        groups = [spec.group_slots(group) for group in range(spec.num_groups)]
+        self._shelf = Shelf([len(slots) for slots in groups])
         self._results: SimpleQueue[Any] = SimpleQueue()
-        self._episodes: list[Episode] = []
+        self._held = np.zeros(spec.num_slots, bool)
         self._received: np.ndarray | None = None
-        # The first wait includes making the environments.
-        self._sent_at = np.full(spec.num_slots, time.monotonic() + config.start_timeout_seconds)
-        writer = RowWriter(self._task_spec, spec, self._table)
-        self._finished = writer.finished
+        self._returns = np.zeros(spec.num_slots)
+        self._unsettled: list[Parcel] = []
+        self._episodes: list[Episode] = []
+        self._reader = RowReader(self._task_spec, spec)
+        self._started_at = time.monotonic()
         threads = config.workers or len(available_core_ids())
-        for group in range(spec.num_groups):
-            slots = spec.group_slots(group)
+        for group, slots in enumerate(groups):
             work = Assignment(
+                group=group,
                 task=self._task,
                 slots=slots,
                 seeds=[env_seed(seed, slot) for slot in slots],
                 threads=min(threads, len(slots)),
                 affinity=config.affinity,
             )
-            self._engines.append(Engine(work, writer, self._table, self._sent_at, self._results))
+            self._engines.append(Engine(work, self._reader, self._results))
+        # An EnvPool that is still at work when the interpreter ends would abort the process.
+        self._finalizer = weakref.finalize(self, _stop, list(self._engines))
 
     def _stop(self) -> None:
-        engines, self._engines = self._engines, []
-        for engine in engines:
-            engine.ask_to_stop()
-        for engine in engines:
-            engine.join(CLOSE_SECONDS)
+        self._engines = []
+        self._finalizer()
 
-    def _checked(self, actions: Array | Mapping[str, Array], slots: np.ndarray) -> np.ndarray:
+    def _require_running(self) -> None:
+        if not self._engines:
+            raise UsageError("the pool is closed")
+
+    def _launch(self, engine: Engine, slots: np.ndarray, values: np.ndarray) -> None:
+        if len(slots):
+            alone = self._shelf.launch(engine.work.group, len(slots))
+            engine.launch(slots, values, alone)
+
+    def _deliver(self, parcel: Parcel) -> StepBatch:
+        self._received = parcel.slots
+        parcel.slots.flags.writeable = False
+        count = len(parcel)
+        return StepBatch(
+            slots=parcel.slots,
+            obs=parcel.obs,
+            reward=parcel.reward,
+            terminated=parcel.terminated,
+            truncated=parcel.truncated,
+            final_obs=self._reader.final_obs,
+            active=self._always[:count],
+            lost=self._never[:count],
+            step_seconds=parcel.step_seconds,
+        )
+
+    def _hold_received(self) -> None:
+        """Note that the caller holds the last batch; not done before, as most often all of it is sent back at once."""
+        if self._received is not None:
+            self._held[self._received] = True
+            self._received = None
+
+    def _checked_slots(self, slots: Array) -> np.ndarray:
+        slots = as_slots(slots)
+        if slots.ndim != 1:
+            raise ValueError(f"slots must be one-dimensional, got shape {slots.shape}")
+        if len(slots) and (slots.min() < 0 or slots.max() >= len(self._held)):
+            raise ValueError(f"slots must be in [0, {len(self._held)}), got {slots.tolist()}")
+        if not self._held[slots].all():
+            raise ValueError(f"slots {slots[~self._held[slots]].tolist()} were not received since they were last sent")
+        if len(np.unique(slots)) != len(slots):
+            raise ValueError(f"a slot is named twice in {slots.tolist()}")
+        return slots
+
+    def _checked_actions(self, actions: Array | Mapping[str, Array], slots: np.ndarray) -> np.ndarray:
         """The actions as EnvPool wants them, in memory of our own: the caller may write to its array meanwhile."""
         leaf = self._action
         given = np.asarray(named_actions(actions, self.spec.actions)[leaf.name])
@@ -201,21 +245,24 @@ class EnvPoolPool:
             return False
         return bool(values.view(np.uint32).max() < self._num_actions)  # a negative number is a large one here
 
-    def _claim_episodes(self, batch: StepBatch) -> None:
-        if not self._finished:
-            return
-        if len(batch) == self.spec.num_slots:
-            self._episodes += self._finished.values()
-            self._finished.clear()
-        else:
-            self._episodes += [self._finished.pop(slot) for slot in batch.slots[batch.ended()].tolist()]
-
-    def _require_running(self) -> None:
-        if not self._engines:
-            raise UsageError("the pool is closed")
+    def _settle(self) -> None:
+        """Add delivered rows to their episodes."""
+        parcels, self._unsettled = self._unsettled, []
+        for parcel in parcels:
+            self._returns[parcel.slots] += parcel.score
+            ended = (parcel.terminated | parcel.truncated).nonzero()[0]
+            if not len(ended):
+                continue
+            slots = parcel.slots[ended]
+            facts = zip(slots.tolist(), self._returns[slots].tolist(), parcel.length[ended].tolist(), strict=True)
+            infos = [(name, values[ended].tolist()) for name, values in parcel.info.items()]
+            for row, (slot, episode_return, length) in enumerate(facts):
+                info = {name: values[row] for name, values in infos}
+                self._episodes.append(Episode(slot, episode_return, length, info))
+            self._returns[slots] = 0.0
 
     def _listen(self, seconds: float) -> None:
-        """Note the next thing that happens, if it happens within `seconds`."""
+        """Note what happens next, if it happens within `seconds`."""
         try:
             self._note(self._results.get(timeout=seconds))
         except Empty:
@@ -224,19 +271,33 @@ class EnvPoolPool:
         while not self._results.empty():
             self._note(self._results.get())
 
-    def _note(self, result: list[int] | Failure) -> None:
+    def _note(self, result: tuple[int, Parcel] | Failure) -> None:
         if isinstance(result, Failure):
-            self._fail(result)
-        self._book.mark_ready(result)
+            self._stop()
+            raise SimulatorError(result)
+        self._shelf.put(*result)
 
     def _look_for_hung(self) -> None:
-        hung = np.flatnonzero(time.monotonic() - self._sent_at > self._config.step_timeout_seconds)
-        if len(hung):
-            slots = tuple(hung.tolist())
-            cause = f"no answer within {self._config.step_timeout_seconds:g} seconds (pool.step_timeout_seconds)"
-            slot = slots[0]
-            self._fail(Failure(cause=cause, phase="step", envs=slots, slots=slots, step=int(self._table.step[slot])))
+        now, config = time.monotonic(), self._config
+        for engine in self._engines:
+            hung = tuple(engine.waiting_since(now - config.step_timeout_seconds))
+            phase, limit = "step", f"{config.step_timeout_seconds:g} seconds (pool.step_timeout_seconds)"
+            if not engine.made and now - self._started_at > config.start_timeout_seconds:
+                hung = tuple(engine.work.slots)
+                phase, limit = "make", f"{config.start_timeout_seconds:g} seconds (pool.start_timeout_seconds)"
+            if hung:
+                self._stop()
+                raise SimulatorError(Failure(cause=f"no answer within {limit}", phase=phase, envs=hung, slots=hung))
 
-    def _fail(self, failure: Failure) -> None:
-        self._stop()
-        raise SimulatorError(failure)
+
+def _stop(engines: list[Engine]) -> None:
+    for engine in engines:
+        engine.ask_to_stop()
+    for engine in engines:
+        engine.join(CLOSE_SECONDS)
+
+
+def _empty_parcel(spec: PoolSpec) -> Parcel:
+    obs = {leaf.name: np.empty((0, *leaf.shape), leaf.dtype) for leaf in spec.obs}
+    number, flag = np.empty(0, np.float32), np.empty(0, bool)
+    return Parcel(np.empty(0, np.int64), obs, number, flag, flag, number, number, number, {})

@@ -2,10 +2,10 @@
 
 EnvPool's `recv` has no time-out and returns nothing until enough rows are there: called with too few environments
 under way it blocks for ever, deaf to Ctrl-C. Here a thread of our own calls it, only ever with enough under way, and
-reports finished slots through a queue, on which anyone may wait with a time-out. The hand-over costs about 15 us per
-batch (2 cores, 64 CartPole), less than is saved by calling EnvPool's inner methods.
+hands parcels over through a queue, on which anyone may wait with a time-out. The hand-over costs 10 to 15 us per batch
+(2 cores, 64 CartPole), which is less than is saved by calling EnvPool's inner methods.
 
-Autoreset is done here as well: a row that ended an episode is reported only once the environment has been reset, by
+Autoreset is done here as well: a row that ended an episode is handed over only once the environment has been reset, by
 request and not by a made-up action, so no artificial step exists anywhere.
 """
 
@@ -22,14 +22,15 @@ import numpy as np
 
 from paceline.envs.envpool import EnvPoolTask
 from paceline.errors import Failure, SimulatorError
-from paceline.pool.envpool_rows import Rows, RowWriter
-from paceline.pool.table import SlotTable
+from paceline.pool.envpool_rows import RowReader
+from paceline.pool.parcels import Parcel
 
 
 @dataclass(frozen=True, kw_only=True)
 class Assignment:
     """What one engine has to run."""
 
+    group: int
     task: EnvPoolTask
     slots: range
     seeds: list[int]
@@ -48,16 +49,17 @@ class Assignment:
 class Engine:
     """One EnvPool and the thread that waits for it.
 
-    `launch` begins steps; what has come of them is put into `results`: lists of slots whose rows in the table are
-    complete, or one `Failure` and then nothing more. Everything begins with a reset of all environments.
+    `launch` begins steps; what has come of them is put into `results`: `(group, Parcel)`, or one `Failure` and then
+    nothing more. Everything begins with a reset of all environments.
     """
 
-    def __init__(
-        self, work: Assignment, writer: RowWriter, table: SlotTable, sent_at: np.ndarray, results: SimpleQueue[Any]
-    ) -> None:
+    def __init__(self, work: Assignment, reader: RowReader, results: SimpleQueue[Any]) -> None:
         self.work = work
-        self._writer, self._table, self._sent_at, self._results = writer, table, sent_at, results
-        self._first = work.slots.start
+        self._reader, self._results = reader, results
+        self._slots = np.arange(work.slots.start, work.slots.stop)
+        self._slots.flags.writeable = False  # handed out again and again
+        self._ids = np.arange(len(work.slots), dtype=np.int32)
+        self._sent_at = np.full(len(work.slots), np.inf)
         self._requests: SimpleQueue[Any] = SimpleQueue()
         self._envpool: Any = None
         self._sending = threading.Lock()
@@ -66,17 +68,33 @@ class Engine:
         self._thread = threading.Thread(target=self._run, name="envpool", daemon=True)
         self._thread.start()
 
-    def launch(self, slots: np.ndarray, actions: np.ndarray) -> None:
-        """Begin a step of `slots` (ascending). `actions` belongs to the engine from here on."""
-        ids = (slots - self._first).astype(np.int32)
-        if not self.work.task.batch_size:
-            self._requests.put((ids, actions))
+    def launch(self, slots: np.ndarray, actions: np.ndarray, alone: bool) -> None:
+        """Begin a step of `slots` (ascending); `alone`: nothing else is under way. `actions` is the engine's from here.
+
+        EnvPool is started from here rather than from the thread: the caller goes on to other work, and the thread
+        might not get the interpreter lock before that is done.
+        """
+        ids = self._ids if len(slots) == len(self._ids) else (slots - self.work.slots.start).astype(np.int32)
+        self._sent_at[ids] = time.monotonic()
+        if self.work.task.batch_size:
+            for env in ids.tolist():
+                self._in_use[env] = (ids, actions)
+            self._requests.put(len(ids))  # before they are sent: a row that comes back has been announced
+            with self._sending:
+                self._envpool._send([ids, ids, actions])
             return
-        for env in ids.tolist():
-            self._in_use[env] = (ids, actions)
-        self._requests.put(len(ids))  # before they are sent: a row that comes back has been announced
-        with self._sending:
+        if alone:
             self._envpool._send([ids, ids, actions])
+        self._requests.put((ids, actions, alone))
+
+    @property
+    def made(self) -> bool:
+        """The environments exist."""
+        return self._envpool is not None
+
+    def waiting_since(self, moment: float) -> list[int]:
+        """The slots that were sent before `moment` and have not come back."""
+        return self._slots[self._sent_at < moment].tolist()
 
     def ask_to_stop(self) -> None:
         """The thread ends, and with it the environments, after the step under way."""
@@ -91,6 +109,8 @@ class Engine:
         try:
             self._envpool = self.work.make()
             phase = "step"
+            self._sent_at[:] = time.monotonic()
+            self._envpool._reset(self._ids)
             if self.work.task.batch_size:
                 self._one_by_one(self._envpool)
             else:
@@ -98,20 +118,12 @@ class Engine:
         except SimulatorError as error:
             self._results.put(error.failure)
         except Exception as error:
-            self._fail(error, phase)
+            slots = tuple(self.work.slots)
+            cause = f"{type(error).__name__}: {error}"
+            failure = Failure(cause=cause, phase=phase, envs=slots, slots=slots, traceback=traceback.format_exc())
+            self._results.put(failure)
         finally:
             self._envpool = None  # its destructor ends its threads
-
-    def _fail(self, error: Exception, phase: str) -> None:
-        self._results.put(
-            Failure(
-                cause=f"{type(error).__name__}: {error}",
-                phase=phase,
-                envs=tuple(self.work.slots),
-                slots=tuple(self.work.slots),
-                traceback=traceback.format_exc(),
-            )
-        )
 
     def _together(self, envpool: Any) -> None:
         """Synchronous mode: one batch under way at a time, its rows in the order in which they were sent.
@@ -119,34 +131,30 @@ class Engine:
         EnvPool numbers the rows of every `send` from zero, so a second one before `recv` would overwrite the first:
         whatever is launched meanwhile waits for its turn.
         """
-        first, count, writer = self._first, len(self.work.slots), self._writer
-        whole, all_slots = slice(first, first + count), list(self.work.slots)
+        reader, everything = self._reader, self._ids
         start = time.monotonic()
-        envpool._reset(np.arange(count, dtype=np.int32))
-        writer.first(envpool._recv(), whole)
-        self._report(all_slots, whole, time.monotonic() - start, count)
+        self._hand_over(reader.first(envpool._recv(), self._slots), everything, start, len(everything))
         while (request := self._requests.get()) is not None:
-            ids, actions = request
+            ids, actions, sent = request
             start = time.monotonic()
-            envpool._send([ids, ids, actions])
+            if not sent:
+                envpool._send([ids, ids, actions])
             state = envpool._recv()
-            rows = whole if len(ids) == count else ids.astype(np.int64) + first
-            ended = writer.ended(state)
+            slots = self._slots if ids is everything else self._slots[ids]
+            ended = reader.ended(state)
             if len(ended):
-                again = ids[ended]
-                envpool._reset(again)
-                writer.step(state, rows, ended)  # while EnvPool resets
-                writer.first(envpool._recv(), again + first)
+                envpool._reset(ids[ended])
+                parcel = reader.step(state, slots, ended)  # while EnvPool resets
+                reader.restart(parcel, ended, envpool._recv())
             else:
-                writer.step(state, rows, ended)
-            self._report(all_slots if rows is whole else rows.tolist(), rows, time.monotonic() - start, len(ids))
+                parcel = reader.step(state, slots, ended)
+            self._hand_over(parcel, ids, start, len(ids))
 
     def _one_by_one(self, envpool: Any) -> None:
-        """Asynchronous mode: every row is reported when it is there, in the order in which they are finished."""
-        writer = self._writer
-        flying = len(self.work.slots)
-        resetting = np.ones(flying, bool)
-        envpool._reset(np.arange(flying, dtype=np.int32))
+        """Asynchronous mode: every row is handed over when it is there, in the order in which they are finished."""
+        reader, flying = self._reader, len(self._ids)
+        only = np.zeros(1, np.int64)
+        unfinished: dict[int, Parcel | None] = dict.fromkeys(range(flying))  # waiting for a first observation
         while True:
             while flying <= 0 or not self._requests.empty():
                 announced = self._requests.get()
@@ -154,27 +162,27 @@ class Engine:
                     return
                 flying += announced
             state = envpool._recv()
-            env = int(state[writer.env_id][0])
-            slot = self._first + env
-            rows = slice(slot, slot + 1)
-            if resetting[env]:
-                writer.first(state, rows)
-                resetting[env] = False
+            env = reader.env(state)
+            if env in unfinished:
+                parcel = unfinished.pop(env)
+                if parcel is None:
+                    parcel = reader.first(state, self._slots[env : env + 1])
+                else:
+                    reader.restart(parcel, only, state)
             else:
-                ended = writer.ended(state)
+                ended = reader.ended(state)
+                parcel = reader.step(state, self._slots[env : env + 1], ended)
                 if len(ended):
-                    resetting[env] = True
+                    unfinished[env] = parcel
                     with self._sending:
-                        envpool._reset(np.array([env], np.int32))
-                writer.step(state, rows, ended)
-                if len(ended):
+                        envpool._reset(self._ids[env : env + 1])
                     continue
-            self._report([slot], rows, time.monotonic() - self._sent_at[slot], max(1, flying))
+            self._hand_over(parcel, self._ids[env : env + 1], self._sent_at[env], max(1, flying))
             flying -= 1  # may fall below zero: a row can be back before its announcement was read
 
-    def _report(self, slots: list[int], rows: Rows, seconds: float, flying: int) -> None:
-        """Rows are complete. `flying` rows shared the threads for `seconds`: EnvPool does not measure, so their
-        simulation time is an estimate."""
-        self._table.step_seconds[rows] = seconds * min(self.work.threads, flying) / flying
-        self._sent_at[rows] = np.inf
-        self._results.put(slots)
+    def _hand_over(self, parcel: Parcel, ids: np.ndarray, start: float, flying: int) -> None:
+        """`flying` rows shared the threads since `start`; EnvPool does not measure, so a row's time is an estimate."""
+        seconds = (time.monotonic() - start) * min(self.work.threads, flying) / flying
+        parcel.step_seconds = np.full(len(parcel), seconds, np.float32)
+        self._sent_at[ids] = np.inf
+        self._results.put((self.work.group, parcel))

@@ -12,6 +12,7 @@ go on: its environments start new episodes, whose first rows say `lost`.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import pickle
@@ -267,7 +268,7 @@ class ProcessPool:
                 self._in_flight[envs] = False
                 self._book.mark_ready(envs)
             elif kind == Result.EPISODES:
-                self._episodes += pickle.loads(payload)
+                self._episodes += itertools.starmap(Episode, pickle.loads(payload))
             elif kind == Result.FAILED:
                 failure, number = pickle.loads(payload)
                 self._replace_env(replace(failure, worker=number, slots=self._slots_of(failure.envs)))
@@ -367,7 +368,9 @@ class ProcessPool:
 
     def _replace_env(self, failure: Failure) -> None:
         """An environment's own code failed; its worker is well."""
-        if failure.phase == "make" or self._config.on_error == "stop":
+        if failure.phase == "usage":
+            raise UsageError(failure.cause)
+        if failure.phase in ("make", "worker") or self._config.on_error == "stop":
             raise SimulatorError(failure)
         self._spend_restart(failure)
         (env,) = failure.envs
@@ -413,12 +416,19 @@ class ProcessPool:
 
 
 def _assign(num_envs: int, num_workers: int, num_groups: int) -> list[list[int]]:
-    """Which environments each worker owns: an even share of every group, so that all workers work on all groups."""
+    """Which environments each worker owns: a contiguous, even share of every group, and even shares in all.
+
+    >>> _assign(7, 2, 2)
+    [[0, 1, 3, 4], [2, 5, 6]]
+    """
     owned: list[list[int]] = [[] for _ in range(num_workers)]
     for group in range(num_groups):
-        low, high = num_envs * group // num_groups, num_envs * (group + 1) // num_groups
+        start, stop = num_envs * group // num_groups, num_envs * (group + 1) // num_groups
+        share, extra = divmod(stop - start, num_workers)
+        by_load = sorted(range(num_workers), key=lambda number: len(owned[number]))
+        favoured = set(by_load[:extra])
         for number in range(num_workers):
-            start = low + (high - low) * number // num_workers
-            stop = low + (high - low) * (number + 1) // num_workers
-            owned[number] += range(start, stop)
+            end = start + share + (number in favoured)
+            owned[number] += range(start, end)
+            start = end
     return owned

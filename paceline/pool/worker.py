@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.errors import Failure
+from paceline.errors import Failure, UsageError
 from paceline.pool import memory
 from paceline.pool.channel import Command, Result, ResultWriter, pack_ints, read_commands, unpack_ints
 from paceline.pool.protocol import Episode
@@ -66,7 +66,12 @@ class Worker:
         for kind, payload in read_commands(commands_fd):
             if kind == Command.CLOSE:
                 break
-            handlers[kind](payload)
+            try:
+                handlers[kind](payload)
+            except UsageError as error:
+                self._fail(Failure(cause=str(error), phase="usage"))
+            except Exception as error:
+                self._fail(_failure(error, "worker"))
         for stepper in self._steppers.values():
             with contextlib.suppress(Exception):
                 stepper.close()
@@ -89,10 +94,10 @@ class Worker:
     def _make(self, env: int) -> bool:
         try:
             self._envs[env] = self._factory.make(env)
+        except UsageError:
+            raise
         except Exception as error:
-            text = "".join(traceback.format_exception(error))
-            cause = f"{type(error).__name__}: {error}"
-            self._fail(Failure(cause=cause, phase="make", envs=(env,), slots=(env,), traceback=text))
+            self._fail(_failure(error, "make", env))
             return False
         return True
 
@@ -159,7 +164,9 @@ class Worker:
 
     def _announce(self, finished: list[int], episodes: list[Episode]) -> None:
         if episodes:  # first, so that they are known when their slots are received
-            self._results.send(Result.EPISODES, pickle.dumps(episodes, pickle.HIGHEST_PROTOCOL))
+            # As tuples: pickling a slotted dataclass costs several times its contents.
+            plain = [(e.slot, e.episode_return, e.length, e.info) for e in episodes]
+            self._results.send(Result.EPISODES, pickle.dumps(plain, pickle.HIGHEST_PROTOCOL))
         if finished:
             self._results.send(Result.READY, pack_ints(finished))
 
@@ -192,6 +199,11 @@ class Worker:
 
     def _fail(self, failure: Failure) -> None:
         self._results.send(Result.FAILED, pickle.dumps((failure, self._number)))
+
+
+def _failure(error: Exception, phase: str, *envs: int) -> Failure:
+    text = "".join(traceback.format_exception(error))
+    return Failure(cause=f"{type(error).__name__}: {error}", phase=phase, envs=envs, traceback=text)
 
 
 def main() -> None:

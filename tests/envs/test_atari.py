@@ -17,7 +17,9 @@ def make(options="", game="Breakout"):
     return resolve(f"atari:{game}{options and '?' + options}").make(0)
 
 
-def reference(*, game="breakout", frameskip=4, stack=4, size=84, grayscale=True, noop=0, max_frames=108_000, sticky=0.0):
+def reference(
+    *, game="breakout", frameskip=4, stack=4, size=84, grayscale=True, noop=0, max_frames=108_000, sticky=0.0
+):
     """What Gymnasium users build from ale-py's environment and Gymnasium's wrappers."""
     env = ale_py.env.AtariEnv(
         game=game, frameskip=1, repeat_action_probability=sticky, max_num_frames_per_episode=max_frames

@@ -145,8 +145,9 @@ def test_close_ends_the_engine_and_no_file_is_left(tmp_path, monkeypatch):
 
 def test_scenario_of_ones_own(make, tmp_path):
     source = Path(vizdoom.scenarios_path)
-    text = (source / "basic.cfg").read_text().replace("basic.wad", str(source / "basic.wad"))
+    text = (source / "basic.cfg").read_text()
     (tmp_path / "mine.cfg").write_text(text)
+    (tmp_path / "basic.wad").write_bytes((source / "basic.wad").read_bytes())
     assert make(f"doom:{tmp_path}/mine.cfg").action_space.n == 4
 
 

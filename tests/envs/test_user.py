@@ -1,10 +1,11 @@
 import subprocess
 import sys
+from pathlib import Path
 
 import cloudpickle
-import gymnasium
 import pytest
 
+import paceline
 from paceline.envs import resolve
 from paceline.errors import UsageError
 
@@ -64,7 +65,7 @@ def test_travels_to_a_process_that_started_elsewhere(folder):
         "import sys, cloudpickle; f = cloudpickle.load(sys.stdin.buffer); assert 'paceline_mine' not in sys.modules; "
         "print(f.make(5))"
     )
-    root = str(next(p for p in sys.path if (p and (gymnasium.os.path.isdir(f"{p}/paceline")))))
+    root = Path(paceline.__file__).parents[1]
     child = subprocess.run(
         [sys.executable, "-c", code], input=shipped, capture_output=True, cwd=root, timeout=60, check=True
     )

@@ -74,6 +74,18 @@ def test_a_simulator_that_cannot_be_made(kind):
         build(kind, faulty("raise_in_make", only=3))
 
 
+def test_a_factory_that_a_worker_cannot_load():
+    """The worker's own first error is shown, not the broken pipe that follows from it."""
+
+    class Unloadable:
+        def __reduce__(self):
+            return (__import__, ("a_module_that_only_the_parent_has",))
+
+    factory = Factory(make=Unloadable())
+    with pytest.raises(SimulatorError, match="in its worker .*No module named 'a_module_that_only_the_parent_has'"):
+        build("process", factory)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("fault", ["raise", "nan", "shape", "dtype"])
 def test_own_fault_is_restarted_when_asked_for(kind, fault, tmp_path, caplog):

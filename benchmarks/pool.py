@@ -1,0 +1,96 @@
+"""Our pools against Gymnasium's and Stable-Baselines3's vector environments and the pure simulation bound.
+
+Random actions; the same environments for everybody; agent steps per second. The bound is one plain loop per core that
+sends nothing anywhere. Measurements of one row are interleaved over rounds and the median is taken, since machines are
+noisy. Then: the `envpool` backend against EnvPool itself, and `recv(any)` on a sleeping, uneven simulator.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from typing import Any
+
+from benchmarks.pool_cell import SYSTEMS
+from benchmarks.pool_envpool import measure_envpool
+from benchmarks.pool_uneven import measure_uneven
+from benchmarks.report import context, print_context, print_table, progress
+
+WORKLOADS = {
+    "CartPole": "gym:CartPole-v1",
+    "HalfCheetah": "gym:HalfCheetah-v5",
+    "Breakout 84x84x4": "atari:Breakout",
+    "Doom my_way_home": "doom:my_way_home",
+    "no-op 128x72x3": "synthetic:constant?mean=0&obs=3x72x128",
+}
+SIZES = (2, 8, 32, 64)
+ALL_SYSTEMS = ("bound", *SYSTEMS)
+CELL_TIMEOUT_SECONDS = 240
+
+
+def run(quick: bool) -> dict[str, Any]:
+    facts = context()
+    print_context(facts)
+    workloads = {"CartPole": WORKLOADS["CartPole"]} if quick else WORKLOADS
+    sizes = (8,) if quick else SIZES
+    seconds, rounds = (0.5, 1) if quick else (1.0, 3)
+    cells: dict[str, dict[str, Any]] = {}
+    for label, env in workloads.items():
+        for num_envs in sizes:
+            cells[f"{label} / {num_envs}"] = measure_row(label, env, num_envs, seconds, rounds)
+        print_workload(label, {n: cells[f"{label} / {n}"] for n in sizes})
+    envpool = measure_envpool(quick)
+    uneven = measure_uneven(quick)
+    return {"context": facts, "cells": cells, "envpool": envpool, "uneven": uneven}
+
+
+def measure_row(label: str, env: str, num_envs: int, seconds: float, rounds: int) -> dict[str, Any]:
+    """All systems on one workload and size, interleaved over rounds; the median of every figure."""
+    samples: dict[str, list[dict[str, float]]] = {system: [] for system in ALL_SYSTEMS}
+    for number in range(rounds):
+        for system in ALL_SYSTEMS:
+            progress(f"{label}, {num_envs} environments, round {number + 1}/{rounds}: {system}")
+            samples[system].append(measure_cell(system, env, num_envs, seconds))
+    progress("")
+    return {
+        system: {key: statistics.median(s[key] for s in runs) for key in runs[0]} for system, runs in samples.items()
+    }
+
+
+def measure_cell(system: str, env: str, num_envs: int, seconds: float) -> dict[str, float]:
+    command = [sys.executable, "-m", "benchmarks.pool_cell", system, env, str(num_envs), str(seconds)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=CELL_TIMEOUT_SECONDS)
+    for line in done.stdout.splitlines():
+        if line.startswith("RESULT "):
+            return json.loads(line.removeprefix("RESULT "))
+    raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout}\n{done.stderr}")
+
+
+def print_workload(label: str, rows: dict[int, dict[str, Any]]) -> None:
+    print_table(
+        f"{label}: steps per second (environments down, systems across)",
+        ["envs", *ALL_SYSTEMS, "process / Async", "best process / bound", "auto / best"],
+        [[str(n), *(f"{row[s]['steps_per_second']:,.0f}" for s in ALL_SYSTEMS), *ratios(row)] for n, row in rows.items()],
+    )
+    timed = [s for s in ALL_SYSTEMS if s != "bound"]
+    print_table(
+        f"{label}: seconds to start / megabytes per environment",
+        ["envs", *timed],
+        [
+            [str(n), *(f"{row[s]['start_seconds']:.1f} / {row[s]['megabytes_per_env']:.0f}" for s in timed)]
+            for n, row in rows.items()
+        ],
+    )
+
+
+def ratios(row: dict[str, Any]) -> list[str]:
+    rate = {system: figures["steps_per_second"] for system, figures in row.items()}
+    best_process = max(rate["process"], rate["process x2"])
+    best_backend = max(rate["serial"], best_process)
+    return [
+        f"{best_process / rate['gym Async']:.2f}",
+        f"{best_process / rate['bound']:.2f}",
+        f"{rate['auto'] / best_backend:.2f}",
+    ]

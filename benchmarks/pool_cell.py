@@ -1,0 +1,175 @@
+"""One measurement of `benchmarks.pool`, in a process of its own: `python -m benchmarks.pool_cell SYSTEM ENV N SECONDS`.
+
+Prints one JSON object: steps_per_second, start_seconds, megabytes_per_env. Every system steps the same environments,
+made by the same function, with the same random actions, in lock-step unless it says otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import psutil
+
+from paceline.envs.registry import Factory, resolve
+from paceline.pool.config import PoolConfig, available_core_ids
+
+Turn = Callable[[], int]
+"""Steps something and says how many environment steps that was."""
+
+
+def paceline_turn(kind: str, env: str, num_envs: int, **options: Any) -> tuple[Turn, Callable[[], None]]:
+    from paceline.pool import make_pool
+    from paceline.pool.random_actions import random_actions
+
+    pool = make_pool(env, PoolConfig(kind=kind, num_envs=num_envs, **options))
+    actions = random_actions(pool.spec)
+    single = next(iter(actions.values())) if len(actions) == 1 else None
+    groups = range(pool.spec.num_groups)
+
+    def turn() -> int:
+        count = 0
+        for group in groups:
+            slots = pool.recv(min_slots=None, group=group).slots
+            pool.send(
+                single[slots] if single is not None else {name: a[slots] for name, a in actions.items()}, slots
+            )
+            count += len(slots)
+        return count
+
+    return turn, pool.close
+
+
+def gymnasium_turn(kind: str, env: str, num_envs: int) -> tuple[Turn, Callable[[], None]]:
+    from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
+
+    factory = resolve(env)
+    vector = (AsyncVectorEnv if kind == "async" else SyncVectorEnv)(
+        [partial(factory.make, index) for index in range(num_envs)]
+    )
+    vector.reset(seed=0)
+    actions = vector.action_space.sample()
+
+    def turn() -> int:
+        vector.step(actions)
+        return num_envs
+
+    return turn, vector.close
+
+
+def sb3_turn(env: str, num_envs: int) -> tuple[Turn, Callable[[], None]]:
+    from stable_baselines3.common.vec_env import SubprocVecEnv
+
+    factory = resolve(env)
+    vector = SubprocVecEnv([partial(factory.make, index) for index in range(num_envs)])
+    vector.seed(0)
+    vector.reset()
+    actions = np.stack([vector.action_space.sample() for _ in range(num_envs)])
+
+    def turn() -> int:
+        vector.step(actions)
+        return num_envs
+
+    return turn, vector.close
+
+
+def plain_loop(factory_bytes: bytes, indices: list[int], seconds: float, start: Any, results: Any) -> None:
+    """The bound: environments stepped in a plain loop, nothing sent anywhere."""
+    import pickle
+
+    factory: Factory = pickle.loads(factory_bytes)
+    envs = [factory.make(index) for index in indices]
+    for env in envs:
+        env.reset(seed=0)
+        env.action_space.seed(0)
+    actions = [env.action_space.sample() for env in envs]
+    start.wait()
+    steps, begin = 0, time.perf_counter()
+    while time.perf_counter() - begin < seconds:
+        for env, action in zip(envs, actions, strict=True):
+            _, _, terminated, truncated, _ = env.step(action)
+            if terminated or truncated:
+                env.reset()
+        steps += len(envs)
+    results.put(steps / (time.perf_counter() - begin))
+    for env in envs:
+        env.close()
+
+
+def bound(env: str, num_envs: int, seconds: float) -> float:
+    """Steps per second of one plain loop per core, added up."""
+    import cloudpickle
+
+    processes = min(len(available_core_ids()), num_envs)
+    context = multiprocessing.get_context("spawn")
+    start, results = context.Barrier(processes), context.Queue()
+    factory = cloudpickle.dumps(resolve(env))
+    loops = [
+        context.Process(target=plain_loop, args=(factory, list(range(p, num_envs, processes)), seconds, start, results))
+        for p in range(processes)
+    ]
+    for loop in loops:
+        loop.start()
+    rates = [results.get(timeout=300) for _ in loops]
+    for loop in loops:
+        loop.join()
+    return sum(rates)
+
+
+SYSTEMS: dict[str, Callable[[str, int], tuple[Turn, Callable[[], None]]]] = {
+    "serial": lambda env, n: paceline_turn("serial", env, n),
+    "process": lambda env, n: paceline_turn("process", env, n, workers=min(n, len(available_core_ids()))),
+    "process x2": lambda env, n: paceline_turn(
+        "process", env, n, workers=min(n // 2, len(available_core_ids())), groups=2
+    ),
+    "auto": lambda env, n: paceline_turn("auto", env, n),
+    "gym Sync": lambda env, n: gymnasium_turn("sync", env, n),
+    "gym Async": lambda env, n: gymnasium_turn("async", env, n),
+    "sb3 Subproc": sb3_turn,
+}
+
+
+def pss_megabytes() -> float:
+    """Proportional memory of this process and its descendants: shared pages are counted once."""
+    me = psutil.Process()
+    total = 0.0
+    for process in [me, *me.children(recursive=True)]:
+        try:
+            total += process.memory_full_info().pss
+        except psutil.Error:
+            continue
+    return total / 2**20
+
+
+def measure(system: str, env: str, num_envs: int, seconds: float) -> dict[str, float]:
+    if system == "bound":
+        return {"steps_per_second": bound(env, num_envs, seconds)}
+    before, begin = pss_megabytes(), time.perf_counter()
+    turn, close = SYSTEMS[system](env, num_envs)
+    turn()
+    started = time.perf_counter() - begin
+    steps, begin = 0, time.perf_counter()
+    while time.perf_counter() - begin < seconds:
+        steps += turn()
+    rate = steps / (time.perf_counter() - begin)
+    memory = (pss_megabytes() - before) / num_envs
+    close()
+    return {"steps_per_second": rate, "start_seconds": started, "megabytes_per_env": memory}
+
+
+def main() -> None:
+    system, env, num_envs, seconds = sys.argv[1:]
+    result = measure(system, env, int(num_envs), float(seconds))
+    print("RESULT " + json.dumps(result), flush=True)
+    os._exit(0)  # whatever a peer leaves running must not hold up the next measurement
+
+
+if __name__ == "__main__":
+    main()

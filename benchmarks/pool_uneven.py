@@ -1,0 +1,49 @@
+"""How much of what uneven simulators could deliver arrives, when nobody waits and when everybody does."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+from benchmarks.report import print_table
+from paceline.pool import PoolConfig, make_pool
+from paceline.pool.random_actions import random_actions
+
+REGIMES = {
+    "log-normal": "synthetic:lognormal?mean=0.01&sigma=1",
+    "slow minority": "synthetic:minority?mean=0.005&slow=10&fraction=0.125",
+}
+NUM_ENVS = 16
+
+
+def measure_uneven(quick: bool) -> dict[str, Any]:
+    seconds = 2.0 if quick else 10.0
+    results: dict[str, Any] = {}
+    for label, env in REGIMES.items():
+        results[label] = {mode: share(env, mode == "recv(any)", seconds) for mode in ("recv(any)", "recv(all)")}
+    print_table(
+        f"uneven, sleeping simulators ({NUM_ENVS} environments): steps delivered over the sum of the environments' own rates",
+        ["regime", "recv(any)", "recv(all)"],
+        [[label, f"{row['recv(any)']:.3f}", f"{row['recv(all)']:.3f}"] for label, row in results.items()],
+    )
+    return results
+
+
+def share(env: str, any_ready: bool, seconds: float) -> float:
+    """Delivered steps per second over the sum of what each environment, never kept waiting, would deliver."""
+    with make_pool(env, PoolConfig(kind="auto", num_envs=NUM_ENVS)) as pool:
+        actions = random_actions(pool.spec)["action"]
+        batch = pool.recv(min_slots=None)
+        pool.send(actions[batch.slots], batch.slots)
+        steps, spent = np.zeros(NUM_ENVS), np.zeros(NUM_ENVS)
+        start = time.perf_counter()
+        while time.perf_counter() - start < seconds:
+            batch = pool.recv(min_slots=1 if any_ready else None)
+            steps[batch.slots] += 1
+            spent[batch.slots] += batch.step_seconds
+            pool.send(actions[batch.slots], batch.slots)
+        elapsed = time.perf_counter() - start
+    own_rates = (steps / spent).sum()
+    return float(steps.sum() / elapsed / own_rates)

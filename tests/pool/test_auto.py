@@ -1,0 +1,75 @@
+"""The choice of a backend, from made-up measurements; and that what is chosen behaves as if it were new."""
+
+from __future__ import annotations
+
+import time
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from paceline.envs.registry import Factory
+from paceline.pool import PoolConfig, auto, make_pool
+from paceline.pool.process import ProcessPool
+from paceline.pool.serial import SerialPool
+from tests.pool.faulty import Counting, counting
+
+
+class Sleeping(Counting):
+    def step(self, action):
+        time.sleep(0.005)
+        return super().step(action)
+
+
+class Burning(Counting):
+    def step(self, action):
+        end = time.process_time() + 0.005
+        while time.process_time() < end:
+            pass
+        return super().step(action)
+
+
+def test_a_waiting_simulator_gets_a_worker_each():
+    with make_pool(Factory(make=Sleeping), PoolConfig(num_envs=6)) as pool:
+        assert isinstance(pool, ProcessPool) and len(pool.worker_pids()) == 6
+
+
+def test_a_heavy_simulator_gets_a_worker_per_core(monkeypatch):
+    monkeypatch.setattr(auto, "available_core_ids", lambda: [0, 1])
+    with make_pool(Factory(make=Burning), PoolConfig(num_envs=6)) as pool:
+        assert isinstance(pool, ProcessPool) and len(pool.worker_pids()) == 2
+
+
+@pytest.mark.parametrize("fastest", [0, 1, 2])
+def test_a_light_simulator_gets_whatever_was_fastest(monkeypatch, fastest):
+    rates = iter([1.0, 1.0, 1.0])
+    monkeypatch.setattr(auto, "available_core_ids", lambda: [0, 1])
+    monkeypatch.setattr(auto, "measure", lambda pool, seconds: next(rates) + (next_index() == fastest))
+    counter = iter(range(3))
+
+    def next_index():
+        return next(counter)
+
+    with make_pool(counting(), PoolConfig(num_envs=4), seed=3) as pool:
+        expected = [(SerialPool, None), (ProcessPool, 1), (ProcessPool, 2)][fastest]
+        assert isinstance(pool, expected[0])
+        if isinstance(pool, ProcessPool):
+            assert len(pool.worker_pids()) == expected[1]
+
+
+def test_measuring_leaves_no_trace_in_the_stream():
+    factory = Factory(make=lambda env: gym.make("CartPole-v1"))
+    with make_pool(factory, PoolConfig(num_envs=3), seed=5) as chosen, SerialPool(
+        factory, PoolConfig(num_envs=3), seed=5
+    ) as reference:
+        for _ in range(30):
+            left, right = chosen.recv(min_slots=None), reference.recv(min_slots=None)
+            np.testing.assert_array_equal(left.obs["obs"], right.obs["obs"])
+            chosen.send(np.ones(3, np.int64), left.slots)
+            reference.send(np.ones(3, np.int64), right.slots)
+        assert len(chosen.take_episodes()) == len(reference.take_episodes())
+
+
+def test_process_without_a_number_of_workers_never_runs_here():
+    with make_pool(counting(), PoolConfig(kind="process", num_envs=2)) as pool:
+        assert isinstance(pool, ProcessPool)
