@@ -11,7 +11,7 @@ import os
 import tempfile
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -24,6 +24,7 @@ from paceline.envs.registry import Factory, closest, needs
 from paceline.errors import UsageError
 
 MULTIPLAYER = {"cig", "multi", "multi_duel"}
+FIRST_GAMES = {"doom.wad", "doom1.wad", "doomu.wad", "freedoom1.wad"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +124,9 @@ def _load(config: str) -> Any:
     """A game with a scenario's configuration; nothing is started."""
     game = _vizdoom().DoomGame()
     game.load_config(config)
+    # The maps of the first Doom and its free twin have names of their own; the engine hangs on one that is not there.
+    if os.path.basename(game.get_doom_game_path()) in FIRST_GAMES and game.get_doom_map() == "map01":
+        game.set_doom_map("e1m1")
     return game
 
 
@@ -139,7 +143,7 @@ class Doom(gymnasium.Env):
     before it. The scenario's variables at the end of an episode are in its last `info`, by lower-case name.
     """
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 35}
+    metadata: ClassVar = {"render_modes": ["rgb_array"], "render_fps": 35}
     render_mode = "rgb_array"
 
     def __init__(self, settings: Settings) -> None:

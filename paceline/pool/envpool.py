@@ -95,8 +95,7 @@ class EnvPoolPool:
         shelf = self._shelf
         want = shelf.wanted(min_slots, max_slots, group)
         self._settle()  # here, where EnvPool is simulating and we would only wait
-        while not self._results.empty():
-            self._note(self._results.get())
+        self._note_all()
         while shelf.num_ready(group) < want:
             left = LOOK_SECONDS if deadline is None else min(LOOK_SECONDS, deadline - time.monotonic())
             if left <= 0:
@@ -133,8 +132,8 @@ class EnvPoolPool:
 
     def take_episodes(self) -> list[Episode]:
         self._settle()
-        episodes, self._episodes = self._episodes, []
-        return episodes
+        ends, self._ends = self._ends, []
+        return [episode for end in ends for episode in _episodes(*end)]
 
     def state(self) -> bytes:
         raise UsageError("EnvPool's environments cannot be saved; for an exact resume use the serial or process pool")
@@ -160,7 +159,7 @@ class EnvPoolPool:
         self._received: np.ndarray | None = None
         self._returns = np.zeros(spec.num_slots)
         self._unsettled: list[Parcel] = []
-        self._episodes: list[Episode] = []
+        self._ends: list[tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]] = []
         self._reader = RowReader(self._task_spec, spec)
         self._started_at = time.monotonic()
         threads = config.workers or len(available_core_ids())
@@ -227,7 +226,9 @@ class EnvPoolPool:
     def _checked_actions(self, actions: Array | Mapping[str, Array], slots: np.ndarray) -> np.ndarray:
         """The actions as EnvPool wants them, in memory of our own: the caller may write to its array meanwhile."""
         leaf = self._action
-        given = np.asarray(named_actions(actions, self.spec.actions)[leaf.name])
+        if type(actions) is not np.ndarray:
+            actions = named_actions(actions, self.spec.actions)[leaf.name]
+        given = np.asarray(actions)
         values = given.astype(self._action_dtype)
         if not self._plausible(given, values, len(slots)):
             check_actions(given, leaf, slots)
@@ -250,16 +251,12 @@ class EnvPoolPool:
         parcels, self._unsettled = self._unsettled, []
         for parcel in parcels:
             self._returns[parcel.slots] += parcel.score
-            ended = (parcel.terminated | parcel.truncated).nonzero()[0]
-            if not len(ended):
-                continue
-            slots = parcel.slots[ended]
-            facts = zip(slots.tolist(), self._returns[slots].tolist(), parcel.length[ended].tolist(), strict=True)
-            infos = [(name, values[ended].tolist()) for name, values in parcel.info.items()]
-            for row, (slot, episode_return, length) in enumerate(facts):
-                info = {name: values[row] for name, values in infos}
-                self._episodes.append(Episode(slot, episode_return, length, info))
-            self._returns[slots] = 0.0
+            ended = parcel.done.nonzero()[0]
+            if len(ended):
+                slots = parcel.slots[ended]
+                info = {name: values[ended] for name, values in parcel.info.items()}
+                self._ends.append((slots, self._returns[slots], parcel.length[ended], info))
+                self._returns[slots] = 0.0
 
     def _listen(self, seconds: float) -> None:
         """Note what happens next, if it happens within `seconds`."""
@@ -268,6 +265,9 @@ class EnvPoolPool:
         except Empty:
             self._look_for_hung()
             return
+        self._note_all()
+
+    def _note_all(self) -> None:
         while not self._results.empty():
             self._note(self._results.get())
 
@@ -297,7 +297,13 @@ def _stop(engines: list[Engine]) -> None:
         engine.join(CLOSE_SECONDS)
 
 
+def _episodes(slots: np.ndarray, returns: np.ndarray, lengths: np.ndarray, info: dict[str, np.ndarray]) -> list[Episode]:
+    infos = [dict(zip(info, row, strict=True)) for row in zip(*(values.tolist() for values in info.values()), strict=True)]
+    rows = zip(slots.tolist(), returns.tolist(), lengths.tolist(), infos, strict=True)
+    return [Episode(*row) for row in rows]
+
+
 def _empty_parcel(spec: PoolSpec) -> Parcel:
     obs = {leaf.name: np.empty((0, *leaf.shape), leaf.dtype) for leaf in spec.obs}
     number, flag = np.empty(0, np.float32), np.empty(0, bool)
-    return Parcel(np.empty(0, np.int64), obs, number, flag, flag, number, number, number, {})
+    return Parcel(np.empty(0, np.int64), obs, number, flag, flag, flag, number, number, number, {})

@@ -1,9 +1,9 @@
-"""Threads that wait for EnvPool, because waiting for EnvPool cannot be interrupted.
+"""Waiting for EnvPool, which cannot be interrupted.
 
 EnvPool's `recv` has no time-out and returns nothing until enough rows are there: called with too few environments
-under way it blocks for ever, deaf to Ctrl-C. Here a thread of our own calls it, only ever with enough under way, and
-hands parcels over through a queue, on which anyone may wait with a time-out. The hand-over costs 10 to 15 us per batch
-(2 cores, 64 CartPole), which is less than is saved by calling EnvPool's inner methods.
+under way it blocks for ever, deaf to Ctrl-C. So it is only ever called with enough under way, and by a thread of our
+own, which hands parcels over through a queue, on which anyone may wait with a time-out. That costs two changes of
+threads per batch, some 15 us where the interpreter lock is free.
 
 Autoreset is done here as well: a row that ended an episode is handed over only once the environment has been reset, by
 request and not by a made-up action, so no artificial step exists anywhere.
@@ -15,6 +15,7 @@ import threading
 import time
 import traceback
 from dataclasses import dataclass
+from math import inf
 from queue import SimpleQueue
 from typing import Any
 
@@ -46,6 +47,16 @@ class Assignment:
         )
 
 
+@dataclass(slots=True)
+class Flight:
+    """A batch on its way: local ids, actions, when it was sent, and whether it was sent yet."""
+
+    ids: np.ndarray
+    actions: np.ndarray
+    since: float
+    sent: bool
+
+
 class Engine:
     """One EnvPool and the thread that waits for it.
 
@@ -59,7 +70,7 @@ class Engine:
         self._slots = np.arange(work.slots.start, work.slots.stop)
         self._slots.flags.writeable = False  # handed out again and again
         self._ids = np.arange(len(work.slots), dtype=np.int32)
-        self._sent_at = np.full(len(work.slots), np.inf)
+        self._sent_at = np.full(len(work.slots), inf)
         self._requests: SimpleQueue[Any] = SimpleQueue()
         self._envpool: Any = None
         self._sending = threading.Lock()
@@ -71,8 +82,7 @@ class Engine:
     def launch(self, slots: np.ndarray, actions: np.ndarray, alone: bool) -> None:
         """Begin a step of `slots` (ascending); `alone`: nothing else is under way. `actions` is the engine's from here.
 
-        EnvPool is started from here rather than from the thread: the caller goes on to other work, and the thread
-        might not get the interpreter lock before that is done.
+        EnvPool is started from here rather than from the thread, which might not get the interpreter lock soon.
         """
         ids = self._ids if len(slots) == len(self._ids) else (slots - self.work.slots.start).astype(np.int32)
         self._sent_at[ids] = time.monotonic()
@@ -85,7 +95,7 @@ class Engine:
             return
         if alone:
             self._envpool._send([ids, ids, actions])
-        self._requests.put((ids, actions, alone))
+        self._requests.put(Flight(ids, actions, time.monotonic(), sent=alone))
 
     @property
     def made(self) -> bool:
@@ -131,24 +141,26 @@ class Engine:
         EnvPool numbers the rows of every `send` from zero, so a second one before `recv` would overwrite the first:
         whatever is launched meanwhile waits for its turn.
         """
-        reader, everything = self._reader, self._ids
-        start = time.monotonic()
-        self._hand_over(reader.first(envpool._recv(), self._slots), everything, start, len(everything))
-        while (request := self._requests.get()) is not None:
-            ids, actions, sent = request
-            start = time.monotonic()
-            if not sent:
-                envpool._send([ids, ids, actions])
-            state = envpool._recv()
-            slots = self._slots if ids is everything else self._slots[ids]
-            ended = reader.ended(state)
-            if len(ended):
-                envpool._reset(ids[ended])
-                parcel = reader.step(state, slots, ended)  # while EnvPool resets
-                reader.restart(parcel, ended, envpool._recv())
-            else:
-                parcel = reader.step(state, slots, ended)
-            self._hand_over(parcel, ids, start, len(ids))
+        parcel = self._reader.first(envpool._recv(), self._slots)
+        self._hand_over(parcel, self._ids, time.monotonic() - self._sent_at[0], len(self._ids))
+        while (flight := self._requests.get()) is not None:
+            if not flight.sent:
+                flight.since = time.monotonic()
+                envpool._send([flight.ids, flight.ids, flight.actions])
+            parcel = self._finish(envpool, flight.ids)
+            self._hand_over(parcel, flight.ids, time.monotonic() - flight.since, len(flight.ids))
+
+    def _finish(self, envpool: Any, ids: np.ndarray) -> Parcel:
+        reader = self._reader
+        state = envpool._recv()
+        slots = self._slots if ids is self._ids else self._slots[ids]
+        ended = reader.ended(state)
+        if not len(ended):
+            return reader.step(state, slots, ended)
+        envpool._reset(ids[ended])
+        parcel = reader.step(state, slots, ended)  # while EnvPool resets
+        reader.restart(parcel, ended, envpool._recv())
+        return parcel
 
     def _one_by_one(self, envpool: Any) -> None:
         """Asynchronous mode: every row is handed over when it is there, in the order in which they are finished."""
@@ -163,26 +175,26 @@ class Engine:
                 flying += announced
             state = envpool._recv()
             env = reader.env(state)
+            ids, slots = self._ids[env : env + 1], self._slots[env : env + 1]
             if env in unfinished:
                 parcel = unfinished.pop(env)
                 if parcel is None:
-                    parcel = reader.first(state, self._slots[env : env + 1])
+                    parcel = reader.first(state, slots)
                 else:
                     reader.restart(parcel, only, state)
             else:
                 ended = reader.ended(state)
-                parcel = reader.step(state, self._slots[env : env + 1], ended)
+                parcel = reader.step(state, slots, ended)
                 if len(ended):
                     unfinished[env] = parcel
                     with self._sending:
-                        envpool._reset(self._ids[env : env + 1])
+                        envpool._reset(ids)
                     continue
-            self._hand_over(parcel, self._ids[env : env + 1], self._sent_at[env], max(1, flying))
+            self._hand_over(parcel, ids, time.monotonic() - self._sent_at[env], max(1, flying))
             flying -= 1  # may fall below zero: a row can be back before its announcement was read
 
-    def _hand_over(self, parcel: Parcel, ids: np.ndarray, start: float, flying: int) -> None:
-        """`flying` rows shared the threads since `start`; EnvPool does not measure, so a row's time is an estimate."""
-        seconds = (time.monotonic() - start) * min(self.work.threads, flying) / flying
-        parcel.step_seconds = np.full(len(parcel), seconds, np.float32)
-        self._sent_at[ids] = np.inf
+    def _hand_over(self, parcel: Parcel, ids: np.ndarray, seconds: float, flying: int) -> None:
+        """`flying` rows shared the threads for `seconds`; EnvPool does not measure, so a row's time is an estimate."""
+        parcel.step_seconds = np.full(len(ids), seconds * min(self.work.threads, flying) / flying, np.float32)
+        self._sent_at[ids] = inf
         self._results.put((self.work.group, parcel))

@@ -60,7 +60,8 @@ class RowReader:
         nothing, never = np.zeros(len(slots), np.float32), np.zeros(len(slots), bool)
         self._begin(state, slots)
         obs = {leaf.name: self._observation(state, leaf, index, offset) for leaf, index, offset in self._obs}
-        return Parcel(slots, obs, nothing, never, never, nothing, nothing, state[self._elapsed], {})
+        info = {name: state[index] for name, index in self._infos}
+        return Parcel(slots, obs, nothing, never, never, never, nothing, nothing, state[self._elapsed], info)
 
     def ended(self, state: State) -> np.ndarray:
         """Which rows of the outcome of a step ended an episode."""
@@ -84,8 +85,9 @@ class RowReader:
             for name, array in obs.items():
                 self.final_obs[name][slots[ended]] = array[ended]
         info = {name: state[index] for name, index in self._infos}
-        terminated = state[self._done] ^ truncated  # EnvPool truncates only what it calls done
-        return Parcel(slots, obs, reward, terminated, truncated, reward, score, length, info)
+        done = state[self._done]
+        terminated = done ^ truncated  # EnvPool truncates only what it calls done
+        return Parcel(slots, obs, reward, done, terminated, truncated, reward, score, length, info)
 
     def restart(self, parcel: Parcel, ended: np.ndarray, state: State) -> None:
         """Put the first observations of the next episodes into the rows `ended` of `parcel`."""

@@ -20,6 +20,8 @@ class Parcel:
     """int64, ascending."""
     obs: dict[str, np.ndarray]
     reward: np.ndarray
+    done: np.ndarray
+    """Terminated or truncated."""
     terminated: np.ndarray
     truncated: np.ndarray
     step_seconds: np.ndarray

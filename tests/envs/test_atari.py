@@ -1,14 +1,15 @@
 import numpy as np
 import pytest
 
-ale_py = pytest.importorskip("ale_py")
+pytest.importorskip("ale_py")
 
-import gymnasium  # noqa: E402
-from gymnasium.utils.env_checker import check_env  # noqa: E402
+import ale_py
+import gymnasium
+from gymnasium.utils.env_checker import check_env
 
-from paceline.envs import resolve  # noqa: E402
-from paceline.envs.atari import names  # noqa: E402
-from paceline.errors import UsageError  # noqa: E402
+from paceline.envs import resolve
+from paceline.envs.atari import names
+from paceline.errors import UsageError
 
 PLAIN = "fire_reset=false&clip_rewards=false"
 

@@ -3,11 +3,11 @@ import pytest
 
 pytest.importorskip("dm_control")
 
-from gymnasium.utils.env_checker import check_env  # noqa: E402
+from gymnasium.utils.env_checker import check_env
 
-from paceline.envs import resolve  # noqa: E402
-from paceline.envs.dmc import names  # noqa: E402
-from paceline.errors import UsageError  # noqa: E402
+from paceline.envs import resolve
+from paceline.envs.dmc import names
+from paceline.errors import UsageError
 
 
 def run_to_end(env):

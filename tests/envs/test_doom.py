@@ -4,13 +4,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-vizdoom = pytest.importorskip("vizdoom")
+pytest.importorskip("vizdoom")
 
-from gymnasium.utils.env_checker import check_env  # noqa: E402
+import vizdoom
+from gymnasium.utils.env_checker import check_env
 
-from paceline.envs import resolve  # noqa: E402
-from paceline.envs.doom import names  # noqa: E402
-from paceline.errors import UsageError  # noqa: E402
+from paceline.envs import resolve
+from paceline.envs.doom import names
+from paceline.errors import UsageError
 
 
 @pytest.fixture

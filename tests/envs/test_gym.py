@@ -118,7 +118,7 @@ def test_missing_dependency_found_while_resolving(monkeypatch):
     monkeypatch.setitem(sys.modules, "Box2D", None)
     for name in [name for name in sys.modules if name.startswith("gymnasium.envs.box2d")]:
         monkeypatch.delitem(sys.modules, name)
-    with pytest.raises(UsageError, match="needs a package that is not installed.*Box2D"):
+    with pytest.raises(UsageError, match=r"needs a package that is not installed.*Box2D"):
         resolve("gym:LunarLander-v3")
 
 

@@ -4,11 +4,11 @@ import pytest
 
 pytest.importorskip("pettingzoo")
 
-from gymnasium import spaces  # noqa: E402
+from gymnasium import spaces
 
-from paceline.envs import resolve  # noqa: E402
-from paceline.envs.pettingzoo import names  # noqa: E402
-from paceline.errors import MissingExtra, UsageError  # noqa: E402
+from paceline.envs import resolve
+from paceline.envs.pettingzoo import names
+from paceline.errors import MissingExtra, UsageError
 
 
 @pytest.mark.parametrize("name", ["pettingzoo.classic.rps_v2", "classic.rps_v2"])
@@ -56,7 +56,7 @@ def parallel_env(different="nothing"):
 
 def test_modules_of_ones_own(own_module):
     assert resolve(f"pettingzoo:{own_module}").make(0).possible_agents == ["a", "b"]
-    with pytest.raises(UsageError, match="option 'differ' .* did you mean 'different'"):
+    with pytest.raises(UsageError, match=r"option 'differ' .* did you mean 'different'"):
         resolve(f"pettingzoo:{own_module}?differ=action")
 
 

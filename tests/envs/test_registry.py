@@ -8,7 +8,7 @@ from paceline.errors import MissingExtra, UsageError
 
 
 def test_unknown_family_names_what_is_allowed():
-    with pytest.raises(UsageError, match="'atarii'.*did you mean 'atari'.*allowed: gym, "):
+    with pytest.raises(UsageError, match=r"'atarii'.*did you mean 'atari'.*allowed: gym, "):
         resolve("atarii:Breakout")
 
 

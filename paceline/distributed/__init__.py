@@ -1,0 +1,1 @@
+"""Ranks that train one policy together."""

@@ -1,0 +1,46 @@
+"""Gradients as one flat buffer: one memset, one all-reduce, one norm, however many parameters there are.
+
+`DistributedDataParallel` hooks into every parameter and needs to be told of unused ones; a parameter without a
+gradient is simply zero here, on every rank alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from paceline.distributed.runtime import Group
+
+
+class FlatGradients:
+    """The gradients of `parameters`, as views into one buffer. Never set a `.grad` to None afterwards."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        parameters = [parameter for parameter in parameters if parameter.requires_grad]
+        sizes = [parameter.numel() for parameter in parameters]
+        self.flat = torch.zeros(sum(sizes), device=parameters[0].device, dtype=parameters[0].dtype)
+        for parameter, part in zip(parameters, self.flat.split(sizes), strict=True):
+            parameter.grad = part.view_as(parameter)
+
+    def zero(self) -> None:
+        self.flat.zero_()
+
+    def average(self, group: Group) -> None:
+        """The mean gradient over all ranks, each weighing the same."""
+        group.mean_(self.flat)
+
+    def clip(self, max_norm: float | None) -> Tensor:
+        """Scale the gradient down to `max_norm` if it is longer; its norm before that."""
+        norm = self.flat.norm()
+        if max_norm is not None:
+            self.flat.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
+        return norm
+
+
+def synchronize(module: nn.Module, group: Group) -> None:
+    """Give every rank rank 0's parameters and buffers."""
+    if group.size > 1:
+        for tensor in [*module.parameters(), *module.buffers()]:
+            group.broadcast_(tensor.data)

@@ -1,0 +1,121 @@
+"""The group of ranks that train one policy. One rank is a group of one: there is no other single-process path.
+
+`torchrun` and `srun` start the ranks; every rank runs the same program and joins here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from paceline.errors import UsageError
+
+TIMEOUT = timedelta(minutes=10)
+"""A rank that says nothing for this long is taken for dead, and the run ends with an error."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where this process stands among the ranks."""
+
+    rank: int = 0
+    """The number of this process among all, on whatever machine."""
+    size: int = 1
+    local_rank: int = 0
+    """The number of this process on its machine: it chooses the GPU, and nothing else."""
+
+    @classmethod
+    def find(cls, environment: Mapping[str, str] = os.environ) -> Place:
+        """From what torchrun, or srun, put into the environment; a group of one otherwise."""
+        for rank, size, local in (
+            ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+            ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+        ):
+            if rank in environment and size in environment:
+                return cls(
+                    rank=int(environment[rank]), size=int(environment[size]), local_rank=int(environment.get(local, 0))
+                )
+        return cls()
+
+
+class Group:
+    """This rank's view of all ranks. Every method that communicates has to be called by all of them, in one order."""
+
+    def __init__(self, place: Place, device: torch.device, store: dist.Store | None) -> None:
+        self.rank, self.size, self.device = place.rank, place.size, device
+        self.store = store
+        """A key-value store that all ranks share; None in a group of one."""
+
+    @classmethod
+    def join(cls, device: str = "cpu") -> Group:
+        """Join the ranks that were started together."""
+        place = Place.find()
+        chosen = choose_device(device, place.local_rank)
+        if place.size == 1:
+            return cls(place, chosen, None)
+        for variable in ("MASTER_ADDR", "MASTER_PORT"):
+            if variable not in os.environ:
+                raise UsageError(f"{place.size} ranks were started, but {variable} is not set; use torchrun, or export it")
+        os.environ.setdefault("RANK", str(place.rank))
+        os.environ.setdefault("WORLD_SIZE", str(place.size))
+        store, rank, size = next(iter(dist.rendezvous("env://", timeout=TIMEOUT)))
+        backend = "nccl" if chosen.type == "cuda" else "gloo"
+        dist.init_process_group(
+            backend, store=dist.PrefixStore("group", store), rank=rank, world_size=size, timeout=TIMEOUT
+        )
+        return cls(place, chosen, dist.PrefixStore("paceline", store))
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this rank is the one that writes files and speaks to the user."""
+        return self.rank == 0
+
+    def sum_(self, values: Tensor) -> Tensor:
+        """Add up `values` over all ranks, in place."""
+        if self.size > 1:
+            dist.all_reduce(values)
+        return values
+
+    def mean_(self, values: Tensor) -> Tensor:
+        """The mean of `values` over all ranks, each weighing the same, in place."""
+        if self.size > 1:
+            dist.all_reduce(values)
+            values /= self.size
+        return values
+
+    def broadcast_(self, values: Tensor) -> Tensor:
+        """Rank 0's `values` everywhere, in place."""
+        if self.size > 1:
+            dist.broadcast(values, src=0)
+        return values
+
+    def any(self, flag: bool) -> bool:
+        """Whether any rank says so."""
+        if self.size == 1:
+            return flag
+        return bool(self.sum_(torch.tensor([float(flag)], device=self.device)).item() > 0)
+
+    def close(self) -> None:
+        if self.size > 1 and dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def choose_device(name: str, local_rank: int) -> torch.device:
+    """The device that a rank works on: "cpu", "cuda" (this rank's own GPU) or "auto"."""
+    if name not in ("cpu", "cuda", "auto"):
+        raise UsageError(f"device {name!r} does not exist; allowed: cpu, cuda, auto")
+    available = torch.cuda.is_available()
+    if name == "cuda" and not available:
+        raise UsageError("device cuda was asked for, but this machine has none that PyTorch can use; --device cpu")
+    if name == "cpu" or not available:
+        return torch.device("cpu")
+    if local_rank >= torch.cuda.device_count():
+        raise UsageError(f"rank {local_rank} of this machine has no GPU: it has {torch.cuda.device_count()}")
+    torch.cuda.set_device(local_rank)
+    return torch.device("cuda", local_rank)

@@ -1,0 +1,1 @@
+"""Where experience is kept between acting and learning."""

@@ -1,0 +1,85 @@
+"""Rollout rows as mini-batches: shuffled rows, or packed sequences for recurrent policies.
+
+Legend: B rows of a mini-batch, K sequences, D numbers of recurrent state.
+
+Sequences start where the rollout starts, where an episode starts, and where a mini-batch cuts one in two: always with
+the state that was stored before that very row, so no sequence ever continues from another episode's state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from paceline.experience.rollout import Rollout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MiniBatch:
+    """Rows to train on together. For a recurrent policy they are in packed order, with where each sequence starts."""
+
+    rows: Tensor
+    """[B] int64 into the rollout's columns."""
+    batch_sizes: Tensor | None = None
+    """As in torch's PackedSequence, on the host; None for a policy without memory."""
+    starts: Tensor | None = None
+    """[K]: the first row of each sequence, longest sequence first."""
+
+
+def shuffled_rows(rollout: Rollout, count: int, generator: torch.Generator | None) -> Iterator[MiniBatch]:
+    """All valid rows in random order, in `count` mini-batches whose sizes differ by at most one."""
+    rows = valid_rows(rollout)
+    order = torch.randperm(len(rows), generator=generator, device=rows.device)
+    for part in torch.tensor_split(rows[order], count):
+        yield MiniBatch(rows=part)
+
+
+def shuffled_sequences(rollout: Rollout, count: int, generator: torch.Generator | None) -> Iterator[MiniBatch]:
+    """The rollout's sequences in random order, cut into `count` mini-batches whose sizes differ by at most one row."""
+    rows, lengths = sequences(rollout)
+    order = torch.randperm(len(lengths), generator=generator)
+    offsets = torch.cumsum(lengths, 0) - lengths
+    starts_at, lengths = offsets[order], lengths[order]
+    total = int(lengths.sum())
+    bounds = [total * part // count for part in range(count + 1)]
+    ends = torch.cumsum(lengths, 0)
+    begins = ends - lengths
+    for low, high in zip(bounds[:-1], bounds[1:], strict=True):
+        begin, end = begins.clamp(low, high), ends.clamp(low, high)
+        part = end > begin
+        yield pack(rows, (starts_at + begin - begins)[part], (end - begin)[part])
+
+
+def sequences(rollout: Rollout) -> tuple[Tensor, Tensor]:
+    """Valid rows slot by slot and in order within, and the lengths of the sequences that they form (on the host).
+
+    One look at the device per rollout: everything after it is arithmetic on the host.
+    """
+    shape = rollout.turns, rollout.num_slots
+    used = slice(0, rollout.num_rows)
+    valid = rollout.valid[used].view(shape).T.cpu()
+    start = rollout.episode_start[used].view(shape).T.cpu().clone()
+    start[:, 0] = True
+    start[:, 1:] |= ~valid[:, :-1]  # after a gap nothing is continued
+    rows = torch.arange(rollout.num_rows).view(shape).T[valid]
+    first = torch.nonzero(start[valid]).squeeze(1)
+    lengths = torch.diff(first, append=torch.tensor([len(rows)]))
+    return rows, lengths
+
+
+def pack(rows: Tensor, begins: Tensor, lengths: Tensor) -> MiniBatch:
+    """Sequences `rows[begins[k] : begins[k] + lengths[k]]` in the order that packed recurrent layers want."""
+    lengths, order = torch.sort(lengths, descending=True, stable=True)
+    begins = begins[order]
+    steps = torch.arange(int(lengths[0]))
+    inside = steps[:, None] < lengths[None, :]  # [longest, K]: time-major, longest sequence first, is packed order
+    at = (begins[None, :] + steps[:, None])[inside]
+    return MiniBatch(rows=rows[at], batch_sizes=inside.sum(1), starts=rows[begins])
+
+
+def valid_rows(rollout: Rollout) -> Tensor:
+    """The rows that may be trained on."""
+    return torch.nonzero(rollout.valid[: rollout.num_rows]).squeeze(1)

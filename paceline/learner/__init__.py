@@ -1,0 +1,1 @@
+"""Learning from experience: one learner per family of systems."""

@@ -1,0 +1,1 @@
+"""Returns and losses as pure functions."""

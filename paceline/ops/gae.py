@@ -1,0 +1,28 @@
+"""Generalized advantage estimation (Schulman et al., 2016), exact at every kind of end.
+
+T steps, N columns. A column is one slot's rows of one rollout, in order.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def gae(
+    reward: Tensor, value: Tensor, next_value: Tensor, continues: Tensor, *, discount: float, trace_decay: float
+) -> Tensor:
+    """Advantages [T, N]: A_t = delta_t + discount * trace_decay * A_{t+1}, with delta_t = r_t + discount * V_{t+1} - V_t.
+
+    All ends are said by two arguments. `next_value` [T, N] is V of what followed row t: the value of row t+1 where the
+    episode went on, 0 where it terminated, V(final observation) where it was truncated, V(next observation) where the
+    rollout ended. `continues` [T, N] says that row t+1 exists and belongs to the same episode: the sum stops elsewhere.
+    """
+    delta = reward + discount * next_value - value
+    weight = continues.to(delta.dtype) * (discount * trace_decay)
+    advantage = torch.empty_like(delta)
+    following = torch.zeros_like(delta[0])
+    for t in range(len(delta) - 1, -1, -1):
+        following = torch.addcmul(delta[t], weight[t], following)
+        advantage[t] = following
+    return advantage

@@ -1,0 +1,41 @@
+"""Where the time goes: every second of a training loop belongs to one activity."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+ACTIVITIES = ("simulation", "inference", "transfer", "learning", "communication", "other")
+
+
+class Clock:
+    """Adds up the seconds spent in each activity; what is in none is "other".
+
+    Times are the host's: on CUDA a kernel's time shows up where the host waits for it.
+    """
+
+    def __init__(self) -> None:
+        self._spent = dict.fromkeys(ACTIVITIES, 0.0)
+        self._since = time.perf_counter()
+
+    @contextmanager
+    def time(self, activity: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._spent[activity] += time.perf_counter() - start
+
+    def add(self, activity: str, seconds: float) -> None:
+        self._spent[activity] += seconds
+
+    def take_shares(self) -> dict[str, float]:
+        """The share of each activity since the last call; they add up to 1."""
+        now = time.perf_counter()
+        total = max(now - self._since, 1e-9)
+        shares = {activity: seconds / total for activity, seconds in self._spent.items()}
+        shares["other"] = max(0.0, 1.0 - sum(shares.values()))
+        self._spent = dict.fromkeys(ACTIVITIES, 0.0)
+        self._since = now
+        return shares
