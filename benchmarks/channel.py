@@ -80,7 +80,9 @@ def run(quick: bool) -> dict[str, Any]:
     for _ in range(rounds):
         samples["pipe"].append(pipe(count))
         samples["faster-fifo"].append(fifo(count))
-    medians = {name: [statistics.median(column) for column in zip(*runs, strict=True)] for name, runs in samples.items()}
+    medians = {
+        name: [statistics.median(column) for column in zip(*runs, strict=True)] for name, runs in samples.items()
+    }
     print_table(
         "round trip of a 16-byte message between two processes",
         ["channel", "wall-clock µs", "own processor µs"],

@@ -72,7 +72,10 @@ def print_workload(label: str, rows: dict[int, dict[str, Any]]) -> None:
     print_table(
         f"{label}: steps per second (environments down, systems across)",
         ["envs", *ALL_SYSTEMS, "process / Async", "best process / bound", "auto / best"],
-        [[str(n), *(f"{row[s]['steps_per_second']:,.0f}" for s in ALL_SYSTEMS), *ratios(row)] for n, row in rows.items()],
+        [
+            [str(n), *(f"{row[s]['steps_per_second']:,.0f}" for s in ALL_SYSTEMS), *ratios(row)]
+            for n, row in rows.items()
+        ],
     )
     timed = [s for s in ALL_SYSTEMS if s != "bound"]
     print_table(

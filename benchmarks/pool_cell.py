@@ -19,13 +19,13 @@ import numpy as np
 import psutil
 
 from paceline.envs.registry import Factory, resolve
-from paceline.pool.config import PoolConfig, available_core_ids
+from paceline.pool.config import Kind, PoolConfig, available_core_ids
 
 Turn = Callable[[], int]
 """Steps something and says how many environment steps that was."""
 
 
-def paceline_turn(kind: str, env: str, num_envs: int, **options: Any) -> tuple[Turn, Callable[[], None]]:
+def paceline_turn(kind: Kind, env: str, num_envs: int, **options: Any) -> tuple[Turn, Callable[[], None]]:
     from paceline.pool import make_pool
     from paceline.pool.random_actions import random_actions
 
@@ -38,9 +38,7 @@ def paceline_turn(kind: str, env: str, num_envs: int, **options: Any) -> tuple[T
         count = 0
         for group in groups:
             slots = pool.recv(min_slots=None, group=group).slots
-            pool.send(
-                single[slots] if single is not None else {name: a[slots] for name, a in actions.items()}, slots
-            )
+            pool.send(single[slots] if single is not None else {name: a[slots] for name, a in actions.items()}, slots)
             count += len(slots)
         return count
 

@@ -32,10 +32,7 @@ def measure_envpool(quick: bool) -> dict[str, Any]:
     print_table(
         "EnvPool, lock-step, random actions: real transitions per second (medians)",
         ["task / environments", "EnvPool itself", "envpool backend", "ratio"],
-        [
-            [name, f"{row['raw']:,.0f}", f"{row['ours']:,.0f}", f"{row['ratio']:.3f}"]
-            for name, row in results.items()
-        ],
+        [[name, f"{row['raw']:,.0f}", f"{row['ours']:,.0f}", f"{row['ratio']:.3f}"] for name, row in results.items()],
     )
     return results
 

@@ -11,7 +11,17 @@ from typing import Any
 
 from rich.console import Console
 
-_PACKAGES = ("torch", "numpy", "gymnasium", "envpool", "ale-py", "vizdoom", "mujoco", "stable-baselines3", "faster-fifo")
+_PACKAGES = (
+    "torch",
+    "numpy",
+    "gymnasium",
+    "envpool",
+    "ale-py",
+    "vizdoom",
+    "mujoco",
+    "stable-baselines3",
+    "faster-fifo",
+)
 
 
 def context() -> dict[str, Any]:
@@ -57,7 +67,10 @@ def print_table(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     print(f"\n{title}\n")
     for index, line in enumerate(lines):
-        cells = [cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(line, widths, strict=True))]
+        cells = [
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
         print("| " + " | ".join(cells) + " |")
         if index == 0:
             print("|" + "|".join("-" * (w + 2) if i == 0 else "-" * (w + 1) + ":" for i, w in enumerate(widths)) + "|")
@@ -69,5 +82,3 @@ def progress(text: str) -> None:
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\x1b[K{text}")
         sys.stderr.flush()
-
-

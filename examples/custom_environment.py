@@ -1,6 +1,6 @@
 """Your own environment in worker processes, stepped without waiting for the slowest.
 
-    python examples/custom_environment.py
+python examples/custom_environment.py
 """
 
 import gymnasium as gym

@@ -35,7 +35,9 @@ def available() -> dict[str, str]:
 def run_benchmark(name: str, *, quick: bool, json_path: Path | None) -> None:
     """Run one; its `run(quick)` prints its tables and returns what it measured."""
     if name not in available():
-        raise UsageError(f"benchmark {name!r} does not exist{closest(name, available())}; allowed: {', '.join(available())}")
+        raise UsageError(
+            f"benchmark {name!r} does not exist{closest(name, available())}; allowed: {', '.join(available())}"
+        )
     if json_path is not None and not json_path.parent.is_dir():
         raise UsageError(f"--json {json_path}: the folder {json_path.parent} does not exist")
     module = importlib.import_module(f"{_home()[1]}.{name}")

@@ -57,7 +57,33 @@ class Bench:
             run_benchmark(self.name, quick=self.quick, json_path=self.json)
 
 
-Command = Annotated[Envs, tyro.conf.subcommand("envs")] | Annotated[Bench, tyro.conf.subcommand("bench")]
+@dataclass(frozen=True)
+class Train:
+    """Train a policy by a recipe; `paceline train RECIPE --help` explains every option."""
+
+    def run(self) -> None:
+        from paceline.train_command import main as train
+
+        sys.exit(train(sys.argv[2:]))
+
+
+@dataclass(frozen=True)
+class Recipes:
+    """List the recipes."""
+
+    def run(self) -> None:
+        from paceline.recipes import RECIPES
+
+        for name, recipe in RECIPES.items():
+            print(f"{name:<16} {(recipe.__doc__ or '').strip()}")
+
+
+Command = (
+    Annotated[Train, tyro.conf.subcommand("train")]
+    | Annotated[Recipes, tyro.conf.subcommand("recipes")]
+    | Annotated[Envs, tyro.conf.subcommand("envs")]
+    | Annotated[Bench, tyro.conf.subcommand("bench")]
+)
 
 
 def list_families() -> None:
@@ -106,7 +132,9 @@ def main() -> None:
     handler = RichHandler(console=Console(stderr=True), show_path=False, show_time=False)
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler])
     try:
-        command = tyro.cli(Command, prog="paceline", description=__doc__)
+        # What follows `train` depends on the recipe, and is parsed there.
+        arguments = sys.argv[1:2] if sys.argv[1:2] == ["train"] else sys.argv[1:]
+        command = tyro.cli(Command, args=arguments, prog="paceline", description=__doc__)
         command.run()
     except PacelineError as error:
         print(f"paceline: {error}", file=sys.stderr)

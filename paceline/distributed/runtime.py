@@ -61,7 +61,9 @@ class Group:
             return cls(place, chosen, None)
         for variable in ("MASTER_ADDR", "MASTER_PORT"):
             if variable not in os.environ:
-                raise UsageError(f"{place.size} ranks were started, but {variable} is not set; use torchrun, or export it")
+                raise UsageError(
+                    f"{place.size} ranks were started, but {variable} is not set; use torchrun, or export it"
+                )
         os.environ.setdefault("RANK", str(place.rank))
         os.environ.setdefault("WORLD_SIZE", str(place.size))
         store, rank, size = next(iter(dist.rendezvous("env://", timeout=TIMEOUT)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
+import logging
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,8 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from paceline.envs.ids import EnvId
 from paceline.envs.registry import Factory, check_options, closest
 from paceline.errors import UsageError
+
+log = logging.getLogger(__name__)
 
 MAX_EPISODE_STEPS = "max_episode_steps"
 """The one option that is Gymnasium's and not the environment's; -1 for no limit."""
@@ -51,10 +54,29 @@ def resolve(env_id: EnvId) -> Factory:
 
 
 def _make(spec: EnvSpec, label: str, env_index: int) -> gymnasium.Env:
+    if str(spec.entry_point).startswith("gymnasium.envs.mujoco"):
+        mujoco_warnings_to_log()
     try:
         return gymnasium.make(spec)
     except gymnasium.error.DependencyNotInstalled as error:
         raise _missing(label, error) from error
+
+
+def mujoco_warnings_to_log() -> None:
+    """Log each of MuJoCo's warnings once, instead of one for every instance and a MUJOCO_LOG.TXT wherever we are."""
+    try:
+        import mujoco
+    except ImportError:
+        return  # making the environment will say so
+    seen: set[str] = set()
+
+    def handle(text: str) -> None:
+        if text not in seen:
+            seen.add(text)
+            log.log(logging.DEBUG if "deprecated" in text else logging.WARNING, "MuJoCo: %s", text)
+
+    if mujoco.get_mju_user_warning() is None:
+        mujoco.set_mju_user_warning(handle)
 
 
 def _find(env_id: EnvId) -> EnvSpec:

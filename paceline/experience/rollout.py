@@ -130,9 +130,7 @@ class Rollout:
             state=torch.cat([cut.state for cut in self._cuts]),
         )
 
-    def finish(
-        self, last_value: Tensor, cut_value: Tensor | None, *, discount: float, trace_decay: float
-    ) -> None:
+    def finish(self, last_value: Tensor, cut_value: Tensor | None, *, discount: float, trace_decay: float) -> None:
         """Compute advantages. `last_value` [N] is V of the observation after the last turn, `cut_value` [C] that of `cuts`."""
         shape = self.turns, self.num_slots
         used = slice(0, self.num_rows)

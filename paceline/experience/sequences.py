@@ -8,6 +8,7 @@ the state that was stored before that very row, so no sequence ever continues fr
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -47,7 +48,7 @@ def shuffled_sequences(rollout: Rollout, count: int, generator: torch.Generator 
     bounds = [total * part // count for part in range(count + 1)]
     ends = torch.cumsum(lengths, 0)
     begins = ends - lengths
-    for low, high in zip(bounds[:-1], bounds[1:], strict=True):
+    for low, high in itertools.pairwise(bounds):
         begin, end = begins.clamp(low, high), ends.clamp(low, high)
         part = end > begin
         yield pack(rows, (starts_at + begin - begins)[part], (end - begin)[part])

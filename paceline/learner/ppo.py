@@ -117,9 +117,7 @@ class PPOLearner:
         sums[-2] = norm * len(rows)
         return sums
 
-    def _backward(
-        self, rollout: Rollout, batch: MiniBatch, rows: Tensor, advantage: Tensor, returns: Tensor
-    ) -> Tensor:
+    def _backward(self, rollout: Rollout, batch: MiniBatch, rows: Tensor, advantage: Tensor, returns: Tensor) -> Tensor:
         config = self.config
         log_prob, entropy, value = self._policy.evaluate(rollout, batch, rows)
         log_ratio = log_prob - rollout.log_prob[rows]

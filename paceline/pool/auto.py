@@ -67,7 +67,7 @@ def probe(factory: Factory, config: PoolConfig) -> Probe:
         worker = psutil.Process(pool.worker_pids()[0])
         pool.send(actions, pool.recv(min_slots=None).slots)
         start, demand_start = time.monotonic(), _demand_seconds(worker)
-        costs = []
+        costs: list[float] = []
         while time.monotonic() - start < PROBE_SECONDS or len(costs) < 3:
             batch = pool.recv(min_slots=None)
             costs.append(float(batch.step_seconds[0]))

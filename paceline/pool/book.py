@@ -29,6 +29,7 @@ class SlotBook:
             self._group_sizes.append(len(envs) * self._agents)
         self._ready: list[list[int]] = [[] for _ in range(spec.num_groups)]  # environments, oldest first
         self._num_held = [0] * spec.num_groups
+        self._just_taken: np.ndarray | None = None
 
     def wanted(self, min_slots: int | None, group: int | None) -> int:
         """How many slots a `recv` has to wait for; refuses a wait that could never end."""
@@ -71,6 +72,8 @@ class SlotBook:
         self._unsent[envs] = self._agents
         slots = envs if self._agents == 1 else (envs[:, None] * self._agents + np.arange(self._agents)).ravel()
         self.held[slots] = True
+        slots.flags.writeable = False
+        self._just_taken = slots
         if not self._any_lost:
             return slots, np.zeros(len(slots), bool)
         lost = self.lost[slots]
@@ -84,6 +87,9 @@ class SlotBook:
 
     def check(self, slots: object) -> np.ndarray:
         """`slots` as an array, each of them held by the caller and none named twice."""
+        taken, self._just_taken = self._just_taken, None
+        if taken is not None and slots is taken:  # the usual case: what was handed out last comes back as it is
+            return taken
         slots = as_slots(slots)
         if slots.ndim != 1:
             raise ValueError(f"slots must be one-dimensional, got shape {slots.shape}")
@@ -109,25 +115,19 @@ class SlotBook:
         if len(self._num_held) == 1:
             self._num_held[0] -= len(slots)
         else:
-            for group, count in enumerate(np.bincount(self._group_of[slots // self._agents], minlength=len(self._ready))):
+            for group, count in enumerate(
+                np.bincount(self._group_of[slots // self._agents], minlength=len(self._ready))
+            ):
                 self._num_held[group] -= int(count)
         return envs
-
-    def partly_sent(self, env: int) -> bool:
-        """Some slots of `env` were sent and the rest is still awaited from the caller."""
-        return 0 < self._unsent[env] and not self.held[env * self._agents : (env + 1) * self._agents].all()
 
     def all_held(self) -> bool:
         return bool(self.held.all())
 
-    def hold_all(self) -> None:
-        """As after a batch of everything was received."""
-        self._ready = [[] for _ in self._ready]
-        self._num_held = list(self._group_sizes)
-        self._unsent[:] = self._agents
-        self.held[:] = True
-        self.lost[:] = False
-        self._any_lost = False
+    def ready_all(self) -> None:
+        """As when every slot has finished its step and none was received yet."""
+        self.launch_all()
+        self.mark_ready(list(range(len(self._unsent))))
 
     def launch_all(self) -> None:
         """As before anything was received: everything in flight."""

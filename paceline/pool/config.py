@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from paceline.errors import UsageError
 
@@ -53,7 +53,7 @@ class PoolConfig:
                 raise UsageError(f"pool.{name} must be above 0, got {getattr(self, name)}")
         if self.groups > self.num_envs:
             raise UsageError(f"pool.groups is {self.groups}, but there are only {self.num_envs} environments")
-        for name, allowed in (("kind", Kind.__args__), ("on_error", ("stop", "restart"))):
+        for name, allowed in (("kind", get_args(Kind)), ("on_error", ("stop", "restart"))):
             if getattr(self, name) not in allowed:
                 raise UsageError(f"pool.{name} {getattr(self, name)!r} does not exist; allowed: {', '.join(allowed)}")
 

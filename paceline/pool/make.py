@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from paceline.envs.registry import Factory, resolve
@@ -21,7 +20,7 @@ def make_pool(
     """
     factory = resolve(env)
     config = config or PoolConfig()
-    kind = config.kind
+    kind: str = config.kind
     if factory.backend is not None:
         if kind not in ("auto", factory.backend):
             raise UsageError(f"{factory.label or env} runs only in the {factory.backend!r} pool, not in {kind!r}")
@@ -46,4 +45,4 @@ def make_pool(
         return make_tensor_pool(factory, config, seed, device)
     from paceline.pool.auto import choose
 
-    return choose(factory, replace(config, kind=kind), seed)
+    return choose(factory, config, seed)

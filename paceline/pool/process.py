@@ -66,7 +66,9 @@ class ProcessPool:
         self._episodes: list[Episode] = []
         self.health = Health(config.leak_megabytes)
         self._next_tend = 0.0
-        self._book: SlotBook | None = None
+        self._is_open = False  # whether the memory is laid out and shared
+        self._book: SlotBook
+        self._known_shares: dict[tuple[int, int], list[tuple[int, bytes]]] = {}
         self._worker_of = np.empty(config.num_envs, np.int64)
         for number, envs in enumerate(self._envs_of):
             self._worker_of[envs] = number
@@ -113,15 +115,22 @@ class ProcessPool:
         self._in_flight[envs] = True
         if self._any_stale:
             envs = self._restart_stale(envs)
-        if self._num_workers == 1:
-            if len(envs):
-                self._crew.workers[0].command(Command.STEP, pack_ints(envs.tolist()))
-            return
+        for number, payload in self._shares(envs):
+            self._crew.workers[number].command(Command.STEP, payload)
+
+    def _shares(self, envs: np.ndarray) -> list[tuple[int, bytes]]:
+        """Which workers are to step which of `envs`. Runs of environments, as groups are, are looked up."""
+        if len(envs) == 0:
+            return []
+        first, count = int(envs[0]), len(envs)
+        is_run = count == 1 or (int(envs[-1]) - first + 1 == count and bool((envs[1:] > envs[:-1]).all()))
+        if is_run and (known := self._known_shares.get((first, count))) is not None:
+            return known
         owners = self._worker_of[envs]
-        for number in range(self._num_workers):
-            mine = envs[owners == number]
-            if len(mine):
-                self._crew.workers[number].command(Command.STEP, pack_ints(mine.tolist()))
+        shares = [(number, pack_ints(envs[owners == number].tolist())) for number in np.unique(owners).tolist()]
+        if is_run:
+            self._known_shares[first, count] = shares
+        return shares
 
     def reset(self, seed: int) -> None:
         self._quiesce()
@@ -148,12 +157,10 @@ class ProcessPool:
             if isinstance(part, str):
                 raise UsageError(part)
             states |= part
-        table = self._table
         return pickle.dumps(
             {
                 "envs": states,
-                "obs": {name: array.copy() for name, array in table.obs.items()},
-                "counters": [table.active.copy(), table.episode.copy(), table.step.copy()],
+                "table": self._table.snapshot(),
                 "incarnation": self._incarnation,
                 "seed": self._seed,
                 "episodes": self._episodes,
@@ -166,11 +173,9 @@ class ProcessPool:
             raise UsageError(f"the saved pool had {len(saved['envs'])} environments; this one has {self.spec.num_envs}")
         self._quiesce()
         self._ask(Command.RESTORE, [pickle.dumps({env: saved["envs"][env] for env in envs}) for envs in self._envs_of])
-        for name, values in saved["obs"].items():
-            self._table.obs[name][:] = values
-        self._table.active[:], self._table.episode[:], self._table.step[:] = saved["counters"]
+        self._table.restore(saved["table"])
         self._incarnation, self._seed, self._episodes = saved["incarnation"], saved["seed"], saved["episodes"]
-        self._book.hold_all()
+        self._book.ready_all()
 
     def worker_pids(self) -> list[int]:
         return [worker.pid for worker in self._crew.workers]
@@ -238,6 +243,7 @@ class ProcessPool:
         self._pending_resets: dict[int, list[int]] = {}  # by worker number, until it is built
         for worker in self._crew.workers:
             self._attach(worker)
+        self._is_open = True
 
     def _attach(self, worker: WorkerProcess) -> None:
         worker.command(Command.ATTACH, pickle.dumps((self.spec, self._num_workers)))
@@ -280,7 +286,7 @@ class ProcessPool:
         if kind == Result.BUILT:
             self._built[number] = pickle.loads(payload)
             self._starting_since.pop(number, None)
-            if self._book is not None:
+            if self._is_open:
                 self._order_resets(number, self._pending_resets.pop(number, []))
         else:
             self._replies[number] = pickle.loads(payload) if payload else None
@@ -312,7 +318,7 @@ class ProcessPool:
             elif number in self._starting_since:
                 if now - self._starting_since[number] > self._config.start_timeout_seconds:
                     self._bury(worker, f"making the environments took over {self._config.start_timeout_seconds:g} s")
-            elif self._book is not None and self._heartbeat.env[number] != IDLE:
+            elif self._is_open and self._heartbeat.env[number] != IDLE:
                 busy = now - self._heartbeat.since[number]
                 if busy > self._config.step_timeout_seconds and self._in_flight[self._heartbeat.env[number]]:
                     self._bury(worker, f"no answer for {busy:.1f} s (pool.step_timeout_seconds)")
@@ -330,7 +336,7 @@ class ProcessPool:
         self._results.forget(worker.sender)
         number = worker.number
         failure = self._describe(number, hung or f"the worker process {ending}", stack or report)
-        if self._book is None:
+        if not self._is_open:
             raise SimulatorError(failure)
         self._spend_restart(failure)
         self._heartbeat.env[number] = IDLE
@@ -345,7 +351,7 @@ class ProcessPool:
         self._restart_stale(np.array(running, np.int64))
 
     def _describe(self, number: int, cause: str, traceback: str) -> Failure:
-        if self._book is None:
+        if not self._is_open:
             envs: tuple[int, ...] = tuple(self._envs_of[number])
             return Failure(cause=cause, phase="make", envs=envs, slots=envs, worker=number, traceback=traceback)
         env = int(self._heartbeat.env[number])
@@ -373,12 +379,13 @@ class ProcessPool:
         if failure.phase in ("make", "worker") or self._config.on_error == "stop":
             raise SimulatorError(failure)
         self._spend_restart(failure)
-        (env,) = failure.envs
+        (env,), number = failure.envs, failure.worker
+        assert number is not None
         self._incarnation[env] += 1
         self.health.lost_episodes += 1
-        self._crew.workers[failure.worker].command(Command.REMAKE, pack_ints([env]))
+        self._crew.workers[number].command(Command.REMAKE, pack_ints([env]))
         self._book.mark_lost(env)
-        self._order_resets(failure.worker, [env])
+        self._order_resets(number, [env])
 
     def _spend_restart(self, failure: Failure) -> None:
         budget = self._config.max_restarts
@@ -411,7 +418,7 @@ class ProcessPool:
         self._crew.workers[number].command(Command.RESET, pickle.dumps(jobs))
 
     def _slots_of(self, envs: tuple[int, ...]) -> tuple[int, ...]:
-        agents = self.spec.agents_per_env if self._book is not None else 1
+        agents = self.spec.agents_per_env if self._is_open else 1
         return tuple(env * agents + agent for env in envs for agent in range(agents))
 
 

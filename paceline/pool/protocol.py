@@ -144,12 +144,17 @@ class Pool(Protocol):
         ...
 
     def restore(self, state: bytes) -> None:
-        """Continue from `state`: the next thing to do is to send, for every slot, what would have been sent then."""
+        """Continue from `state`: the next `recv` delivers the observations that were held when it was taken, as a first
+        batch, without the rewards and ends that came with them then."""
         ...
 
     def close(self) -> None:
         """End all simulators. May be called twice."""
         ...
+
+    def __enter__(self) -> Pool: ...
+
+    def __exit__(self, *_: object) -> None: ...
 
 
 def named_actions(actions: Array | Mapping[str, Array], leaves: Sequence[Leaf]) -> Mapping[str, Array]:

@@ -86,13 +86,10 @@ class SerialPool:
     def state(self) -> bytes:
         if not self._book.all_held():
             raise UsageError("a pool's state can be taken only while the caller holds all slots")
-        table = {name: array.copy() for name, array in self._table.obs.items()}
-        counters = [self._table.active.copy(), self._table.episode.copy(), self._table.step.copy()]
         return pickle.dumps(
             {
                 "envs": [stepper.state() for stepper in self._steppers],
-                "obs": table,
-                "counters": counters,
+                "table": self._table.snapshot(),
                 "incarnation": self._incarnation,
                 "seed": self._seed,
                 "episodes": self._episodes,
@@ -105,12 +102,10 @@ class SerialPool:
             raise UsageError(f"the saved pool had {len(saved['envs'])} environments; this one has {self.spec.num_envs}")
         for stepper, inner in zip(self._steppers, saved["envs"], strict=True):
             stepper.restore(inner)
-        for name, values in saved["obs"].items():
-            self._table.obs[name][:] = values
-        self._table.active[:], self._table.episode[:], self._table.step[:] = saved["counters"]
+        self._table.restore(saved["table"])
         self._incarnation, self._seed, self._episodes = saved["incarnation"], saved["seed"], saved["episodes"]
         self._queue.clear()
-        self._book.hold_all()
+        self._book.ready_all()
 
     def close(self) -> None:
         if self._closed:

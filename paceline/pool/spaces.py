@@ -125,13 +125,13 @@ class _Target:
             try:
                 value = value[key]
             except (KeyError, IndexError, TypeError) as error:
-                raise BadValue(f"the observation has no {self._leaf.name!r} ({type(error).__name__}: {error})") from None
+                raise BadValue(
+                    f"the observation has no {self._leaf.name!r} ({type(error).__name__}: {error})"
+                ) from None
         if type(value) is not np.ndarray:
             value = np.asarray(value)
         if value.shape != self._shape:
-            raise BadValue(
-                f"observation {self._leaf.name!r} has shape {value.shape}; its space says {self._shape}"
-            )
+            raise BadValue(f"observation {self._leaf.name!r} has shape {value.shape}; its space says {self._shape}")
         if value.dtype not in self._accepted:
             self._accept(value)
         if self._nvec is not None:
@@ -155,7 +155,9 @@ class ActionReader:
     """Builds the action that an environment expects from slot-indexed arrays. What it returns is the environment's own."""
 
     def __init__(self, space: spaces.Space, arrays: Mapping[str, np.ndarray]) -> None:
-        self.read: Callable[[int], Any] = _reader(space, (), {leaf.path: leaf for leaf in leaves(space, "action")}, arrays)
+        self.read: Callable[[int], Any] = _reader(
+            space, (), {leaf.path: leaf for leaf in leaves(space, "action")}, arrays
+        )
 
 
 def _reader(
@@ -175,8 +177,7 @@ def _reader(
         dtype = space.dtype
         return lambda slot: (array[slot] + offset).astype(dtype, copy=False)
     # A copy: the environment may keep its last action, and the next one lands in the same memory.
-    dtype = space.dtype
-    return lambda slot: array[slot].astype(dtype)
+    return lambda slot: array[slot].astype(leaf.source.dtype)
 
 
 def check_actions(actions: np.ndarray, leaf: Leaf, slots: np.ndarray) -> np.ndarray:

@@ -23,7 +23,8 @@ from paceline.pool.table import SlotTable
 class Stepper(Protocol):
     """One environment and its slots."""
 
-    slots: tuple[int, ...]
+    @property
+    def slots(self) -> tuple[int, ...]: ...
 
     def reset(self, seed: int | None, episode: int = 0) -> None:
         """Start episode number `episode`; its first observations are in the table afterwards."""

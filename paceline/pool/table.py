@@ -56,6 +56,19 @@ class SlotTable:
     def nbytes(spec: PoolSpec) -> int:
         return max(offset + _size(dtype, shape) for _, _, dtype, shape, offset in _layout(spec))
 
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """What has to be kept of the table to continue from where it is."""
+        kept = {f"obs/{name}": array.copy() for name, array in self.obs.items()}
+        return kept | {name: getattr(self, name).copy() for name in ("active", "episode", "step")}
+
+    def restore(self, snapshot: dict[str, np.ndarray]) -> None:
+        """Be as at `snapshot`, with no transition to report."""
+        for name, values in snapshot.items():
+            array = self.obs[name.removeprefix("obs/")] if name.startswith("obs/") else getattr(self, name)
+            array[:] = values
+        self.reward[:] = 0
+        self.terminated[:] = self.truncated[:] = False
+
     def batch(self, slots: np.ndarray, lost: np.ndarray) -> StepBatch:
         """The rows of `slots` (ascending); `lost` is theirs. Contiguous slots cost no copy; others are gathered into one fixed buffer."""
         count = len(slots)
@@ -89,8 +102,8 @@ def _size(dtype: np.dtype, shape: tuple[int, ...]) -> int:
 def _layout(spec: PoolSpec) -> Iterator[tuple[str, str, np.dtype, tuple[int, ...], int]]:
     """(group, name, dtype, shape, byte offset) of every array, in a fixed order."""
     fields: list[tuple[str, str, np.dtype, tuple[int, ...]]] = []
-    for name, dtype in _SCALARS.items():
-        fields.append(("", name, np.dtype(dtype), (spec.num_slots,)))
+    for name, kind in _SCALARS.items():
+        fields.append(("", name, np.dtype(kind), (spec.num_slots,)))
     for group, group_leaves in (("actions", spec.actions), ("obs", spec.obs), ("final_obs", spec.obs)):
         for leaf in group_leaves:
             fields.append((group, leaf.name, leaf.dtype, (spec.num_slots, *leaf.shape)))

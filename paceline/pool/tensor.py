@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -73,8 +74,8 @@ class TensorSimulator(Protocol):
 def make_tensor_pool(factory: Factory, config: PoolConfig, seed: int, device: str) -> TensorPool:
     """One simulator per group of `config`, on `device`."""
     bounds = [config.num_envs * group // config.groups for group in range(config.groups + 1)]
-    sizes = [end - begin for begin, end in zip(bounds, bounds[1:], strict=False)]
-    return TensorPool([factory.make(size, device) for size in sizes], seed)
+    make: Any = factory.make  # of this family: n environments on a device
+    return TensorPool([make(end - begin, device) for begin, end in pairwise(bounds)], seed)
 
 
 class TensorPool:
@@ -147,15 +148,11 @@ class TensorPool:
             begin = end
 
     def reset(self, seed: int) -> None:
-        self._steps: dict[int, TensorStep] = {}  # by group; a group that is not here is held by the caller
-        for group, simulator in enumerate(self._simulators):
-            obs = simulator.reset(env_seed(seed, group))
-            self._episodes[group].clear()
-            count = simulator.num_envs
-            never, nothing = self._never[:count], self._nothing[:count]
-            self._steps[group] = TensorStep(obs, nothing, never, never, obs)
+        starts = [simulator.reset(env_seed(seed, group)) for group, simulator in enumerate(self._simulators)]
+        for episodes in self._episodes:
+            episodes.clear()
         self._ring.take()
-        self._ready = list(self._steps)
+        self._begin(starts)
 
     def take_episodes(self) -> list[Episode]:
         """Reads the device, and raises what was wrong with a reward since the last call."""
@@ -172,6 +169,7 @@ class TensorPool:
                 "simulators": [simulator.state_dict() for simulator in self._simulators],
                 "episodes": [episodes.state_dict() for episodes in self._episodes],
                 "ring": self._ring.state_dict(),
+                "obs": self._held_obs,
             },
             buffer,
         )
@@ -185,7 +183,7 @@ class TensorPool:
             simulator.load_state_dict(saved["simulators"][group])
             self._episodes[group].load_state_dict(saved["episodes"][group])
         self._ring.load_state_dict(saved["ring"])
-        self._steps, self._ready = {}, []
+        self._begin([saved["obs"][group] for group in range(len(self._simulators))])
 
     def close(self) -> None:
         """There is nothing to end: tensors go when the pool goes."""
@@ -195,6 +193,16 @@ class TensorPool:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _begin(self, starts: list[dict[str, Tensor]]) -> None:
+        """Have `starts`, the observations of every group, ready as a first batch."""
+        self._steps: dict[int, TensorStep] = {}  # by group; a group that is not here is held by the caller
+        self._held_obs: dict[int, dict[str, Tensor]] = {}
+        self._ready = list(range(len(starts)))
+        for group, obs in enumerate(starts):
+            count = len(self._ranges[group])
+            never, nothing = self._never[:count], self._nothing[:count]
+            self._steps[group] = TensorStep(obs, nothing, never, never, obs)
 
     def _step(self, group: int, actions: dict[str, Tensor]) -> None:
         only = next(iter(actions.values())) if len(self.spec.actions) == 1 else actions
@@ -216,6 +224,7 @@ class TensorPool:
 
     def _batch(self, groups: tuple[int, ...]) -> StepBatch:
         steps = [self._steps.pop(group) for group in groups]
+        self._held_obs.update((group, step.obs) for group, step in zip(groups, steps, strict=True))
         slots = self._slots(groups)
         count = len(slots)
         if not steps:
@@ -244,8 +253,8 @@ class TensorPool:
     def _slots(self, groups: tuple[int, ...]) -> Tensor:
         """The slots of `groups` as a tensor on the device, the same one every time."""
         if groups not in self._slots_of:
-            numbers = [slot for group in groups for slot in self._ranges[group]]
-            self._slots_of[groups] = torch.tensor(numbers, dtype=torch.int64).to(self._device)
+            parts = [torch.arange(self._ranges[g].start, self._ranges[g].stop, device=self._device) for g in groups]
+            self._slots_of[groups] = torch.cat([torch.arange(0, device=self._device), *parts])
         return self._slots_of[groups]
 
     def _groups_of(self, slots: Array) -> tuple[int, ...]:
@@ -253,7 +262,9 @@ class TensorPool:
             if slots is known:
                 return groups
         if isinstance(slots, Tensor) and slots.device.type != "cpu":
-            raise ValueError("slots on a device must be the tensor that a batch came with; others would be a wait to read")
+            raise ValueError(
+                "slots on a device must be the tensor that a batch came with; others would be a wait to read"
+            )
         numbers = as_slots(slots).tolist()
         groups = tuple(group for group, own in enumerate(self._ranges) if own.start in numbers)
         if numbers != [slot for group in groups for slot in self._ranges[group]]:

@@ -37,7 +37,9 @@ class EpisodeRing:
         """Everything since the last call, oldest first. Waits for the device."""
         count = int(self._count)
         if count > self._num_cells:
-            log.warning("%d of %d finished episodes were not kept: read them more often", count - self._num_cells, count)
+            log.warning(
+                "%d of %d finished episodes were not kept: read them more often", count - self._num_cells, count
+            )
         kept = min(count, self._num_cells)
         cells = [(count - kept + i) % self._num_cells for i in range(kept)]
         rows = self._cells.cpu()[cells].tolist() if kept else []

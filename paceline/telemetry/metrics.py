@@ -14,7 +14,9 @@ from paceline.errors import MissingExtra
 class MetricsWriter:
     """Writes the reports of one run; only the first rank has one."""
 
-    def __init__(self, folder: Path, *, wandb_project: str | None = None, config: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, wandb_project: str | None = None, config: Mapping[str, Any] | None = None
+    ) -> None:
         from torch.utils.tensorboard.writer import SummaryWriter
 
         self._file = open(folder / "metrics.jsonl", "a", buffering=1)  # noqa: SIM115 - kept open for the whole run

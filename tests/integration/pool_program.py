@@ -25,7 +25,8 @@ def main(ending: str) -> None:
     guardian = pool._crew._guardian.pid
     if fault == "child":
         assert children, "the simulator started a process of its own"
-    print(json.dumps({"workers": workers, "children": children, "guardian": guardian}), flush=True)
+    sys.stdout.write(json.dumps({"workers": workers, "children": children, "guardian": guardian}) + "\n")
+    sys.stdout.flush()
     for turn in range(10**9):
         batch = pool.recv(min_slots=None)
         pool.send(np.zeros(len(batch), np.int64), batch.slots)

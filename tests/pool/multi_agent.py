@@ -14,8 +14,6 @@ LIVES = {"anna": 2, "bert": 4, "cleo": 3}
 class Mortal:
     """Observations are [env, agent number, episode, step]; the reward is 10 * agent number + step."""
 
-    metadata: dict[str, Any] = {"name": "mortal"}
-
     def __init__(self, env: int) -> None:
         self.env, self.episode, self.steps = env, -1, 0
         self.possible_agents = list(LIVES)

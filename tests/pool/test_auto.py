@@ -59,9 +59,10 @@ def test_a_light_simulator_gets_whatever_was_fastest(monkeypatch, fastest):
 
 def test_measuring_leaves_no_trace_in_the_stream():
     factory = Factory(make=lambda env: gym.make("CartPole-v1"))
-    with make_pool(factory, PoolConfig(num_envs=3), seed=5) as chosen, SerialPool(
-        factory, PoolConfig(num_envs=3), seed=5
-    ) as reference:
+    with (
+        make_pool(factory, PoolConfig(num_envs=3), seed=5) as chosen,
+        SerialPool(factory, PoolConfig(num_envs=3), seed=5) as reference,
+    ):
         for _ in range(30):
             left, right = chosen.recv(min_slots=None), reference.recv(min_slots=None)
             np.testing.assert_array_equal(left.obs["obs"], right.obs["obs"])

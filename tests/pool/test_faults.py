@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import signal
@@ -52,7 +53,7 @@ def test_own_fault_ends_the_run_with_the_first_cause(kind, fault, phase, cause):
     """The user sees what happened, where, to whom: slot, worker, seed, episode step, traceback."""
     pool = None
     try:
-        with pytest.raises(SimulatorError, match=cause) as caught:
+        with pytest.raises(SimulatorError, match=cause) as caught:  # noqa: PT012 - serial pools reset when built
             pool = build(kind, faulty(fault, only=2))
             run(pool)
         failure = caught.value.failure
@@ -106,7 +107,7 @@ def test_dead_or_hung_worker_is_replaced_and_only_its_episodes_are_lost(fault, t
         assert pool.health.restarts == 1
         assert pool.health.lost_episodes == 2
     lost = [[slot for slot, (_, lost) in snapshot.items() if lost] for snapshot in turns]
-    assert sorted(sum(lost, [])) == [2, 3], "the other worker's slots lose nothing"
+    assert sorted(itertools.chain(*lost)) == [2, 3], "the other worker's slots lose nothing"
     first_lost = next(index for index, slots in enumerate(lost) if 2 in slots)
     assert first_lost == 3 and turns[first_lost][2][0][1:3].tolist() == [0, 0]
     assert [snapshot[0][0][2] for snapshot in turns] == [0, 1, 2, 3, 4, 0, 1, 2]
@@ -204,7 +205,7 @@ def test_closing_twice_and_after_a_failure_is_fine():
 
 
 def test_warnings_go_to_the_paceline_logger(tmp_path, caplog):
-    with caplog.at_level(logging.WARNING, logger="paceline"):
-        with build("process", faulty("exit", only=0, mark=str(tmp_path / "failed"))) as pool:
-            run(pool, 5)
+    factory = faulty("exit", only=0, mark=str(tmp_path / "failed"))
+    with caplog.at_level(logging.WARNING, logger="paceline"), build("process", factory) as pool:
+        run(pool, 5)
     assert {record.name for record in caplog.records} == {"paceline.pool.process"}

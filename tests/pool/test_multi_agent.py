@@ -70,7 +70,7 @@ def test_the_dead_are_inactive_until_the_environment_restarts(pool):
 
 def test_one_episode_per_agent_and_life(pool):
     record(pool, 5)
-    episodes = sorted(((e.slot, e.episode_return, e.length, e.info["lived"]) for e in pool.take_episodes()))
+    episodes = sorted((e.slot, e.episode_return, e.length, e.info["lived"]) for e in pool.take_episodes())
     assert [e for e in episodes if e[0] < 3] == [(0, 3.0, 2, 2.0), (1, 50.0, 4, 4.0), (2, 66.0, 3, 3.0)]
     assert len(episodes) == 6
 
@@ -95,8 +95,11 @@ def test_state_and_restore(pool):
     streams = []
     for _ in range(2):
         pool.restore(state)
+        pool.recv(min_slots=None)
         pool.send(np.zeros(6, np.int64), slots)
-        streams.append([{key: value.tolist() for key, value in row.items() if key != "final"} for row in record(pool, 5)])
+        streams.append(
+            [{key: value.tolist() for key, value in row.items() if key != "final"} for row in record(pool, 5)]
+        )
         pool.recv(min_slots=None)
     assert streams[0] == streams[1]
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.envs.registry import Factory
+from paceline.errors import UsageError
 from paceline.pool.config import PoolConfig
 from paceline.pool.process import ProcessPool
 from paceline.pool.serial import SerialPool
@@ -84,7 +85,12 @@ def test_autoreset_in_the_same_step(make):
     rows = record(pool, 6)[1]
     assert [row[0][1:3] for row in rows] == [[0, 0], [0, 1], [1, 0], [1, 1], [2, 0], [2, 1]]
     assert [row[1] for row in rows] == [0, 1, 2, 101, 102, 201]
-    assert [row[2:4] for row in rows] == [(False, False)] * 2 + [(False, True), (False, False), (True, False), (False, False)]
+    assert [row[2:4] for row in rows] == [(False, False)] * 2 + [
+        (False, True),
+        (False, False),
+        (True, False),
+        (False, False),
+    ]
     assert rows[2][4][1:3] == [0, 2] and rows[4][4][1:3] == [1, 2]
 
 
@@ -153,20 +159,24 @@ def test_reset_starts_over(make):
 def test_state_and_restore_continue_exactly(make):
     pool = make(counting(), seed=4)
     record(pool, 8)
-    pool.recv(min_slots=None)
+    held = pool.recv(min_slots=None).obs["obs"].copy()
     state = pool.state()
-    slots = np.arange(NUM_ENVS)
-    pool.send(act(slots, 50), slots)
+    pool.send(act(np.arange(NUM_ENVS), 0), np.arange(NUM_ENVS))
     expected = record(pool, 12)
-    pool.recv(min_slots=None)
-    pool.restore(state)
-    pool.send(act(slots, 50), slots)
-    assert record(pool, 12) == expected
-    other = make(counting(), seed=99)
-    other.recv(min_slots=None)
-    other.restore(state)
-    other.send(act(slots, 50), slots)
-    assert record(other, 12) == expected
+    fresh = make(counting(), seed=99)
+    for other in (pool, fresh):
+        other.recv(min_slots=None)
+        other.restore(state)
+        batch = other.recv(min_slots=None)
+        assert (batch.obs["obs"] == held).all() and not batch.ended().any() and not batch.reward.any()
+        other.send(act(batch.slots, 0), batch.slots)
+        assert record(other, 12) == expected
+
+
+def test_a_state_is_taken_only_of_a_pool_at_rest(make):
+    pool = make(counting())
+    with pytest.raises(UsageError, match="holds all slots"):
+        pool.state()
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "HalfCheetah-v5"])
@@ -186,6 +196,7 @@ def test_state_of_gymnasium_environments(env_id):
         streams = []
         for _ in range(2):
             pool.restore(state)
+            pool.recv(min_slots=None)
             stream = []
             for _ in range(6):
                 pool.send(actions, [0, 1])
@@ -230,7 +241,9 @@ def test_timeout_returns_what_is_there(make):
 @given(rng=st.randoms(use_true_random=False), workers=st.integers(1, 3), groups=st.integers(1, 2))
 def test_any_order_of_partial_sends_loses_and_mixes_nothing(rng, workers, groups):
     """However slots are received and sent in parts, every slot's stream is that of lock-step."""
-    rng = random.Random(rng.randrange(2**32))  # what arrives depends on timing, so the draws must not be hypothesis's own
+    rng = random.Random(
+        rng.randrange(2**32)
+    )  # what arrives depends on timing, so the draws must not be hypothesis's own
     with SerialPool(counting(), PoolConfig(num_envs=NUM_ENVS), 2) as serial:
         expected = record(serial, 40)
     with ProcessPool(counting(), PoolConfig(num_envs=NUM_ENVS, workers=workers, groups=groups), 2) as pool:

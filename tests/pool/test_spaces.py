@@ -151,7 +151,15 @@ def test_table_arrays_do_not_overlap():
     space = spaces.Dict(a=spaces.Box(0, 255, (3,), np.uint8), b=spaces.Box(0, 1, (5,), np.float64))
     table = SlotTable(PoolSpec(observation_space=space, action_space=BOX, num_envs=3))
     arrays = [*table.obs.values(), *table.final_obs.values(), *table.actions.values()]
-    arrays += [table.reward, table.terminated, table.truncated, table.active, table.step_seconds, table.episode, table.step]
+    arrays += [
+        table.reward,
+        table.terminated,
+        table.truncated,
+        table.active,
+        table.step_seconds,
+        table.episode,
+        table.step,
+    ]
     for index, array in enumerate(arrays):
         array[...] = index
     assert all((array == array.dtype.type(index)).all() for index, array in enumerate(arrays))

@@ -1,0 +1,115 @@
+"""A run, completely described. `config.json` in a run's folder is this, and reads back as this."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from paceline.checkpoint import CheckpointConfig
+from paceline.distributed.preemption import PreemptionConfig
+from paceline.envs.registry import closest
+from paceline.errors import UsageError
+from paceline.learner.optimizer import OptimizerConfig
+from paceline.learner.ppo import PPOConfig
+from paceline.policy.actor_critic import PolicyConfig
+from paceline.pool.config import PoolConfig
+
+System = Literal["ddppo"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Everything that decides what a run does."""
+
+    env: str = "gym:CartPole-v1"
+    """The environment: family:name?option=value, or package.module:function (see `paceline envs`)."""
+    system: System = "ddppo"
+    """Which of the training systems turns the wheels."""
+    steps: int = 1_000_000
+    """Agent steps to train on, over all ranks."""
+    seconds: float | None = None
+    """Stop after this many seconds of training, if the steps are not done by then."""
+    rollout_steps: int = 128
+    """T: steps of each slot between two updates."""
+    seed: int = 1
+    """Everything random follows from it."""
+    device: Literal["cpu", "cuda", "auto"] = "auto"
+    """Where the policy lives; auto takes a GPU if there is one."""
+    threads: int | None = None
+    """PyTorch's threads in this process; by default PyTorch decides, or the ranks of one machine share the cores."""
+    deterministic: bool = False
+    """Bit-reproducible runs: the serial pool, and deterministic algorithms only."""
+    wandb_project: str | None = None
+    """Also report to this Weights & Biases project."""
+    pool: PoolConfig = field(default_factory=PoolConfig)
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    ppo: PPOConfig = field(default_factory=PPOConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    preemption: PreemptionConfig = field(default_factory=PreemptionConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "rollout_steps"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.seconds is not None and not self.seconds > 0:
+            raise UsageError(f"seconds must be above 0, got {self.seconds}")
+        if self.seed < 0:
+            raise UsageError(f"seed must be at least 0, got {self.seed}")
+        if self.deterministic and self.pool.kind not in ("serial", "tensor", "auto"):
+            raise UsageError(
+                f"deterministic runs need the serial pool, not {self.pool.kind!r}: the order of others varies"
+            )
+
+    def save(self, path: Path) -> None:
+        path.write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> Config:
+        try:
+            data = json.loads(path.read_text())
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+        except json.JSONDecodeError as error:
+            raise UsageError(f"{path} is not a configuration: {error}") from error
+        return _build(cls, data, str(path))
+
+
+def _build(kind: type, data: Any, where: str) -> Any:
+    """A dataclass from nested dictionaries; what is unknown or of the wrong kind is named."""
+    if not isinstance(data, dict):
+        raise UsageError(f"{where}: expected an object with the fields of {kind.__name__}, got {data!r}")
+    hints = typing.get_type_hints(kind)
+    known = {f.name for f in dataclasses.fields(kind)}
+    for name in data:
+        if name not in known:
+            raise UsageError(
+                f"{where}: there is no field {name!r}{closest(name, known)}; allowed: {', '.join(sorted(known))}"
+            )
+    return kind(**{name: _value(hints[name], value, f"{where}: {name}") for name, value in data.items()})
+
+
+def _value(hint: Any, value: Any, where: str) -> Any:
+    if dataclasses.is_dataclass(hint):
+        return _build(typing.cast(type, hint), value, where)
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        if value is None and type(None) in arguments:
+            return None
+        return _value(next(a for a in arguments if a is not type(None)), value, where)
+    if origin is Literal:
+        if value not in arguments:
+            raise UsageError(f"{where} is {value!r}; allowed: {', '.join(map(str, arguments))}")
+        return value
+    if origin is tuple:
+        return tuple(_value(arguments[0], item, where) for item in value)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
+        raise UsageError(f"{where} is {value!r}; allowed: {hint.__name__}")
+    return value

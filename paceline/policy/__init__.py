@@ -1,0 +1,1 @@
+"""Networks from observations to actions and values, and the actor that runs them in batches."""

@@ -1,0 +1,197 @@
+"""`ActorCritic`: encoders, a recurrent core, an action head and a value, for the observations and actions of a pool.
+
+Legend: B rows, M rows of a mini-batch, K sequences, D numbers of recurrent state, F features.
+
+    observations -> normaliser -> encoders (one per image, one for all vectors), joined -> core -> head, value
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+from torch.nn import functional
+
+from paceline.distributed.runtime import Group
+from paceline.errors import UsageError
+from paceline.experience.rollout import Rollout
+from paceline.experience.sequences import MiniBatch, valid_rows
+from paceline.policy.cores import Core, CoreConfig
+from paceline.policy.encoders import ImpalaResNet, NatureCNN, SampleFactoryConv, VectorEncoder, as_float
+from paceline.policy.heads import ActionHead, HeadConfig
+from paceline.policy.normalizer import ObservationNormalizer
+from paceline.policy.resnet import ResNetEncoder
+from paceline.pool.protocol import PoolSpec
+from paceline.pool.spaces import Leaf
+
+MASK = "action_mask"
+"""An observation of this name is not seen by the encoders: it says which discrete actions are allowed."""
+
+ENCODERS: dict[str, Callable[..., Any]] = {
+    "nature": NatureCNN,
+    "sample_factory": SampleFactoryConv,
+    "impala": ImpalaResNet,
+    **{name: partial(ResNetEncoder, name=name) for name in ("resnet18", "resnet50", "se_resnext50", "se_resnext101")},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyConfig:
+    """The network."""
+
+    encoder: Literal["nature", "sample_factory", "impala", "resnet18", "resnet50", "se_resnext50", "se_resnext101"] = (
+        "nature"
+    )
+    """What encodes images."""
+    encoder_size: int = 512
+    """Features that an image is encoded to."""
+    hidden: tuple[int, ...] = (64, 64)
+    """Layers that encode everything that is not an image."""
+    activation: Literal["tanh", "relu", "elu"] = "tanh"
+    """Of those layers."""
+    critic: Literal["shared", "separate"] = "shared"
+    """Whether actor and critic share their encoders and core."""
+    normalize_obs: bool = False
+    """Normalise observations by their running mean and variance; images channel by channel."""
+    core: CoreConfig = field(default_factory=CoreConfig)
+    head: HeadConfig = field(default_factory=HeadConfig)
+
+    def __post_init__(self) -> None:
+        if self.critic == "separate" and self.core.kind != "none":
+            raise UsageError("policy.critic separate needs policy.core.kind none: a memory is shared")
+
+
+class ActorCritic(nn.Module):
+    """A policy and its value function."""
+
+    def __init__(self, spec: PoolSpec, config: PolicyConfig) -> None:
+        super().__init__()
+        inputs = tuple(leaf for leaf in spec.obs if leaf.name != MASK)
+        self._names = [leaf.name for leaf in inputs]
+        self.normalizers = nn.ModuleList(
+            ObservationNormalizer(leaf.shape) if is_normalized(leaf) else nn.Identity() for leaf in inputs
+        )
+        self._normalizes = config.normalize_obs
+        self.trunk = Trunk(inputs, config)
+        self.core = Core(self.trunk.out_features, config.core)
+        self._masked_action = spec.actions[0].name
+        self.head = ActionHead(spec.actions, self.core.out_features, config.head)
+        self.critic_trunk = Trunk(inputs, config) if config.critic == "separate" else None
+        self.critic = nn.Linear(self.core.out_features, 1)
+        nn.init.orthogonal_(self.critic.weight, 1.0)
+        nn.init.zeros_(self.critic.bias)
+
+    @property
+    def is_recurrent(self) -> bool:
+        return self.core.state_size > 0
+
+    def initial_state(self, count: int) -> Tensor:
+        """[count, D]: the state before the first step of an episode."""
+        return torch.zeros(count, self.core.state_size)
+
+    def act(self, obs: dict[str, Tensor], state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Parameters of the action distribution [B, P], value [B] and the state after this step [B, D]."""
+        seen = self._see(obs)
+        features, new_state = self.core.step(self.trunk(seen), state)
+        return self.head(features, self._mask(obs)), self._value(seen, features), new_state
+
+    def value(self, obs: dict[str, Tensor], state: Tensor) -> Tensor:
+        """[B]: V, without moving any state on."""
+        seen = self._see(obs)
+        if self.critic_trunk is not None:
+            return self._value(seen, None)
+        return self._value(seen, self.core.step(self.trunk(seen), state)[0])
+
+    def evaluate(self, rollout: Rollout, batch: MiniBatch, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-probabilities of the actions taken, entropies and values [M] of a mini-batch, under the present weights."""
+        obs = {name: values[rows] for name, values in rollout.obs.items()}
+        actions = {name: values[rows] for name, values in rollout.actions.items()}
+        seen = self._see(obs)
+        features = self.trunk(seen)
+        if batch.batch_sizes is not None:
+            assert batch.starts is not None
+            features = self.core.sequence(features, batch.batch_sizes, rollout.state[batch.starts.to(rows.device)])
+        params = self.head(features, self._mask(obs))
+        return self.head.log_prob(params, actions), self.head.entropy(params), self._value(seen, features)
+
+    def absorb(self, rollout: Rollout, group: Group) -> None:
+        """Let the normalisers learn from a rollout's rows, all ranks' together."""
+        if not self._normalizes:
+            return
+        rows = valid_rows(rollout)
+        for name, normalizer in zip(self._names, self.normalizers, strict=True):
+            if isinstance(normalizer, ObservationNormalizer):
+                normalizer.absorb(group.sum_(normalizer.sums(rollout.obs[name][rows])))
+
+    def _see(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
+        if not self._normalizes:
+            return obs
+        return {name: normalizer(obs[name]) for name, normalizer in zip(self._names, self.normalizers, strict=True)}
+
+    def _mask(self, obs: dict[str, Tensor]) -> dict[str, Tensor] | None:
+        return {self._masked_action: obs[MASK].bool().flatten(1)} if MASK in obs else None
+
+    def _value(self, seen: dict[str, Tensor], features: Tensor | None) -> Tensor:
+        if self.critic_trunk is not None:
+            features = self.critic_trunk(seen)
+        return self.critic(features).squeeze(-1)
+
+
+class Trunk(nn.Module):
+    """All observation leaves to one feature vector: every image by its encoder, everything else by one perceptron."""
+
+    def __init__(self, leaves: tuple[Leaf, ...], config: PolicyConfig) -> None:
+        super().__init__()
+        images = [leaf for leaf in leaves if is_image(leaf)]
+        self._vectors = [leaf for leaf in leaves if not is_image(leaf)]
+        self._image_names = [leaf.name for leaf in images]
+        self.images = nn.ModuleList(ENCODERS[config.encoder](leaf.shape, hidden=config.encoder_size) for leaf in images)
+        self.vectors: VectorEncoder | None = None
+        if self._vectors:
+            width = sum(flat_size(leaf) for leaf in self._vectors)
+            self.vectors = VectorEncoder((width,), hidden_sizes=config.hidden, activation=config.activation)
+        parts = [*self.images, self.vectors] if self.vectors is not None else [*self.images]
+        self.out_features = sum(int(part.out_features) for part in parts)
+
+    def forward(self, obs: dict[str, Tensor]) -> Tensor:
+        parts = [encoder(obs[name]) for name, encoder in zip(self._image_names, self.images, strict=True)]
+        if self.vectors is not None:
+            flat = [flatten(obs[leaf.name], leaf) for leaf in self._vectors]
+            parts.append(self.vectors(flat[0] if len(flat) == 1 else torch.cat(flat, 1)))
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+
+
+def is_image(leaf: Leaf) -> bool:
+    """Three dimensions are channels, height and width."""
+    return len(leaf.shape) == 3
+
+
+def is_normalized(leaf: Leaf) -> bool:
+    """Numbers are normalised; one-hot choices are not."""
+    return isinstance(leaf.space, spaces.Box)
+
+
+def flat_size(leaf: Leaf) -> int:
+    if isinstance(leaf.space, spaces.Discrete):
+        return int(leaf.space.n)
+    if isinstance(leaf.space, spaces.MultiDiscrete):
+        return int(leaf.space.nvec.sum())
+    return int(math.prod(leaf.shape))
+
+
+def flatten(values: Tensor, leaf: Leaf) -> Tensor:
+    """[B, flat_size]: numbers as they are, discrete values one-hot."""
+    if isinstance(leaf.space, spaces.Discrete):
+        return functional.one_hot(values, int(leaf.space.n)).float()
+    if isinstance(leaf.space, spaces.MultiDiscrete):
+        columns = values.flatten(1).unbind(1)
+        return torch.cat(
+            [functional.one_hot(c, int(n)).float() for c, n in zip(columns, leaf.space.nvec.flat, strict=True)], 1
+        )
+    return as_float(values).flatten(1)

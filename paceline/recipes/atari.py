@@ -1,0 +1,22 @@
+"""Atari games."""
+
+from __future__ import annotations
+
+from paceline.config import Config
+from paceline.learner.optimizer import OptimizerConfig
+from paceline.learner.ppo import PPOConfig
+from paceline.policy.actor_critic import PolicyConfig
+from paceline.pool.config import PoolConfig
+
+
+def breakout() -> Config:
+    """Breakout from pixels, 84x84 with four frames stacked."""
+    return Config(
+        env="atari:Breakout?episodic_life=true",
+        steps=10_000_000,
+        rollout_steps=128,
+        pool=PoolConfig(num_envs=16),
+        policy=PolicyConfig(encoder="nature"),
+        ppo=PPOConfig(epochs=4, minibatches=4, clip=0.1, entropy_coef=0.01, normalize_advantage=True),
+        optimizer=OptimizerConfig(learning_rate=2.5e-4, schedule="linear"),
+    )

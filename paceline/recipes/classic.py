@@ -1,0 +1,36 @@
+"""Small tasks that are learned in a minute."""
+
+from __future__ import annotations
+
+from paceline.config import Config
+from paceline.learner.optimizer import OptimizerConfig
+from paceline.learner.ppo import PPOConfig
+from paceline.policy.actor_critic import PolicyConfig
+from paceline.policy.cores import CoreConfig
+from paceline.pool.config import PoolConfig
+
+
+def cartpole() -> Config:
+    """Balance a pole (Gymnasium's CartPole-v1): solved at a mean return of 475."""
+    return Config(
+        env="gym:CartPole-v1",
+        steps=100_000,
+        rollout_steps=64,
+        pool=PoolConfig(num_envs=16),
+        policy=PolicyConfig(hidden=(64, 64)),
+        ppo=PPOConfig(epochs=6, minibatches=8, entropy_coef=0.0, normalize_advantage=True, discount=0.99),
+        optimizer=OptimizerConfig(learning_rate=1.5e-3, schedule="linear"),
+    )
+
+
+def memory() -> Config:
+    """Remember a cue to the end of an episode that is longer than a rollout: needs a recurrent policy."""
+    return Config(
+        env="paceline.envs.memory:Memory?length=20",
+        steps=300_000,
+        rollout_steps=16,
+        pool=PoolConfig(num_envs=32),
+        policy=PolicyConfig(hidden=(64,), core=CoreConfig(kind="lstm", hidden=64)),
+        ppo=PPOConfig(epochs=4, minibatches=4, entropy_coef=0.01, normalize_advantage=True),
+        optimizer=OptimizerConfig(learning_rate=1e-3),
+    )

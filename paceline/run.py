@@ -1,0 +1,272 @@
+"""A training run: the parts put together, its progress, its reports and its checkpoints."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from paceline.checkpoint import Checkpoint, CheckpointFolder
+from paceline.config import Config
+from paceline.distributed.reduce import gather, synchronize
+from paceline.distributed.runtime import Group
+from paceline.errors import UsageError
+from paceline.experience.rollout import Rollout
+from paceline.learner.ppo import PPOLearner
+from paceline.policy.actor import Actor
+from paceline.policy.actor_critic import ActorCritic
+from paceline.pool import Pool, make_pool
+from paceline.telemetry.clock import Clock
+from paceline.telemetry.metrics import MetricsWriter
+from paceline.telemetry.progress import Progress
+
+log = logging.getLogger(__name__)
+
+REPORT_SECONDS = 2.0
+EPISODE_WINDOW = 100
+"""Episode statistics are means over at least this many of the latest episodes."""
+
+
+class Run:
+    """One rank's share of a run. Schedules read its parts, and call `finished` and `report` once per iteration."""
+
+    def __init__(self, config: Config, group: Group, pool: Pool, folder: Path) -> None:
+        self.config, self.group, self.pool, self.folder = config, group, pool, folder
+        self.policy = ActorCritic(pool.spec, config.policy).to(group.device)
+        synchronize(self.policy, group)
+        self.actor = Actor(self.policy, pool.spec, group.device)
+        self._generator = torch.Generator().manual_seed(config.seed + group.rank)
+        self.learner = PPOLearner(self.policy, group, config.ppo, config.optimizer, self._generator)
+        self.clock = Clock()
+        self.step = 0
+        """Agent steps trained on so far, over all ranks."""
+        self.interrupted = False
+        self._seconds_before = 0.0
+        self._started = time.monotonic()
+        self._episodes: deque[tuple[float, float, float]] = deque()
+        self._best = -float("inf")
+        self._checkpoints = CheckpointFolder(folder / "checkpoints", config.checkpoint.keep)
+        self._last_checkpoint = time.monotonic()
+        self._last_report = (time.monotonic(), 0)
+        self._metrics = _metrics_writer(config, folder) if group.is_first else None
+        self._progress = Progress(f"{config.system} on {config.env}") if group.is_first else None
+
+    @property
+    def progress(self) -> float:
+        """The share of the run that is done, by steps."""
+        return min(1.0, self.step / self.config.steps)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training, those before a resume included."""
+        return self._seconds_before + time.monotonic() - self._started
+
+    def finished(self) -> bool:
+        """Whether to stop, which all ranks decide together."""
+        out_of_time = self.config.seconds is not None and self.seconds >= self.config.seconds
+        with self.clock.time("communication"):
+            return self.group.any(self.step >= self.config.steps or out_of_time or self.interrupted)
+
+    def report(self, rollout: Rollout, losses: dict[str, float]) -> None:
+        """Count an iteration, and tell the world of it now and then."""
+        finished = self.pool.take_episodes()
+        sums = [
+            float(rollout.valid[: rollout.num_rows].sum()),
+            float(len(finished)),
+            sum(episode.episode_return for episode in finished),
+            float(sum(episode.length for episode in finished)),
+        ]
+        with self.clock.time("communication"):
+            steps, *episodes = self.group.sum_(
+                torch.tensor(sums, dtype=torch.float64, device=self.group.device)
+            ).tolist()
+        self.step += int(steps)
+        self._count_episodes(*episodes)
+        now = time.monotonic()
+        if self.group.is_first and (now - self._last_report[0] >= REPORT_SECONDS or self.step >= self.config.steps):
+            self._tell(now, losses)
+        if self.group.any(now - self._last_checkpoint >= self.config.checkpoint.seconds):
+            self.save()
+
+    def _count_episodes(self, count: float, returns: float, lengths: float) -> None:
+        if count:
+            self._episodes.append((count, returns, lengths))
+        while len(self._episodes) > 1 and sum(e[0] for e in self._episodes) - self._episodes[0][0] >= EPISODE_WINDOW:
+            self._episodes.popleft()
+
+    def episode_means(self) -> dict[str, float | None]:
+        """Mean return and length of the latest episodes of all ranks, each episode weighing the same."""
+        count = sum(e[0] for e in self._episodes)
+        if not count:
+            return {"episode_return": None, "episode_length": None}
+        return {
+            "episode_return": sum(e[1] for e in self._episodes) / count,
+            "episode_length": sum(e[2] for e in self._episodes) / count,
+        }
+
+    def _tell(self, now: float, losses: dict[str, float]) -> None:
+        then, step_then = self._last_report
+        sps = (self.step - step_then) / max(now - then, 1e-9)
+        self._last_report = (now, self.step)
+        frameskip = self.pool.spec.frameskip
+        report: dict[str, Any] = {
+            "step": self.step,
+            "frames": self.step * frameskip,
+            "seconds": self.seconds,
+            "sps": sps,
+            "fps": sps * frameskip,
+            **self.episode_means(),
+            "policy_lag": 0.0,
+            "learning_rate": self.config.optimizer.rate_at(self.progress),
+            **losses,
+            **{f"time/{name}": share for name, share in self.clock.take_shares().items()},
+        }
+        assert self._metrics is not None and self._progress is not None
+        self._metrics.write(report)
+        self._progress.show(report, self.progress)
+
+    def save(self) -> None:
+        """Write a checkpoint; called by all ranks together, between two iterations."""
+        mine: dict[str, Any] = {
+            "rng": torch.get_rng_state(),
+            "cuda_rng": torch.cuda.get_rng_state() if self.group.device.type == "cuda" else None,
+            "generator": self._generator.get_state(),
+            "actor": {name: tensor.cpu() for name, tensor in self.actor.state_dict().items()},
+        }
+        try:
+            pool_state: bytes | None = self.pool.state()
+        except UsageError as error:
+            pool_state = None
+            log.debug("simulators are not in the checkpoint: %s", error)
+        ranks = gather(self.group, (mine, pool_state))
+        self._last_checkpoint = time.monotonic()
+        if not self.group.is_first:
+            return
+        mean = self.episode_means()["episode_return"]
+        best = mean is not None and mean > self._best
+        self._best = max(self._best, mean if mean is not None else self._best)
+        state = {
+            "step": self.step,
+            "seconds": self.seconds,
+            "best": self._best,
+            "episodes": list(self._episodes),
+            "learner": self.learner.state_dict(),
+            "ranks": [rank for rank, _ in ranks],
+        }
+        pools = {rank: pool for rank, (_, pool) in enumerate(ranks) if pool is not None}
+        self._checkpoints.save(self.step, self.policy.state_dict(), state, pools, best=best)
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Continue from a checkpoint: exactly if it has this rank's simulators, with fresh episodes otherwise."""
+        state = checkpoint.state
+        self.policy.load_state_dict(checkpoint.weights)
+        self.learner.load_state_dict(state["learner"])
+        self.step, self._seconds_before, self._best = state["step"], state["seconds"], state["best"]
+        self._episodes = deque(tuple(entry) for entry in state["episodes"])
+        self._last_report = (time.monotonic(), self.step)
+        if self.group.rank >= len(state["ranks"]):
+            log.warning("rank %d was not part of the saved run: it starts with fresh simulators", self.group.rank)
+            return
+        mine = state["ranks"][self.group.rank]
+        torch.set_rng_state(mine["rng"])
+        if mine["cuda_rng"] is not None and self.group.device.type == "cuda":
+            torch.cuda.set_rng_state(mine["cuda_rng"])
+        self._generator.set_state(mine["generator"])
+        pool_state = checkpoint.pool_state(self.group.rank)
+        if pool_state is None:
+            log.warning("the checkpoint has no simulators: all episodes start anew")
+            return
+        self.pool.recv(min_slots=None)
+        self.pool.restore(pool_state)
+        self.actor.load_state_dict(mine["actor"])
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Display, signals, and a checkpoint at the end, whichever end it is that the user asked for."""
+        with contextlib.ExitStack() as stack:
+            if self._progress is not None:
+                stack.enter_context(self._progress)
+            if self._metrics is not None:
+                stack.callback(self._metrics.close)
+            stack.enter_context(_stop_on_signals(self))
+            yield
+            self.save()
+
+
+@contextlib.contextmanager
+def _stop_on_signals(run: Run) -> Iterator[None]:
+    """The first Ctrl-C or SIGTERM ends the run after the iteration, with a checkpoint; the second ends it at once."""
+
+    def stop(number: int, frame: object) -> None:
+        if run.interrupted:
+            os._exit(128 + number)
+        run.interrupted = True
+        if run.group.is_first:
+            log.warning("stopping after this iteration; again to stop at once, with the last checkpoint")
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _metrics_writer(config: Config, folder: Path) -> MetricsWriter:
+    import dataclasses
+
+    return MetricsWriter(folder, wandb_project=config.wandb_project, config=dataclasses.asdict(config))
+
+
+def train(config: Config, folder: Path, *, resume: str | None = None) -> Run:
+    """Run `config` in `folder` to its end. `resume` names the checkpoint to continue from: latest, best or step_N."""
+    from paceline.schedule import SCHEDULES
+
+    group = Group.join(config.device)
+    try:
+        prepare(config, group)
+        folder.mkdir(parents=True, exist_ok=True)
+        if group.is_first:
+            config.save(folder / "config.json")
+        checkpoint = CheckpointFolder(folder / "checkpoints").load(resume) if resume is not None else None
+        pool = make_pool(
+            config.env, pool_config(config), seed=config.seed + 1000 * group.rank, device=str(group.device)
+        )
+        with contextlib.closing(pool):
+            run = Run(config, group, pool, folder)
+            if checkpoint is not None:
+                run.restore(checkpoint)
+            with run.running():
+                SCHEDULES[config.system](run)
+        return run
+    finally:
+        group.close()
+
+
+def prepare(config: Config, group: Group) -> None:
+    """Seeds, threads and determinism of this process."""
+    torch.manual_seed(config.seed + group.rank)
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    elif group.size > 1:
+        cores = os.cpu_count() or 1
+        torch.set_num_threads(max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", group.size))))
+    if config.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+
+
+def pool_config(config: Config) -> Any:
+    import dataclasses
+
+    if config.deterministic and config.pool.kind == "auto" and not config.env.startswith("tensor:"):
+        return dataclasses.replace(config.pool, kind="serial")
+    return config.pool

@@ -1,0 +1,5 @@
+"""The training systems: four loops over the same parts."""
+
+from paceline.schedule.ddppo import ddppo
+
+SCHEDULES = {"ddppo": ddppo}
