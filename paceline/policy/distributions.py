@@ -20,7 +20,7 @@ from torch.nn import functional as F
 LOWEST = torch.finfo(torch.float32).min
 """The logit of what does not exist: finite, so that 0 * log 0 is 0 and no gradient is NaN."""
 FORBIDDEN = LOWEST / 2
-"""The logit of what a mask forbids: above the former, so that a row with nothing allowed is uniform over what exists."""
+"""The logit of what a mask forbids: higher, so that a row with nothing allowed is uniform over what exists."""
 HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
 
 

@@ -52,7 +52,8 @@ class HeadConfig:
             raise UsageError(f"head.min_log_std {self.min_log_std} must be below head.max_log_std {self.max_log_std}")
         if self.std == "state" and not self.min_log_std <= self.initial_log_std <= self.max_log_std:
             raise UsageError(
-                f"head.initial_log_std must be within [{self.min_log_std}, {self.max_log_std}], got {self.initial_log_std}"
+                f"head.initial_log_std must be within [{self.min_log_std}, {self.max_log_std}], "
+                f"got {self.initial_log_std}"
             )
 
 
@@ -86,8 +87,8 @@ class ActionHead(nn.Module):
     def forward(self, features: Tensor, mask: Mapping[str, Tensor] | None = None) -> Tensor:
         """Parameters [B, P], in float32 also under autocast.
 
-        `mask` holds, for any of the Discrete leaves [B, n] and MultiDiscrete leaves [B, sum of nvec], True where a choice
-        is allowed. A component with no allowed choice is uniform.
+        `mask` holds, for any of the Discrete leaves [B, n] and MultiDiscrete leaves [B, sum of nvec], True where a
+        choice is allowed. A component with no allowed choice is uniform.
         """
         if mask and not self._maskable.issuperset(mask):
             raise UsageError(f"masks for {sorted(mask)}; only discrete actions take any, here {sorted(self._maskable)}")
@@ -225,7 +226,8 @@ def _joined_mask(group: Sequence[_Place], mask: Mapping[str, Tensor], outputs: T
             allowed = torch.ones(expected, dtype=torch.bool, device=outputs.device)
         if allowed.shape != expected or allowed.dtype != torch.bool:
             raise UsageError(
-                f"the mask of {place.name!r} is {allowed.dtype} {tuple(allowed.shape)}; it must be torch.bool {expected}"
+                f"the mask of {place.name!r} is {allowed.dtype} {tuple(allowed.shape)}; "
+                f"it must be torch.bool {expected}"
             )
         columns.append(allowed)
     return columns[0] if len(columns) == 1 else torch.cat(columns, dim=1)

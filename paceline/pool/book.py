@@ -7,6 +7,10 @@ import numpy as np
 from paceline.pool.protocol import PoolSpec, as_slots
 
 
+Rows = slice | np.ndarray
+"""An index into slot-indexed arrays; a slice costs no copy, and a fraction of the time."""
+
+
 class SlotBook:
     """The life of every slot: in flight -> ready -> held -> (all agents of its environment sent) -> in flight.
 
@@ -27,18 +31,20 @@ class SlotBook:
             envs = spec.group_envs(group)
             self._group_of[envs.start : envs.stop] = group
             self._group_sizes.append(len(envs) * self._agents)
-        self._ready: list[list[int]] = [[] for _ in range(spec.num_groups)]  # environments, oldest first
+        self._all = range(spec.num_groups)
+        self._ready: list[list[int]] = [[] for _ in self._all]  # environments, oldest first
         self._num_held = [0] * spec.num_groups
-        self._just_taken: np.ndarray | None = None
+        self._just_taken: tuple[np.ndarray, Rows] | None = None
 
     def wanted(self, min_slots: int | None, group: int | None) -> int:
         """How many slots a `recv` has to wait for; refuses a wait that could never end."""
-        groups = self._groups(group)
-        size = sum(self._group_sizes[g] for g in groups)
+        size = held = 0
+        for g in self._groups(group):
+            size += self._group_sizes[g]
+            held += self._num_held[g]
         want = size if min_slots is None else min_slots
-        if want < 0 or want > size:
+        if not 0 <= want <= size:
             raise ValueError(f"min_slots is {min_slots}; allowed: 0 to {size}, or None for all")
-        held = sum(self._num_held[g] for g in groups)
         if want > size - held:
             raise ValueError(
                 f"recv would wait for ever: {want} slots wanted, but the caller holds {held} of {size}; send them first"
@@ -46,7 +52,9 @@ class SlotBook:
         return want
 
     def num_ready(self, group: int | None) -> int:
-        return self._agents * sum(len(self._ready[g]) for g in self._groups(group))
+        if group is not None:
+            return self._agents * len(self._ready[group])
+        return self._agents * sum(map(len, self._ready))
 
     def mark_ready(self, envs: list[int]) -> None:
         if len(self._ready) == 1:
@@ -55,8 +63,11 @@ class SlotBook:
             for env in envs:
                 self._ready[self._group_of[env]].append(env)
 
-    def take(self, max_slots: int | None, group: int | None) -> tuple[np.ndarray, np.ndarray]:
-        """Hand up to `max_slots` ready slots (whole environments, at least one) to the caller: slots and `lost` of each."""
+    def take(self, max_slots: int | None, group: int | None) -> tuple[np.ndarray, Rows, np.ndarray]:
+        """Hand up to `max_slots` ready slots (whole environments, at least one) to the caller.
+
+        Returns the slots, ascending; an index for them, which is a slice where they are a run; and `lost` of each.
+        """
         if max_slots is not None and max_slots < 1:
             raise ValueError(f"max_slots is {max_slots}; allowed: 1 or more, or None for all")
         most = self._num_slots if max_slots is None else max(1, max_slots // self._agents)
@@ -67,45 +78,51 @@ class SlotBook:
             del queue[: len(part)]
             taken += part
             self._num_held[g] += len(part) * self._agents
+        taken.sort()
         envs = np.array(taken, np.int64)
-        envs.sort()
-        self._unsent[envs] = self._agents
-        slots = envs if self._agents == 1 else (envs[:, None] * self._agents + np.arange(self._agents)).ravel()
-        self.held[slots] = True
+        if self._agents == 1:
+            slots = envs
+        else:
+            self._unsent[envs] = self._agents
+            slots = (envs[:, None] * self._agents + np.arange(self._agents)).ravel()
+        count = len(slots)
+        is_run = count > 0 and int(slots[-1]) - int(slots[0]) + 1 == count
+        rows: Rows = slice(int(slots[0]), int(slots[0]) + count) if is_run else slots
+        self.held[rows] = True
         slots.flags.writeable = False
-        self._just_taken = slots
+        self._just_taken = slots, rows
         if not self._any_lost:
-            return slots, np.zeros(len(slots), bool)
+            return slots, rows, np.zeros(count, bool)
         lost = self.lost[slots]
         self.lost[slots] = False
         self._any_lost = bool(self.lost.any())
-        return slots, lost
+        return slots, rows, lost
 
     def mark_lost(self, env: int) -> None:
         self.lost[env * self._agents : (env + 1) * self._agents] = True
         self._any_lost = True
 
-    def check(self, slots: object) -> np.ndarray:
-        """`slots` as an array, each of them held by the caller and none named twice."""
+    def check(self, slots: object) -> tuple[np.ndarray, Rows]:
+        """`slots` as an array and as an index, each of them held by the caller and none named twice."""
         taken, self._just_taken = self._just_taken, None
-        if taken is not None and slots is taken:  # the usual case: what was handed out last comes back as it is
+        if taken is not None and slots is taken[0]:  # the usual case: what was handed out last comes back as it is
             return taken
         slots = as_slots(slots)
         if slots.ndim != 1:
             raise ValueError(f"slots must be one-dimensional, got shape {slots.shape}")
         if len(slots) == 0:
-            return slots
+            return slots, slots
         if slots.min() < 0 or slots.max() >= self._num_slots:
             raise ValueError(f"slots must be in [0, {self._num_slots}), got {slots.tolist()}")
         if not self.held[slots].all():
             raise ValueError(f"slots {slots[~self.held[slots]].tolist()} were not received since they were last sent")
         if len(slots) > 1 and not (np.diff(slots) > 0).all() and len(np.unique(slots)) != len(slots):
             raise ValueError(f"a slot is named twice in {slots.tolist()}")
-        return slots
+        return slots, slots
 
-    def release(self, slots: np.ndarray) -> np.ndarray:
+    def release(self, slots: np.ndarray, rows: Rows) -> np.ndarray:
         """Take checked `slots` back from the caller: the environments of which now every slot was sent."""
-        self.held[slots] = False
+        self.held[rows] = False
         if self._agents == 1:
             envs = slots
         else:
@@ -115,11 +132,15 @@ class SlotBook:
         if len(self._num_held) == 1:
             self._num_held[0] -= len(slots)
         else:
-            for group, count in enumerate(
-                np.bincount(self._group_of[slots // self._agents], minlength=len(self._ready))
-            ):
-                self._num_held[group] -= int(count)
+            counts = np.bincount(self._group_of[slots // self._agents], minlength=len(self._num_held))
+            self._num_held = [held - count for held, count in zip(self._num_held, counts.tolist(), strict=True)]
         return envs
+
+    def in_flight(self, envs: list[int]) -> list[int]:
+        """Of `envs`, those that simulators are to answer for: neither ready nor waiting for the caller."""
+        ready = set().union(*self._ready)
+        agents = self._agents
+        return [env for env in envs if env not in ready and not self.held[env * agents : (env + 1) * agents].any()]
 
     def all_held(self) -> bool:
         return bool(self.held.all())
@@ -140,7 +161,7 @@ class SlotBook:
 
     def _groups(self, group: int | None) -> range:
         if group is None:
-            return range(len(self._ready))
+            return self._all
         if not 0 <= group < len(self._ready):
             raise ValueError(f"group {group} does not exist; this pool has {len(self._ready)}")
         return range(group, group + 1)

@@ -37,7 +37,7 @@ from paceline.pool.protocol import Array, Episode, PoolSpec, StepBatch, named_ac
 from paceline.pool.seeds import env_seed
 from paceline.pool.spaces import check_actions
 from paceline.pool.table import SlotTable
-from paceline.pool.worker import IDLE, Heartbeat
+from paceline.pool.worker import ANNOUNCE_SECONDS, IDLE, Heartbeat
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +94,7 @@ class ProcessPool:
     ) -> StepBatch:
         book = self._book
         want = book.wanted(min_slots, group)
+        self._be_patient(min_slots is None)
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         while book.num_ready(group) < want:
             left = deadline - time.monotonic()
@@ -106,17 +107,22 @@ class ProcessPool:
 
     def send(self, actions: Array | Mapping[str, Array], slots: Array) -> None:
         book, table = self._book, self._table
-        slots = book.check(slots)
+        slots, rows = book.check(slots)
         named = named_actions(actions, self.spec.actions)
         checked = [(leaf.name, check_actions(named[leaf.name], leaf, slots)) for leaf in self.spec.actions]
         for name, values in checked:
-            table.actions[name][slots] = values
-        envs = book.release(slots)
-        self._in_flight[envs] = True
+            table.actions[name][rows] = values
+        envs = book.release(slots, rows)
         if self._any_stale:
             envs = self._restart_stale(envs)
         for number, payload in self._shares(envs):
             self._crew.workers[number].command(Command.STEP, payload)
+
+    def _be_patient(self, patient: bool) -> None:
+        """Let workers announce only whole jobs while we wait for everybody anyway: every message wakes us up."""
+        if patient != self._patient:
+            self._patient = patient
+            self._heartbeat.patience[0] = math.inf if patient else ANNOUNCE_SECONDS
 
     def _shares(self, envs: np.ndarray) -> list[tuple[int, bytes]]:
         """Which workers are to step which of `envs`. Runs of environments, as groups are, are looked up."""
@@ -138,7 +144,6 @@ class ProcessPool:
         self._incarnation[:] = 0
         self._episodes.clear()
         self._book.launch_all()
-        self._in_flight[:] = True
         self._stale[:] = False
         self._any_stale = False
         for number, envs in enumerate(self._envs_of):
@@ -233,11 +238,13 @@ class ProcessPool:
             memory.pin(shared)
         self._heartbeat = Heartbeat(shared, self._num_workers)
         self._heartbeat.env[:] = IDLE
+        self._heartbeat.patience[0] = ANNOUNCE_SECONDS
+        self._patient = False
         self._table = SlotTable(self.spec, memoryview(shared)[head:])
         self._book = SlotBook(self.spec)
+        self._book.ready_all()  # nothing is in flight before the first reset
         num_envs = self.spec.num_envs
         self._incarnation = np.zeros(num_envs, np.int64)
-        self._in_flight = np.zeros(num_envs, bool)  # a step or reset was ordered and has not been announced
         self._stale = np.zeros(num_envs, bool)  # the worker was replaced: what the caller knows exists no more
         self._any_stale = False
         self._pending_resets: dict[int, list[int]] = {}  # by worker number, until it is built
@@ -271,7 +278,6 @@ class ProcessPool:
         for sender, kind, payload in messages:
             if kind == Result.READY:
                 envs = unpack_ints(payload)
-                self._in_flight[envs] = False
                 self._book.mark_ready(envs)
             elif kind == Result.EPISODES:
                 self._episodes += itertools.starmap(Episode, pickle.loads(payload))
@@ -305,7 +311,8 @@ class ProcessPool:
 
     def _quiesce(self) -> None:
         """Wait until nothing is in flight."""
-        self._wait_for(lambda: not self._in_flight.any())
+        everything = list(range(self.spec.num_envs))
+        self._wait_for(lambda: not self._book.in_flight(everything))
 
     # ---------------------------------------------------------------- faults
 
@@ -320,7 +327,7 @@ class ProcessPool:
                     self._bury(worker, f"making the environments took over {self._config.start_timeout_seconds:g} s")
             elif self._is_open and self._heartbeat.env[number] != IDLE:
                 busy = now - self._heartbeat.since[number]
-                if busy > self._config.step_timeout_seconds and self._in_flight[self._heartbeat.env[number]]:
+                if busy > self._config.step_timeout_seconds:
                     self._bury(worker, f"no answer for {busy:.1f} s (pool.step_timeout_seconds)")
         self.health.watch([worker.pid for worker in self._crew.workers], now)
 
@@ -342,7 +349,7 @@ class ProcessPool:
         self._heartbeat.env[number] = IDLE
         envs = self._envs_of[number]
         self._incarnation[envs] += 1
-        running = [env for env in envs if self._in_flight[env]]
+        running = self._book.in_flight(envs)
         self.health.lost_episodes += len(envs)
         self._stale[envs] = True
         self._any_stale = True

@@ -159,7 +159,7 @@ class Pool(Protocol):
 
 def named_actions(actions: Array | Mapping[str, Array], leaves: Sequence[Leaf]) -> Mapping[str, Array]:
     """Actions by leaf name, whichever way the caller wrote them."""
-    if isinstance(actions, Mapping):
+    if not isinstance(actions, np.ndarray) and isinstance(actions, Mapping):
         if set(actions) != {leaf.name for leaf in leaves}:
             raise ValueError(f"actions named {sorted(actions)}; this pool needs {sorted(leaf.name for leaf in leaves)}")
         return actions

@@ -63,12 +63,12 @@ class SerialPool:
         return self._table.batch(*self._book.take(max_slots, group))
 
     def send(self, actions: Array | Mapping[str, Array], slots: Array) -> None:
-        slots = self._book.check(slots)
+        slots, rows = self._book.check(slots)
         named = named_actions(actions, self.spec.actions)
         checked = [(leaf.name, check_actions(named[leaf.name], leaf, slots)) for leaf in self.spec.actions]
         for name, values in checked:
-            self._table.actions[name][slots] = values
-        self._queue += self._book.release(slots).tolist()
+            self._table.actions[name][rows] = values
+        self._queue += self._book.release(slots, rows).tolist()
 
     def reset(self, seed: int) -> None:
         self._seed = seed

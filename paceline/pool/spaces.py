@@ -100,39 +100,48 @@ class ObservationWriter:
     """Writes observations of one environment into slot-indexed arrays, refusing what the space does not allow."""
 
     def __init__(self, space: spaces.Space, arrays: Mapping[str, np.ndarray]) -> None:
-        self._targets = [_Target(leaf, arrays[leaf.name]) for leaf in leaves(space, "obs")]
+        targets = [_Target(leaf, arrays[leaf.name]) for leaf in leaves(space, "obs")]
+        self.write: Callable[[Any, int], None] = targets[0].put if targets[0].is_root else self._write_all
+        self._targets = targets
 
-    def write(self, observation: Any, slot: int) -> None:
+    def _write_all(self, observation: Any, slot: int) -> None:
         for target in self._targets:
-            target.write(observation, slot)
+            target.put(target.find(observation), slot)
 
 
 class _Target:
+    """Where one leaf of an observation goes."""
+
     def __init__(self, leaf: Leaf, array: np.ndarray) -> None:
-        self._leaf, self._array = leaf, array
-        self._path, self._shape = leaf.path, leaf.shape
-        self._accepted = {leaf.dtype}  # dtypes seen and found castable: a set lookup beats can_cast in the hot path
+        self._leaf, self._array, self._shape = leaf, array, leaf.shape
+        self._dtype = leaf.dtype  # the one seen last and found castable: comparing identities is the cheapest check
         self._offset = leaf.offset
         self._nvec: Any = None
         if isinstance(leaf.space, spaces.Discrete):
             self._nvec = leaf.space.n
         elif isinstance(leaf.space, spaces.MultiDiscrete):
             self._nvec = leaf.space.nvec
+        self.is_root = not leaf.path
 
-    def write(self, observation: Any, slot: int) -> None:
+    def find(self, observation: Any) -> Any:
+        """The leaf's value in an observation."""
         value = observation
-        for key in self._path:
+        for key in self._leaf.path:
             try:
                 value = value[key]
             except (KeyError, IndexError, TypeError) as error:
                 raise BadValue(
                     f"the observation has no {self._leaf.name!r} ({type(error).__name__}: {error})"
                 ) from None
+        return value
+
+    def put(self, value: Any, slot: int) -> None:
+        """Check the leaf's value and store it."""
         if type(value) is not np.ndarray:
             value = np.asarray(value)
         if value.shape != self._shape:
             raise BadValue(f"observation {self._leaf.name!r} has shape {value.shape}; its space says {self._shape}")
-        if value.dtype not in self._accepted:
+        if value.dtype is not self._dtype:
             self._accept(value)
         if self._nvec is not None:
             value = value - self._offset
@@ -148,7 +157,7 @@ class _Target:
             raise BadValue(
                 f"observation {self._leaf.name!r} has dtype {value.dtype}; its space says {self._leaf.source.dtype}"
             )
-        self._accepted.add(value.dtype)
+        self._dtype = value.dtype
 
 
 class ActionReader:
@@ -177,7 +186,10 @@ def _reader(
         dtype = space.dtype
         return lambda slot: (array[slot] + offset).astype(dtype, copy=False)
     # A copy: the environment may keep its last action, and the next one lands in the same memory.
-    return lambda slot: array[slot].astype(leaf.source.dtype)
+    dtype = leaf.source.dtype
+    if array.dtype == dtype:
+        return lambda slot: array[slot].copy()
+    return lambda slot: array[slot].astype(dtype)
 
 
 def check_actions(actions: np.ndarray, leaf: Leaf, slots: np.ndarray) -> np.ndarray:
@@ -187,8 +199,16 @@ def check_actions(actions: np.ndarray, leaf: Leaf, slots: np.ndarray) -> np.ndar
     if actions.shape != expected:
         raise ValueError(f"actions {leaf.name!r} have shape {actions.shape}; {len(slots)} slots need {expected}")
     if isinstance(leaf.space, spaces.Box):
+        if np.isfinite(actions).all():
+            return actions
         bad = ~np.isfinite(actions)
         problem = "is not finite"
+    elif actions.dtype == np.int64 and isinstance(leaf.space, spaces.Discrete):
+        # As unsigned numbers negative ones are huge: one look finds both kinds of wrong.
+        if len(actions) == 0 or actions.view(np.uint64).max() < leaf.space.n:
+            return actions
+        bad = (actions < 0) | (actions >= leaf.space.n)
+        problem = f"is outside {leaf.space}"
     elif not np.issubdtype(actions.dtype, np.integer) and actions.dtype != np.bool_:
         raise ValueError(f"actions {leaf.name!r} have dtype {actions.dtype}; {leaf.space} needs integers")
     else:

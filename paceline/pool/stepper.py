@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import pickle
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,6 +18,9 @@ from paceline.errors import Failure, UsageError
 from paceline.pool.protocol import Episode
 from paceline.pool.spaces import ActionReader, BadValue, ObservationWriter
 from paceline.pool.table import SlotTable
+
+
+NOTHING: Sequence[Episode] = ()
 
 
 class Stepper(Protocol):
@@ -30,7 +33,7 @@ class Stepper(Protocol):
         """Start episode number `episode`; its first observations are in the table afterwards."""
         ...
 
-    def step(self) -> list[Episode]:
+    def step(self) -> Sequence[Episode]:
         """One step with the actions in the table, and the next episode's start where this one ended."""
         ...
 
@@ -82,6 +85,9 @@ class GymStepper:
         self._obs = ObservationWriter(env.observation_space, table.obs)
         self._final_obs = ObservationWriter(env.observation_space, table.final_obs)
         self._action = ActionReader(env.action_space, table.actions)
+        self._reward, self._terminated, self._truncated, self._steps = map(
+            table.cells, ("reward", "terminated", "truncated", "step")
+        )
         self._seed: int | None = None
         self._phase = "reset"
         self._episode = self._step = 0
@@ -97,22 +103,22 @@ class GymStepper:
         table.terminated[slot] = table.truncated[slot] = False
         table.active[slot] = True
 
-    def step(self) -> list[Episode]:
+    def step(self) -> Sequence[Episode]:
         self._phase = "step"
-        table, slot = self._table, self._slot
+        slot = self._slot
         observation, reward, terminated, truncated, info = self._env.step(self._action.read(slot))
         reward = _finite(reward)
         terminated = bool(terminated)
         truncated = bool(truncated) and not terminated
         self._return += reward
         self._step += 1
-        table.reward[slot] = reward
-        table.terminated[slot] = terminated
-        table.truncated[slot] = truncated
+        self._reward[slot] = reward
+        self._terminated[slot] = terminated
+        self._truncated[slot] = truncated
         if not (terminated or truncated):
-            table.step[slot] = self._step
+            self._steps[slot] = self._step
             self._obs.write(observation, slot)
-            return []
+            return NOTHING
         self._final_obs.write(observation, slot)
         finished = Episode(slot, self._return, self._step, scalars(info))
         self._episode += 1

@@ -26,7 +26,8 @@ from paceline.pool.table import SlotTable
 
 ANNOUNCE_SECONDS = 0.001
 """Finished steps are announced when the job they came with is done, or this long after the last announcement: one
-message for many light steps, and no fast environment waits for a slow neighbour."""
+message for many light steps, and no fast environment waits for a slow neighbour. A pool that waits for everybody says
+so (`Heartbeat.patience`), and is told of whole jobs only."""
 
 IDLE = -1
 """In place of an environment's index: the worker waits for a command."""
@@ -36,12 +37,13 @@ class Heartbeat:
     """What every worker does right now, in the head of the shared memory: readable when a worker answers no more."""
 
     def __init__(self, buffer: Any, num_workers: int) -> None:
-        self.since = np.ndarray(num_workers, np.float64, buffer=buffer)
-        self.env = np.ndarray(num_workers, np.int32, buffer=buffer, offset=self.since.nbytes)
+        self.patience = np.ndarray(1, np.float64, buffer=buffer)
+        self.since = np.ndarray(num_workers, np.float64, buffer=buffer, offset=8)
+        self.env = np.ndarray(num_workers, np.int32, buffer=buffer, offset=8 + self.since.nbytes)
 
     @staticmethod
     def nbytes(num_workers: int) -> int:
-        return -(-12 * num_workers // 64) * 64
+        return -(-(8 + 12 * num_workers) // 64) * 64
 
 
 class Worker:
@@ -134,16 +136,19 @@ class Worker:
     def _step(self, payload: bytes) -> None:
         heartbeat, steppers, table = self._heartbeat, self._steppers, self._table
         assert heartbeat is not None and table is not None
-        since, current, number, step_seconds = heartbeat.since, heartbeat.env, self._number, table.step_seconds
+        number, step_seconds = self._number, table.cells("step_seconds")
+        since, current = memoryview(heartbeat.since), memoryview(heartbeat.env)
         finished: list[int] = []
         episodes: list[Episode] = []
+        patience = float(heartbeat.patience[0])
         announced = start = time.monotonic()
         for env in unpack_ints(payload):
             since[number] = start
             current[number] = env
             stepper = steppers[env]
             try:
-                episodes += stepper.step()
+                if ended := stepper.step():
+                    episodes += ended
             except Exception as error:
                 self._fail(stepper.failure(error))
                 start = time.monotonic()
@@ -156,7 +161,7 @@ class Worker:
                 self._note_time(env, now - start)
             start = now
             finished.append(env)
-            if now - announced > ANNOUNCE_SECONDS:
+            if now - announced > patience:
                 self._announce(finished, episodes)
                 finished, episodes, announced = [], [], now
         current[number] = IDLE

@@ -1,4 +1,4 @@
-"""The residual encoders of DD-PPO: depths, widths and parameter counts from first principles and from the literature."""
+"""The residual encoders of DD-PPO: depths, widths and parameter counts, from first principles and the literature."""
 
 from __future__ import annotations
 
