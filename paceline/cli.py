@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import logging
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 from rich.console import Console
@@ -68,6 +70,81 @@ class Train:
 
 
 @dataclass(frozen=True)
+class Eval:
+    """Play whole episodes with the policy of a run, and say how well it does."""
+
+    run_folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """The folder of a run."""
+    episodes: int = 100
+    """How many episodes count, spread evenly over the slots."""
+    checkpoint: str = "latest"
+    """latest, best or step_N."""
+    sampled: bool = False
+    """Sample actions, as in training, instead of taking the likeliest."""
+    seed: int = 1_000_000
+    """Of the environments, and of sampled actions."""
+    num_envs: int | None = None
+    """Environments at a time; by default as many as in training, but no more than episodes."""
+    env: str | None = None
+    """Play in this environment instead of that of training. It is for options that only training should have: after
+    atari:Breakout?episodic_life=true, whole games for their own score are atari:Breakout?clip_rewards=false."""
+    video: Annotated[Path | None, tyro.conf.arg(metavar="PATH.mp4|PATH.gif")] = None
+    """Also film one episode."""
+    json: bool = False
+    """Print one JSON object instead of a table."""
+
+    def run(self) -> None:
+        from paceline.evaluation.evaluate import as_table, evaluate
+
+        # What environments print, and what is printed as they are imported, is no part of the result.
+        with contextlib.redirect_stdout(sys.stderr):
+            report = evaluate(
+                self.run_folder,
+                episodes=self.episodes,
+                checkpoint=self.checkpoint,
+                sampled=self.sampled,
+                seed=self.seed,
+                num_envs=self.num_envs,
+                env=self.env,
+                video=self.video,
+            )
+        if self.json:
+            print(json.dumps(report, allow_nan=False))
+        else:
+            Console().print(as_table(report))
+
+
+@dataclass(frozen=True)
+class Export:
+    """Write the deterministic policy of a run to one file for use elsewhere, and check that it does the same."""
+
+    run_folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """The folder of a run."""
+    format: Literal["onnx", "torchscript"]
+    """What to write. Inputs are the observations and, for a recurrent policy, its state; outputs are the actions, the
+    value and the new state."""
+    checkpoint: str = "latest"
+    """latest, best or step_N."""
+    output: Path | None = None
+    """The file; by default policy.onnx or policy.pt in the run's folder."""
+
+    def run(self) -> None:
+        from paceline.export import export
+
+        done = export(self.run_folder, self.format, checkpoint=self.checkpoint, output=self.output)
+        table = Table("", "name", "type", "shape", box=None, header_style="bold", pad_edge=False)
+        for side, ports in (("input", done.inputs), ("output", done.outputs)):
+            for port in ports:
+                table.add_row(side, port.name, port.dtype, str(["batch", *port.shape]))
+        Console().print(table, markup=False)
+        print(f"{done.checkpoint} is in {done.path}")
+        if done.verified_with is not None:
+            print(f"verified: executed by {done.verified_with}, it gives what the policy gives")
+        else:
+            print("NOT verified: neither onnxruntime nor ONNX's reference evaluator is installed")
+
+
+@dataclass(frozen=True)
 class Recipes:
     """List the recipes."""
 
@@ -80,6 +157,8 @@ class Recipes:
 
 Command = (
     Annotated[Train, tyro.conf.subcommand("train")]
+    | Annotated[Eval, tyro.conf.subcommand("eval")]
+    | Annotated[Export, tyro.conf.subcommand("export")]
     | Annotated[Recipes, tyro.conf.subcommand("recipes")]
     | Annotated[Envs, tyro.conf.subcommand("envs")]
     | Annotated[Bench, tyro.conf.subcommand("bench")]

@@ -41,7 +41,7 @@ class Config:
     device: Literal["cpu", "cuda", "auto"] = "auto"
     """Where the policy lives; auto takes a GPU if there is one."""
     threads: int | None = None
-    """PyTorch's threads in this process; by default PyTorch decides, or the ranks of one machine share the cores."""
+    """PyTorch's threads on a CPU; by default one for policies without images, and a share of the cores for others."""
     deterministic: bool = False
     """Bit-reproducible runs: the serial pool, and deterministic algorithms only."""
     wandb_project: str | None = None

@@ -23,6 +23,7 @@ from paceline.experience.rollout import Rollout
 from paceline.learner.ppo import PPOLearner
 from paceline.policy.actor import Actor
 from paceline.policy.actor_critic import ActorCritic
+from paceline.policy.kernels import choose_cpu_kernels
 from paceline.pool import Pool, make_pool
 from paceline.telemetry.clock import Clock
 from paceline.telemetry.metrics import MetricsWriter
@@ -42,6 +43,8 @@ class Run:
         self.config, self.group, self.pool, self.folder = config, group, pool, folder
         self.policy = ActorCritic(pool.spec, config.policy).to(group.device)
         synchronize(self.policy, group)
+        if group.device.type == "cpu":
+            choose_cpu_kernels(self.policy, config.threads, int(os.environ.get("LOCAL_WORLD_SIZE", group.size)))
         self.actor = Actor(self.policy, pool.spec, group.device)
         self._generator = torch.Generator().manual_seed(config.seed + group.rank)
         self.learner = PPOLearner(self.policy, group, config.ppo, config.optimizer, self._generator)
@@ -252,13 +255,8 @@ def train(config: Config, folder: Path, *, resume: str | None = None) -> Run:
 
 
 def prepare(config: Config, group: Group) -> None:
-    """Seeds, threads and determinism of this process."""
+    """Seeds and determinism of this process."""
     torch.manual_seed(config.seed + group.rank)
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
-    elif group.size > 1:
-        cores = os.cpu_count() or 1
-        torch.set_num_threads(max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", group.size))))
     if config.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)

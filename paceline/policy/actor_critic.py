@@ -88,6 +88,10 @@ class ActorCritic(nn.Module):
         nn.init.zeros_(self.critic.bias)
 
     @property
+    def sees_images(self) -> bool:
+        return len(self.trunk.images) > 0
+
+    @property
     def is_recurrent(self) -> bool:
         return self.core.state_size > 0
 

@@ -57,6 +57,10 @@ class Core(nn.Module):
             self.rnn = (nn.LSTM if config.kind == "lstm" else nn.GRU)(in_features, config.hidden, config.layers)
             for name, values in self.rnn.named_parameters():
                 (nn.init.zeros_ if "bias" in name else nn.init.orthogonal_)(values)
+            # Memory is kept by default: the forget gate of an LSTM and the update gate of a GRU, second of the gates in
+            # both, start open. At zero a state halves with every step, and nothing is left of a cue to learn from.
+            for layer in range(config.layers):
+                nn.init.ones_(getattr(self.rnn, f"bias_ih_l{layer}")[config.hidden : 2 * config.hidden])
 
     def step(self, features: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """One decision of each row: features [B, F] and states [B, S] before it to out [B, H] and states after it."""

@@ -17,7 +17,7 @@ def cartpole() -> Config:
         steps=100_000,
         rollout_steps=64,
         pool=PoolConfig(num_envs=16),
-        policy=PolicyConfig(hidden=(64, 64)),
+        policy=PolicyConfig(hidden=(64, 64), critic="separate"),
         ppo=PPOConfig(epochs=6, minibatches=8, entropy_coef=0.0, normalize_advantage=True, discount=0.99),
         optimizer=OptimizerConfig(learning_rate=1.5e-3, schedule="linear"),
     )
@@ -26,11 +26,11 @@ def cartpole() -> Config:
 def memory() -> Config:
     """Remember a cue to the end of an episode that is longer than a rollout: needs a recurrent policy."""
     return Config(
-        env="paceline.envs.memory:Memory?length=20",
-        steps=300_000,
-        rollout_steps=16,
+        env="paceline.envs.memory:Memory?length=12",
+        steps=100_000,
+        rollout_steps=8,
         pool=PoolConfig(num_envs=32),
         policy=PolicyConfig(hidden=(64,), core=CoreConfig(kind="lstm", hidden=64)),
-        ppo=PPOConfig(epochs=4, minibatches=4, entropy_coef=0.01, normalize_advantage=True),
-        optimizer=OptimizerConfig(learning_rate=1e-3),
+        ppo=PPOConfig(epochs=4, minibatches=4, entropy_coef=0.003, normalize_advantage=True),
+        optimizer=OptimizerConfig(learning_rate=1.5e-3, schedule="linear"),
     )

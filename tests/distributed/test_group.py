@@ -1,0 +1,179 @@
+"""The group of ranks: where a process stands, reductions, and the preemption of stragglers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from paceline.distributed.preemption import Preemption, PreemptionConfig
+from paceline.distributed.reduce import FlatGradients
+from paceline.distributed.runtime import Group, Place, choose_device
+from paceline.errors import UsageError
+from tests.integration.ranks import on_ranks
+
+
+def test_local_rank_is_not_the_rank():
+    """Mistake 24: on the second machine, the first process is rank 8 and uses GPU 0."""
+    place = Place.find({"RANK": "8", "WORLD_SIZE": "16", "LOCAL_RANK": "0"})
+    assert (place.rank, place.size, place.local_rank) == (8, 16, 0)
+    place = Place.find({"SLURM_PROCID": "5", "SLURM_NTASKS": "6", "SLURM_LOCALID": "1"})
+    assert (place.rank, place.size, place.local_rank) == (5, 6, 1)
+    assert Place.find({}) == Place(rank=0, size=1, local_rank=0)
+
+
+def test_torchrun_wins_over_slurm():
+    """torchrun inside an allocation: what it says counts, once per process."""
+    both = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}
+    assert Place.find(both).rank == 1
+
+
+def test_devices():
+    assert choose_device("cpu", 3).type == "cpu"
+    with pytest.raises(UsageError, match="allowed: cpu, cuda, auto"):
+        choose_device("tpu", 0)
+    if not torch.cuda.is_available():
+        assert choose_device("auto", 0).type == "cpu"
+        with pytest.raises(UsageError, match="--device cpu"):
+            choose_device("cuda", 0)
+
+
+def test_unused_parameters_do_not_break_the_reduction():
+    """Mistake 24: a parameter without a gradient is zero, not a hang."""
+    used, unused = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+    gradients = FlatGradients([*used.parameters(), *unused.parameters()])
+    used(torch.ones(1, 2)).sum().backward()
+    gradients.average(Group(Place(), torch.device("cpu"), None))
+    assert used.weight.grad.tolist() == [[1.0, 1.0]]
+    assert unused.weight.grad.tolist() == [[0.0, 0.0]]
+
+
+def test_clipping_scales_to_the_norm():
+    layer = torch.nn.Linear(3, 1, bias=False)
+    gradients = FlatGradients(layer.parameters())
+    gradients.flat.copy_(torch.tensor([3.0, 4.0, 0.0]))
+    assert gradients.clip(None) == 5.0
+    assert gradients.clip(1.0) == 5.0
+    torch.testing.assert_close(gradients.flat, torch.tensor([0.6, 0.8, 0.0]), rtol=1e-4, atol=1e-4)
+    gradients.clip(10.0)
+    torch.testing.assert_close(gradients.flat.norm(), torch.tensor(1.0), rtol=1e-4, atol=1e-4)
+
+
+def test_reductions_over_three_ranks():
+    def work():
+        group = Group.join("cpu")
+        value = torch.tensor([float(group.rank)])
+        result = (
+            group.sum_(value.clone()).item(),
+            group.mean_(value.clone()).item(),
+            group.broadcast_(value + 7).item(),
+            group.any(group.rank == 1),
+            group.any(False),
+            group.is_first,
+        )
+        group.close()
+        return result
+
+    assert on_ranks(3, work) == [(3.0, 1.0, 7.0, True, False, rank == 0) for rank in range(3)]
+
+
+class FakeStore:
+    """A key-value store with the one method that counts."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+
+    def add(self, key: str, amount: int) -> int:
+        self.counts[key] = self.counts.get(key, 0) + amount
+        return self.counts[key]
+
+    def delete_key(self, key: str) -> None:
+        del self.counts[key]
+
+
+def make_ranks(size: int, threshold: float, steps: int = 100) -> list[Preemption]:
+    store = FakeStore()
+    config = PreemptionConfig(threshold=threshold)
+    groups = [Group(Place(rank=r, size=size), torch.device("cpu"), store) for r in range(size)]  # type: ignore[arg-type]
+    return [Preemption(config, group, steps) for group in groups]
+
+
+def test_stragglers_stop_once_more_than_the_threshold_are_done():
+    ranks = make_ranks(10, 0.6)
+    for rank in ranks[:6]:
+        rank.finished()
+    assert not ranks[9].should_stop(50), "60 % are done, not more"
+    ranks[6].finished()
+    assert ranks[9].should_stop(50)
+
+
+def test_no_rollout_ends_before_a_quarter_of_its_steps():
+    ranks = make_ranks(4, 0.5)
+    for rank in ranks[:3]:
+        rank.finished()
+    assert not ranks[3].should_stop(24)
+    assert ranks[3].should_stop(25)
+
+
+def test_a_threshold_of_one_never_preempts():
+    ranks = make_ranks(4, 1.0)
+    for rank in ranks[:3]:
+        rank.finished()
+    assert not ranks[3].should_stop(99)
+
+
+def test_every_iteration_has_its_own_counter():
+    """Mistake 23: nothing is reset, so a rank that is an iteration behind reads its own iteration's count."""
+    ranks = make_ranks(2, 0.4)
+    for _ in range(5):
+        ranks[0].finished()
+        assert ranks[1].should_stop(50), "its peer is done with this iteration"
+        ranks[1].finished()
+        assert not ranks[0].should_stop(50), "nobody is done with the next one yet"
+
+
+def test_old_counters_are_removed():
+    ranks = make_ranks(2, 0.6)
+    for _ in range(50):
+        for rank in ranks:
+            rank.finished()
+    assert len(ranks[0]._group.store.counts) <= 3  # type: ignore[union-attr]
+
+
+def test_one_rank_is_never_preempted():
+    alone = Preemption(PreemptionConfig(), Group(Place(), torch.device("cpu"), None), 10)
+    assert not alone.should_stop(9)
+    alone.finished()
+
+
+def test_bad_thresholds_are_refused():
+    with pytest.raises(UsageError, match="preemption.threshold must be between 0 and 1, got 60"):
+        PreemptionConfig(threshold=60)
+
+
+def test_preemption_over_real_ranks():
+    """Mistake 23: it fires. Two of three ranks finish at once; the third stops as soon as it has heard, not at the end."""
+
+    def work():
+        import time
+
+        group = Group.join("cpu")
+        preemption = Preemption(PreemptionConfig(threshold=0.5, minimum=0.0), group, 10_000)
+        taken = []
+        for _ in range(3):
+            step = 0
+            if group.rank == 2:
+                deadline = time.monotonic() + 30
+                while not preemption.should_stop(step) and step < 9_999 and time.monotonic() < deadline:
+                    step += 1
+                    time.sleep(0.001)
+            else:
+                step = 10_000
+            preemption.finished()
+            group.any(False)
+            taken.append(step)
+        group.close()
+        return taken
+
+    *fast, slow = on_ranks(3, work)
+    assert fast == [[10_000] * 3] * 2
+    assert all(step < 9_999 for step in slow)

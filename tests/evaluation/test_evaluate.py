@@ -1,0 +1,250 @@
+"""Evaluation: which episodes count, what the policy remembers, and what is reported."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from paceline.cli import Eval
+from paceline.envs.registry import Factory
+from paceline.errors import UsageError
+from paceline.evaluation import evaluate as module
+from paceline.evaluation.evaluate import as_table, confidence_interval, evaluate, play, quotas, summarize
+from paceline.evaluation.player import Player
+from paceline.evaluation.saved import SavedRun
+from paceline.policy.actor_critic import PolicyConfig
+from paceline.policy.cores import CoreConfig
+from paceline.pool import make_pool
+from paceline.pool.config import PoolConfig
+from paceline.pool.protocol import Episode
+from tests.evaluation.runs import STEPS, make_run
+from tests.pool.faulty import Counting, Faulty
+from tests.pool.multi_agent import LIVES, Mortal
+
+CPU = torch.device("cpu")
+
+
+class Counter:
+    """A policy whose state, and likeliest action, is the number of its decisions in the episode."""
+
+    def __init__(self) -> None:
+        self.head = self
+
+    def initial_state(self, count: int) -> torch.Tensor:
+        return torch.zeros(count, 1)
+
+    def act(self, obs, state):
+        return state, state[:, 0], state + 1
+
+    def mode(self, params):
+        return {"action": params[:, 0].long()}
+
+    def env_actions(self, actions):
+        return actions
+
+
+def player(pool) -> Player:
+    return Player(Counter(), pool.spec.num_slots, CPU)  # type: ignore[arg-type]
+
+
+def counting_pool(lengths: list[int], **config):
+    factory = Factory(make=lambda env: Counting(env, lengths[env]))
+    return make_pool(factory, PoolConfig(kind="serial", num_envs=len(lengths), **config))
+
+
+@pytest.fixture(scope="session")
+def cartpole(tmp_path_factory):
+    return make_run(tmp_path_factory.mktemp("runs") / "cartpole", "gym:CartPole-v1")
+
+
+@pytest.fixture(scope="session")
+def recurrent(tmp_path_factory):
+    policy = PolicyConfig(hidden=(8,), core=CoreConfig(kind="lstm", hidden=8))
+    return make_run(tmp_path_factory.mktemp("runs") / "memory", "paceline.envs.memory:Memory?length=7", policy)
+
+
+def test_quotas_are_even_and_add_up():
+    assert quotas(10, 4).tolist() == [3, 3, 2, 2]
+    assert quotas(2, 4).tolist() == [1, 1, 0, 0]
+
+
+def test_short_episodes_are_not_counted_more_often_than_long_ones():
+    """Of the first 10 episodes to end, 9 would be short. Half of those that count must be long."""
+    with counting_pool([1, 9]) as pool:
+        played = play(pool, player(pool), 10)
+    assert [episode.length for episode in played.episodes] == [1] * 5 + [9] * 5
+    # Each slot's first five, whatever else the fast one plays: `info["score"]` is the episode's number.
+    assert [episode.info["score"] for episode in played.episodes] == [*range(5), *range(5)]
+
+
+def test_exactly_as_many_episodes_as_asked_for():
+    for num_episodes in (1, 2, 5):
+        with counting_pool([3, 2, 4]) as pool:
+            assert len(play(pool, player(pool), num_episodes).episodes) == num_episodes
+
+
+@pytest.mark.parametrize("max_slots", [None, 1, 2])
+def test_hidden_state_is_kept_between_calls_and_restarted_with_episodes(max_slots):
+    """Mistake 17: a state restarted at every call, or carried into the next episode. Batches are of any slots."""
+    with counting_pool([5, 3, 4]) as pool:
+        watched = player(pool)
+        for _ in range(40):
+            batch = pool.recv(max_slots=max_slots)
+            actions = watched.act(batch)
+            steps_so_far = batch.obs["obs"][:, 2]
+            assert actions["action"].tolist() == steps_so_far.tolist()
+            pool.send(actions, batch.slots)
+
+
+def test_a_decision_moves_the_hidden_state_once(recurrent):
+    """Mistake 15: nothing but acting moves a state on, so that evaluation sees what training saw."""
+    run = SavedRun.load(recurrent)
+    with run.pool(run.config.env, num_envs=2, seed=0, device=CPU) as pool:
+        policy = run.policy(pool.spec, CPU)
+        watched = Player(policy, 2, CPU)
+        state = policy.initial_state(2)
+        for _ in range(6):
+            batch = pool.recv(min_slots=None)
+            params, _, state = policy.act({"obs": torch.from_numpy(batch.obs["obs"].copy())}, state)
+            actions = watched.act(batch)
+            assert actions["action"].tolist() == policy.head.mode(params)["action"].tolist()
+            torch.testing.assert_close(watched._state, state)
+            pool.send(actions, batch.slots)
+
+
+def test_a_lost_simulators_episode_does_not_count(tmp_path):
+    mark = str(tmp_path / "failed")
+    factory = Factory(make=lambda env: Faulty(env, "raise", at=3, only=1, mark=mark))
+    with make_pool(factory, PoolConfig(kind="serial", num_envs=2, on_error="restart")) as pool:
+        played = play(pool, player(pool), 4)
+    assert played.num_lost == 1
+    assert [episode.slot for episode in played.episodes] == [0, 0, 1, 1]
+    assert {episode.length for episode in played.episodes} == {5}
+
+
+def test_agents_that_are_out_of_the_game_do_not_count_until_they_play_again():
+    with make_pool(Factory(make=Mortal), PoolConfig(kind="serial", num_envs=2)) as pool:
+        played = play(pool, player(pool), 12)
+    assert [episode.length for episode in played.episodes] == [n for n in list(LIVES.values()) * 2 for _ in range(2)]
+    assert summarize(played.episodes)["info"] == {"lived": 3.0}
+
+
+def test_the_state_of_an_agent_that_comes_back_is_fresh():
+    with make_pool(Factory(make=Mortal), PoolConfig(kind="serial", num_envs=1)) as pool:
+        watched = player(pool)
+        for _ in range(12):
+            batch = pool.recv(min_slots=None)
+            actions = watched.act(batch)
+            living = np.flatnonzero(batch.active)
+            assert actions["action"][living].tolist() == batch.obs["obs"][living, 3].tolist()
+            pool.send({"action": actions["action"] % 5}, batch.slots)
+
+
+def test_environments_that_are_done_are_not_stepped_on():
+    made = []
+    factory = Factory(make=lambda env: made.append(Counting(env, 2 + 7 * env)) or made[-1])
+    with make_pool(factory, PoolConfig(kind="serial", num_envs=2)) as pool:
+        play(pool, player(pool), 2)
+    assert made[0].episode == 1 and made[0].steps == 0
+
+
+def test_statistics_against_numpy():
+    returns, lengths = [1.0, 5.0, 3.0, 11.0], [2, 4, 4, 9]
+    episodes = [Episode(0, r, n, {"won": r > 3}) for r, n in zip(returns, lengths, strict=True)]
+    episodes.append(Episode(0, 0.0, 1))
+    report = summarize(episodes)
+    assert report["episodes"] == 5
+    assert report["mean_return"] == 4.0 and report["median_return"] == 3.0
+    assert (report["min_return"], report["max_return"]) == (0.0, 11.0)
+    assert report["std_return"] == pytest.approx(np.std([*returns, 0.0], ddof=1))
+    assert report["mean_length"] == 4.0 and report["max_length"] == 9.0
+    assert report["info"] == {"won": 0.5}  # of the four that say so
+    low, high = report["ci95_return"]
+    assert 0.0 <= low < 4.0 < high <= 11.0
+
+
+def test_the_interval_is_about_that_of_the_normal_distribution():
+    data = np.random.default_rng(1).normal(10.0, 2.0, 400)
+    low, high = confidence_interval(data)
+    assert (high - low) / 2 == pytest.approx(1.96 * data.std() / 20, rel=0.1)
+    assert confidence_interval(data[:1]) is None
+
+
+def test_one_seed_is_one_result(cartpole):
+    first, again, other = (evaluate(cartpole, episodes=6, sampled=True, seed=seed) for seed in (3, 3, 4))
+    assert first == again
+    assert first["mean_return"] != other["mean_return"]
+
+
+def test_deterministic_and_sampled_actions_differ(cartpole):
+    modes, samples = (evaluate(cartpole, episodes=6, seed=3, sampled=sampled) for sampled in (False, True))
+    assert modes["mean_length"] != samples["mean_length"]
+    assert not modes["sampled"] and samples["sampled"]
+
+
+def test_recurrent_policies_are_evaluated(recurrent):
+    report = evaluate(recurrent, episodes=9, num_envs=2)
+    assert report["episodes"] == 9 and report["mean_length"] == 7.0 and report["std_length"] == 0.0
+
+
+def test_another_environment_can_be_asked_for(recurrent):
+    report = evaluate(recurrent, episodes=2, env="paceline.envs.memory:Memory?length=11")
+    assert report["mean_length"] == 11.0
+    with pytest.raises(UsageError, match="does not fit"):
+        evaluate(recurrent, episodes=2, env="gym:CartPole-v1")
+
+
+def test_numbers_that_are_none_are_null_and_not_nan(tmp_path):
+    run = make_run(tmp_path / "run", "tests.evaluation.runs:Reach")
+    report = evaluate(run, episodes=1)
+    assert report["info"] == {"bad": None, "odd": 0.0}
+    assert report["std_return"] is None and report["ci95_return"] is None
+    json.dumps(report, allow_nan=False)
+    assert as_table(report).row_count == 4
+
+
+def test_the_device_pool_is_evaluated():
+    with make_pool("tensor:cartpole", PoolConfig(num_envs=3)) as pool:
+        steady = player(pool)
+        steady._policy.mode = lambda params: {"action": params[:, 0].long() % 2}
+        assert len(play(pool, steady, 7).episodes) == 7
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"episodes": 0}, "at least 1"),
+        ({"num_envs": 0}, "at least 1"),
+        ({"seed": -1}, "at least 0"),
+        ({"checkpoint": "newest"}, "allowed: latest, best, step_N"),
+    ],
+)
+def test_impossible_requests_say_what_is_allowed(cartpole, options, message):
+    with pytest.raises(UsageError, match=message):
+        evaluate(cartpole, **options)
+
+
+def test_a_folder_without_a_run_is_said_to_be_one(tmp_path):
+    with pytest.raises(UsageError, match="not the folder of a run"):
+        evaluate(tmp_path)
+
+
+def test_the_command_prints_one_json_object_or_a_table(cartpole):
+    command = [sys.executable, "-m", "paceline.cli", "eval", str(cartpole), "--episodes", "3"]
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["episodes"] == 3 and report["checkpoint"] == f"step_{STEPS}" and report["info"] == {}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert "95 % interval" in done.stdout and "return" in done.stdout
+
+
+def test_the_commands_default_seed_is_the_functions():
+    default = inspect.signature(evaluate).parameters["seed"].default
+    assert Eval.__dataclass_fields__["seed"].default == default == module.SEED

@@ -1,0 +1,185 @@
+"""PPO's update: its losses against plain arithmetic, its statistics against mistakes that other systems made."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.distributed.runtime import Group, Place
+from paceline.errors import UsageError
+from paceline.experience.rollout import Decision, Outcome, Rollout
+from paceline.learner.optimizer import OptimizerConfig
+from paceline.learner.ppo import PPOConfig, PPOLearner
+from paceline.ops.ppo import approximate_kl, clipped_surrogate, value_loss
+from paceline.policy.actor_critic import ActorCritic, PolicyConfig
+from paceline.policy.cores import CoreConfig
+from paceline.pool.protocol import PoolSpec
+
+CPU = torch.device("cpu")
+SPEC = PoolSpec(
+    observation_space=spaces.Box(-1, 1, (3,), np.float32), action_space=spaces.Discrete(2), num_envs=4
+)
+
+
+def alone() -> Group:
+    return Group(Place(), CPU, None)
+
+
+def make_rollout(policy: ActorCritic, turns: int = 6, seed: int = 0, lost: bool = False) -> Rollout:
+    """A rollout that `policy` itself collected, on random observations and rewards."""
+    generator = torch.Generator().manual_seed(seed)
+    rollout = Rollout(turns, SPEC.num_slots, CPU)
+    state = policy.initial_state(SPEC.num_slots)
+    for turn in range(turns):
+        obs = {"obs": torch.randn(SPEC.num_slots, 3, generator=generator)}
+        with torch.no_grad():
+            params, value, after = policy.act(obs, state)
+            actions = policy.head.sample(params)
+        start = torch.zeros(SPEC.num_slots, dtype=torch.bool)
+        rollout.begin(
+            Decision(
+                obs=obs,
+                actions=actions,
+                log_prob=policy.head.log_prob(params, actions),
+                value=value,
+                state=state,
+                episode_start=start,
+                active=~start,
+            )
+        )
+        state = after
+        gone = start.clone()
+        gone[0] = lost and turn == 2
+        outcome = Outcome(
+            reward=torch.randn(SPEC.num_slots, generator=generator), terminated=start, truncated=start, lost=gone
+        )
+        rollout.complete(outcome)
+    rollout.finish(torch.zeros(SPEC.num_slots), None, discount=0.99, trace_decay=0.95)
+    return rollout
+
+
+def make(policy_config: PolicyConfig | None = None, **options) -> tuple[ActorCritic, PPOLearner]:
+    torch.manual_seed(0)
+    policy = ActorCritic(SPEC, policy_config or PolicyConfig(hidden=(8,)))
+    learner = PPOLearner(policy, alone(), PPOConfig(**options), OptimizerConfig(), torch.Generator().manual_seed(0))
+    return policy, learner
+
+
+floats = st.floats(-3, 3)
+
+
+@given(floats, floats, st.floats(0.05, 0.5))
+def test_surrogate_is_the_papers(log_ratio, advantage, clip):
+    ratio = np.exp(log_ratio)
+    expected = -min(ratio * advantage, np.clip(ratio, 1 - clip, 1 + clip) * advantage)
+    actual = clipped_surrogate(torch.tensor(log_ratio), torch.tensor(advantage), clip)
+    assert actual.item() == pytest.approx(expected, rel=1e-4, abs=1e-5)
+
+
+@given(floats, floats, floats, st.floats(0.05, 0.5))
+def test_value_loss_with_and_without_clipping(value, old, target, clip):
+    plain = 0.5 * (value - target) ** 2
+    clipped = 0.5 * (old + np.clip(value - old, -clip, clip) - target) ** 2
+    arguments = [torch.tensor(x) for x in (value, old, target)]
+    assert value_loss(*arguments, None).item() == pytest.approx(plain, rel=1e-4, abs=1e-5)
+    assert value_loss(*arguments, clip).item() == pytest.approx(max(plain, clipped), rel=1e-4, abs=1e-5)
+
+
+@given(floats)
+def test_kl_estimate_is_never_negative(log_ratio):
+    assert approximate_kl(torch.tensor(log_ratio)).item() >= -1e-6
+
+
+def test_first_step_has_ratio_one():
+    """Re-evaluating the rollout under the weights that collected it gives the stored log-probabilities and values."""
+    for core in ("none", "lstm", "gru"):
+        policy, learner = make(PolicyConfig(hidden=(8,), core=CoreConfig(kind=core, hidden=8)), epochs=1, minibatches=1)
+        losses = learner.update(make_rollout(policy), 0.0)
+        assert losses["approx_kl"] == pytest.approx(0.0, abs=1e-6), core
+        assert losses["clip_fraction"] == 0.0
+
+
+def test_update_moves_towards_better_actions():
+    policy, learner = make(epochs=4, minibatches=2, entropy_coef=0.0)
+    rollout = make_rollout(policy)
+    good = rollout.advantage > 0
+    before = rollout.log_prob.clone()
+    learner.update(rollout, 0.0)
+    params, _, _ = policy.act({"obs": rollout.obs["obs"]}, rollout.state)
+    gained = policy.head.log_prob(params, rollout.actions) - before
+    assert gained[good].mean() > 0 > gained[~good].mean()
+    assert learner.version == 1
+
+
+def test_advantage_statistics_over_valid_rows_only():
+    """Mistake 10: a row that is not trained on does not enter the mean either."""
+    policy, learner = make(normalize_advantage=True)
+    rollout = make_rollout(policy, lost=True)
+    valid = rollout.valid[: rollout.num_rows]
+    assert (~valid).sum() == 1
+    rollout.advantage[: rollout.num_rows][~valid] = 1e9
+    normalized = learner._advantages(rollout)[: rollout.num_rows][valid]
+    assert normalized.mean().abs() < 1e-4
+    assert normalized.std(correction=0) == pytest.approx(1.0, abs=1e-3)
+
+
+def test_rows_that_are_not_valid_change_nothing():
+    results = []
+    for poison in (0.0, 1e6):
+        policy, learner = make(epochs=2, minibatches=2, normalize_advantage=True)
+        rollout = make_rollout(policy, lost=True)
+        rollout.reward[: rollout.num_rows][~rollout.valid[: rollout.num_rows]] = poison
+        rollout.advantage[: rollout.num_rows][~rollout.valid[: rollout.num_rows]] = poison
+        learner.update(rollout, 0.0)
+        results.append(torch.cat([p.flatten() for p in policy.parameters()]).detach())
+    assert torch.equal(*results)
+
+
+def test_target_kl_stops_early():
+    policy, learner = make(epochs=50, minibatches=1, target_kl=1e-5)
+    rollout = make_rollout(policy)
+    steps = []
+    original = learner.optimizer.step
+    learner.optimizer.step = lambda: steps.append(1) or original()  # type: ignore[method-assign,assignment]
+    learner.update(rollout, 0.0)
+    assert 1 < len(steps) < 50
+
+
+def test_gradient_clipping_and_learning_rate():
+    policy, learner = make(epochs=1, minibatches=1)
+    before = [p.detach().clone() for p in policy.parameters()]
+    losses = learner.update(make_rollout(policy), 0.0)
+    assert losses["grad_norm"] > 0
+    moved = max((p - b).abs().max().item() for p, b in zip(policy.parameters(), before, strict=True))
+    assert 0 < moved <= 2.5e-4 * 1.01, "Adam's first step is at most the learning rate"
+
+
+@settings(max_examples=30)
+@given(st.floats(0, 1))
+def test_schedules(progress):
+    for schedule, expected in (
+        ("constant", 1.0),
+        ("linear", 1 - progress),
+        ("cosine", 0.5 * (1 + np.cos(np.pi * progress))),
+    ):
+        assert OptimizerConfig(learning_rate=2.0, schedule=schedule).rate_at(progress) == pytest.approx(2 * expected)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        (PPOConfig, {"epochs": 0}, "ppo.epochs must be at least 1"),
+        (PPOConfig, {"discount": 1.5}, "ppo.discount must be between 0 and 1"),
+        (PPOConfig, {"clip": 0.0}, "ppo.clip must be above 0"),
+        (OptimizerConfig, {"learning_rate": 0.0}, "optimizer.learning_rate must be above 0"),
+        (OptimizerConfig, {"schedule": "sine"}, "allowed: constant, linear, cosine"),
+        (OptimizerConfig, {"max_grad_norm": -1.0}, "above 0 or None"),
+    ],
+)
+def test_bad_settings_are_refused(kind, options, message):
+    with pytest.raises(UsageError, match=message):
+        kind(**options)
