@@ -35,7 +35,7 @@ def run(quick: bool) -> dict[str, Any]:
     print_context(facts)
     workloads = {"CartPole": WORKLOADS["CartPole"]} if quick else WORKLOADS
     sizes = (8,) if quick else SIZES
-    seconds, rounds = (0.5, 1) if quick else (1.0, 3)
+    seconds, rounds = (0.5, 1) if quick else (1.0, 2)
     cells: dict[str, dict[str, Any]] = {}
     for label, env in workloads.items():
         for num_envs in sizes:

@@ -6,6 +6,7 @@ made by the same function, with the same random actions, in lock-step unless it 
 
 from __future__ import annotations
 
+import itertools
 import json
 import multiprocessing
 import os
@@ -15,11 +16,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numpy as np
 import psutil
 
 from paceline.envs.registry import Factory, resolve
 from paceline.pool.config import Kind, PoolConfig, available_core_ids
+from paceline.pool.random_actions import RandomActions, sample_turns
 
 Turn = Callable[[], int]
 """Steps something and says how many environment steps that was."""
@@ -27,18 +28,16 @@ Turn = Callable[[], int]
 
 def paceline_turn(kind: Kind, env: str, num_envs: int, **options: Any) -> tuple[Turn, Callable[[], None]]:
     from paceline.pool import make_pool
-    from paceline.pool.random_actions import random_actions
 
     pool = make_pool(env, PoolConfig(kind=kind, num_envs=num_envs, **options))
-    actions = random_actions(pool.spec)
-    single = next(iter(actions.values())) if len(actions) == 1 else None
+    actions = RandomActions(pool.spec)
     groups = range(pool.spec.num_groups)
 
     def turn() -> int:
         count = 0
         for group in groups:
             slots = pool.recv(min_slots=None, group=group).slots
-            pool.send(single[slots] if single is not None else {name: a[slots] for name, a in actions.items()}, slots)
+            pool.send(actions.next(slots), slots)
             count += len(slots)
         return count
 
@@ -53,10 +52,10 @@ def gymnasium_turn(kind: str, env: str, num_envs: int) -> tuple[Turn, Callable[[
         [partial(factory.make, index) for index in range(num_envs)]
     )
     vector.reset(seed=0)
-    actions = vector.action_space.sample()
+    actions = itertools.cycle(sample_turns(vector.single_action_space, num_envs))
 
     def turn() -> int:
-        vector.step(actions)
+        vector.step(next(actions))
         return num_envs
 
     return turn, vector.close
@@ -69,10 +68,10 @@ def sb3_turn(env: str, num_envs: int) -> tuple[Turn, Callable[[], None]]:
     vector = SubprocVecEnv([partial(factory.make, index) for index in range(num_envs)])
     vector.seed(0)
     vector.reset()
-    actions = np.stack([vector.action_space.sample() for _ in range(num_envs)])
+    actions = itertools.cycle(sample_turns(vector.action_space, num_envs))
 
     def turn() -> int:
-        vector.step(actions)
+        vector.step(next(actions))
         return num_envs
 
     return turn, vector.close
@@ -86,12 +85,11 @@ def plain_loop(factory_bytes: bytes, indices: list[int], seconds: float, start: 
     envs = [factory.make(index) for index in indices]
     for env in envs:
         env.reset(seed=0)
-        env.action_space.seed(0)
-    actions = [env.action_space.sample() for env in envs]
+    turns = itertools.cycle([list(actions) for actions in sample_turns(envs[0].action_space, len(envs))])
     start.wait()
     steps, begin = 0, time.perf_counter()
     while time.perf_counter() - begin < seconds:
-        for env, action in zip(envs, actions, strict=True):
+        for env, action in zip(envs, next(turns), strict=True):
             _, _, terminated, truncated, _ = env.step(action)
             if terminated or truncated:
                 env.reset()

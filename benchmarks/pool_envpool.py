@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks.report import print_table, progress
 from paceline.pool import PoolConfig, make_pool
-from paceline.pool.random_actions import random_actions
+from paceline.pool.random_actions import TURNS, sample_turns
 
 WORKLOADS = {"CartPole-v1": (8, 64), "HalfCheetah-v5": (8, 32), "Breakout-v5": (8, 32)}
 
@@ -42,20 +42,23 @@ def compare(task: str, num_envs: int, rounds: int, seconds: float) -> dict[str, 
 
     raw = envpool.make(task, env_type="gymnasium", num_envs=num_envs, seed=0)
     pool = make_pool(f"envpool:{task}", PoolConfig(num_envs=num_envs))
-    actions = random_actions(pool.spec)["action"]
+    actions = sample_turns(pool.spec.actions[0].space, num_envs)
     raw.reset()
     ended = np.zeros(num_envs, bool)
+    turns = {"raw": 0, "ours": 0}
 
     def raw_turn() -> int:
         nonlocal ended
         real = num_envs - int(np.count_nonzero(ended))
-        _, _, terminated, truncated, _ = raw.step(actions)
+        turns["raw"] = (turns["raw"] + 1) % TURNS
+        _, _, terminated, truncated, _ = raw.step(actions[turns["raw"]])
         ended = terminated | truncated
         return real
 
     def our_turn() -> int:
         batch = pool.recv(min_slots=None)
-        pool.send(actions[batch.slots], batch.slots)
+        turns["ours"] = (turns["ours"] + 1) % TURNS
+        pool.send(actions[turns["ours"]], batch.slots)
         return len(batch)
 
     samples: dict[str, list[float]] = {"raw": [], "ours": []}

@@ -9,11 +9,11 @@ import numpy as np
 
 from benchmarks.report import print_table
 from paceline.pool import PoolConfig, make_pool
-from paceline.pool.random_actions import random_actions
+from paceline.pool.random_actions import RandomActions
 
 REGIMES = {
     "log-normal": "synthetic:lognormal?mean=0.01&sigma=1",
-    "slow minority": "synthetic:minority?mean=0.005&slow=10&fraction=0.125",
+    "slow minority": "synthetic:minority?mean=0.02&slow=10&fraction=0.125",
 }
 NUM_ENVS = 16
 
@@ -34,16 +34,16 @@ def measure_uneven(quick: bool) -> dict[str, Any]:
 def share(env: str, any_ready: bool, seconds: float) -> float:
     """Delivered steps per second over the sum of what each environment, never kept waiting, would deliver."""
     with make_pool(env, PoolConfig(kind="auto", num_envs=NUM_ENVS)) as pool:
-        actions = random_actions(pool.spec)["action"]
+        actions = RandomActions(pool.spec)
         batch = pool.recv(min_slots=None)
-        pool.send(actions[batch.slots], batch.slots)
+        pool.send(actions.next(batch.slots), batch.slots)
         steps, spent = np.zeros(NUM_ENVS), np.zeros(NUM_ENVS)
         start = time.perf_counter()
         while time.perf_counter() - start < seconds:
             batch = pool.recv(min_slots=1 if any_ready else None)
             steps[batch.slots] += 1
             spent[batch.slots] += batch.step_seconds
-            pool.send(actions[batch.slots], batch.slots)
+            pool.send(actions.next(batch.slots), batch.slots)
         elapsed = time.perf_counter() - start
     own_rates = (steps / spent).sum()
     return float(steps.sum() / elapsed / own_rates)

@@ -94,7 +94,7 @@ class Eval:
     """Print one JSON object instead of a table."""
 
     def run(self) -> None:
-        from paceline.evaluation.evaluate import as_table, evaluate
+        from paceline.evaluation.evaluate import evaluate, for_people
 
         # What environments print, and what is printed as they are imported, is no part of the result.
         with contextlib.redirect_stdout(sys.stderr):
@@ -111,7 +111,7 @@ class Eval:
         if self.json:
             print(json.dumps(report, allow_nan=False))
         else:
-            Console().print(as_table(report))
+            Console().print(for_people(report))
 
 
 @dataclass(frozen=True)

@@ -150,8 +150,12 @@ def _without_deviations(policy: ActorCritic) -> ActorCritic:
     policy = copy.deepcopy(policy)
     for family in policy.head.families:
         if isinstance(family, Gaussians) and family.log_std is not None:
-            family.params = lambda outputs: torch.cat([outputs, torch.zeros_like(outputs)], dim=1)  # type: ignore[method-assign]
+            family.params = _with_deviations_of_one  # type: ignore[method-assign, assignment]
     return policy
+
+
+def _with_deviations_of_one(means: Tensor) -> Tensor:
+    return torch.cat([means, torch.zeros_like(means)], dim=1)
 
 
 def _port(leaf: Leaf, side: str, taken: list[str]) -> Port:
@@ -263,7 +267,7 @@ def _compare(
 def _expect_close(port: Port, given: Tensor, expected: Tensor) -> None:
     if given.shape != expected.shape:
         raise ExportError(
-            f"the exported policy gives {port.name!r} as {list(given.shape)}, the policy itself as {list(expected.shape)}"
+            f"the exported {port.name!r} has shape {list(given.shape)}, the policy's own {list(expected.shape)}"
         )
     if not torch.allclose(given, expected, rtol=TOLERANCE, atol=TOLERANCE):
         difference = float((given - expected).abs().max())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
 import signal
@@ -24,7 +25,7 @@ from paceline.learner.ppo import PPOLearner
 from paceline.policy.actor import Actor
 from paceline.policy.actor_critic import ActorCritic
 from paceline.policy.kernels import choose_cpu_kernels
-from paceline.pool import Pool, make_pool
+from paceline.pool import Pool, PoolConfig, make_pool
 from paceline.telemetry.clock import Clock
 from paceline.telemetry.metrics import MetricsWriter
 from paceline.telemetry.progress import Progress
@@ -224,8 +225,6 @@ def _stop_on_signals(run: Run) -> Iterator[None]:
 
 
 def _metrics_writer(config: Config, folder: Path) -> MetricsWriter:
-    import dataclasses
-
     return MetricsWriter(folder, wandb_project=config.wandb_project, config=dataclasses.asdict(config))
 
 
@@ -241,7 +240,10 @@ def train(config: Config, folder: Path, *, resume: str | None = None) -> Run:
             config.save(folder / "config.json")
         checkpoint = CheckpointFolder(folder / "checkpoints").load(resume) if resume is not None else None
         pool = make_pool(
-            config.env, pool_config(config), seed=config.seed + 1000 * group.rank, device=str(group.device)
+            config.env,
+            pool_config(config, group.device),
+            seed=config.seed + 1000 * group.rank,
+            device=str(group.device),
         )
         with contextlib.closing(pool):
             run = Run(config, group, pool, folder)
@@ -257,14 +259,18 @@ def train(config: Config, folder: Path, *, resume: str | None = None) -> Run:
 def prepare(config: Config, group: Group) -> None:
     """Seeds and determinism of this process."""
     torch.manual_seed(config.seed + group.rank)
+    # One precision for single steps and for whole sequences, whose kernels would otherwise differ in it.
+    torch.set_float32_matmul_precision("high")
     if config.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
 
 
-def pool_config(config: Config) -> Any:
-    import dataclasses
-
-    if config.deterministic and config.pool.kind == "auto" and not config.env.startswith("tensor:"):
-        return dataclasses.replace(config.pool, kind="serial")
-    return config.pool
+def pool_config(config: Config, device: torch.device) -> PoolConfig:
+    """The pool's configuration, completed by what the run decides."""
+    pool = config.pool
+    if config.deterministic and pool.kind == "auto" and not config.env.startswith("tensor:"):
+        pool = dataclasses.replace(pool, kind="serial")
+    if device.type == "cuda":
+        pool = dataclasses.replace(pool, pin_memory=True)
+    return pool

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.progress import Progress
 from rich.table import Table
+from rich.text import Text
 from torch import Tensor
 
 from paceline.errors import UsageError
@@ -177,12 +178,12 @@ def _number(value: Any) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def as_table(report: dict[str, Any]) -> Table:
-    """A report for people."""
+def for_people(report: dict[str, Any]) -> Group:
+    """A report as a few lines of text and a table."""
     actions = "sampled" if report["sampled"] else "deterministic"
     title = f"{report['episodes']} episodes of {report['env']}, {report['checkpoint']}, {actions}"
     columns = ("", "mean", "95 % interval", "std", "min", "median", "max")
-    table = Table(*columns, title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
+    table = Table(*columns, box=None, header_style="bold", pad_edge=False)
     for name in ("return", "length"):
         interval = report[f"ci95_{name}"]
         rest = [_shown(report[f"{statistic}_{name}"]) for statistic in ("std", "min", "median", "max")]
@@ -190,9 +191,10 @@ def as_table(report: dict[str, Any]) -> Table:
         table.add_row(name, _shown(report[f"mean_{name}"]), shown, *rest)
     for name, value in report["info"].items():
         table.add_row(name, _shown(value))
+    lines: list[RenderableType] = [Text(title), table, Text(f"intervals of the mean by {report['ci95_method']}")]
     if report["lost_episodes"]:
-        table.caption = f"{report['lost_episodes']} episodes were lost with their simulators, and others played instead"
-    return table
+        lines.append(Text(f"{report['lost_episodes']} episodes were lost with their simulators; others were played"))
+    return Group(*lines)
 
 
 def _shown(value: float | None) -> str:

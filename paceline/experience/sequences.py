@@ -33,8 +33,8 @@ class MiniBatch:
 def shuffled_rows(rollout: Rollout, count: int, generator: torch.Generator | None) -> Iterator[MiniBatch]:
     """All valid rows in random order, in `count` mini-batches whose sizes differ by at most one."""
     rows = valid_rows(rollout)
-    order = torch.randperm(len(rows), generator=generator, device=rows.device)
-    for part in torch.tensor_split(rows[order], count):
+    order = torch.randperm(len(rows), generator=generator)  # on the host: the same order whatever the device
+    for part in torch.tensor_split(rows[order.to(rows.device)], count):
         yield MiniBatch(rows=part)
 
 

@@ -140,7 +140,7 @@ class Gaussians(nn.Module):
 
     def params(self, outputs: Tensor) -> Tensor:
         if self.log_std is not None:
-            return torch.cat([outputs, self.log_std.expand(len(outputs), -1)], dim=1)
+            return torch.cat([outputs, self.log_std.expand(outputs.shape[0], -1)], dim=1)
         mean, log_std = outputs.chunk(2, dim=1)
         return torch.cat([mean, log_std.clamp(*self._log_std_range)], dim=1)
 

@@ -220,7 +220,7 @@ def _joined_mask(group: Sequence[_Place], mask: Mapping[str, Tensor], outputs: T
     """The masks of all discrete leaves as one table; a leaf without a mask allows everything."""
     columns = []
     for place in group:
-        expected = (len(outputs), place.num_choices)
+        expected = (outputs.shape[0], place.num_choices)
         allowed = mask.get(place.name)
         if allowed is None:
             allowed = torch.ones(expected, dtype=torch.bool, device=outputs.device)

@@ -21,7 +21,7 @@ from paceline.envs.registry import Factory
 from paceline.pool.config import PoolConfig, available_core_ids
 from paceline.pool.process import ProcessPool
 from paceline.pool.protocol import Pool, PoolSpec
-from paceline.pool.random_actions import random_actions
+from paceline.pool.random_actions import RandomActions
 from paceline.pool.serial import SerialPool
 
 log = logging.getLogger(__name__)
@@ -63,15 +63,16 @@ def choose(factory: Factory, config: PoolConfig, seed: int) -> Pool:
 def probe(factory: Factory, config: PoolConfig) -> Probe:
     """Step one environment in a worker process for a moment."""
     with ProcessPool(factory, replace(config, num_envs=1, workers=1, groups=1, nice=0)) as pool:
-        actions = random_actions(pool.spec)
+        actions = RandomActions(pool.spec)
         worker = psutil.Process(pool.worker_pids()[0])
-        pool.send(actions, pool.recv(min_slots=None).slots)
+        slots = pool.recv(min_slots=None).slots
+        pool.send(actions.next(slots), slots)
         start, demand_start = time.monotonic(), _demand_seconds(worker)
         costs: list[float] = []
         while time.monotonic() - start < PROBE_SECONDS or len(costs) < 3:
             batch = pool.recv(min_slots=None)
             costs.append(float(batch.step_seconds[0]))
-            pool.send(actions, batch.slots)
+            pool.send(actions.next(batch.slots), batch.slots)
         busy = sum(costs)
         demand = _demand_seconds(worker) - demand_start
     return Probe(spec=pool.spec, step_seconds=float(np.mean(costs)), cpu_share=min(1.0, demand / busy))
@@ -127,14 +128,14 @@ def _fastest(trials: list[Callable[[], Pool]], seed: int) -> Pool:
 
 def measure(pool: Pool, seconds: float) -> float:
     """Steps per second under random actions, every group in turn; the first round, which may be slow, not counted."""
-    actions = random_actions(pool.spec)
+    actions = RandomActions(pool.spec)
     groups = range(pool.spec.num_groups)
 
     def turn() -> int:
         count = 0
         for group in groups:
             slots = pool.recv(min_slots=None, group=group).slots
-            pool.send({name: values[slots] for name, values in actions.items()}, slots)
+            pool.send(actions.next(slots), slots)
             count += len(slots)
         return count
 

@@ -6,7 +6,6 @@ import numpy as np
 
 from paceline.pool.protocol import PoolSpec, as_slots
 
-
 Rows = slice | np.ndarray
 """An index into slot-indexed arrays; a slice costs no copy, and a fraction of the time."""
 

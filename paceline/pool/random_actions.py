@@ -1,18 +1,30 @@
-"""Random actions for measuring simulators."""
+"""Random actions for measuring simulators: the same for every system that is measured."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
+from gymnasium import spaces
 
 from paceline.pool.protocol import PoolSpec
 
+TURNS = 64
+"""Different actions in turn, since a simulator's cost may depend on what is done in it."""
 
-def random_actions(spec: PoolSpec, seed: int = 0) -> Mapping[str, np.ndarray]:
-    """One random action for every slot, by leaf; index with slots."""
-    actions = {}
-    for leaf in spec.actions:
-        leaf.space.seed(seed)
-        actions[leaf.name] = np.stack([leaf.space.sample() for _ in range(spec.num_slots)])
-    return actions
+
+def sample_turns(space: spaces.Space, num_slots: int, seed: int = 0) -> list[np.ndarray]:
+    """`TURNS` arrays of one random action per slot."""
+    space.seed(seed)
+    return [np.stack([space.sample() for _ in range(num_slots)]) for _ in range(TURNS)]
+
+
+class RandomActions:
+    """Actions for a pool's slots, turn after turn."""
+
+    def __init__(self, spec: PoolSpec) -> None:
+        self._turns = {leaf.name: sample_turns(leaf.space, spec.num_slots) for leaf in spec.actions}
+        self._turn = 0
+
+    def next(self, slots: np.ndarray) -> dict[str, np.ndarray]:
+        """The next actions of `slots`, by leaf."""
+        self._turn = (self._turn + 1) % TURNS
+        return {name: turns[self._turn][slots] for name, turns in self._turns.items()}

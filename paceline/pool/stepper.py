@@ -19,7 +19,6 @@ from paceline.pool.protocol import Episode
 from paceline.pool.spaces import ActionReader, BadValue, ObservationWriter
 from paceline.pool.table import SlotTable
 
-
 NOTHING: Sequence[Episode] = ()
 
 

@@ -20,7 +20,9 @@ SLOTS, TURNS = 8, 5
 
 def update_with_my_half(group: Group) -> dict:
     torch.manual_seed(group.rank)  # ranks start with different weights: synchronize has to mend that
-    spec = PoolSpec(observation_space=spaces.Box(-1, 1, (3,), np.float32), action_space=spaces.Discrete(3), num_envs=SLOTS)
+    spec = PoolSpec(
+        observation_space=spaces.Box(-1, 1, (3,), np.float32), action_space=spaces.Discrete(3), num_envs=SLOTS
+    )
     config = PolicyConfig(hidden=(8,), core=CoreConfig(kind="lstm", hidden=8), normalize_obs=True)
     policy = ActorCritic(spec, config)
     synchronize(policy, group)

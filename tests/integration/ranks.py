@@ -15,7 +15,9 @@ from typing import Any
 import cloudpickle
 
 ROOT = Path(__file__).parents[2]
-_PROGRAM = "import pickle, sys; function, out = pickle.load(open(sys.argv[1], 'rb')); pickle.dump(function(), open(out, 'wb'))"
+_PROGRAM = (
+    "import pickle, sys; function, out = pickle.load(open(sys.argv[1], 'rb')); pickle.dump(function(), open(out, 'wb'))"
+)
 
 
 def on_ranks(size: int, function: Callable[[], Any], timeout: float = 120) -> list[Any]:

@@ -20,9 +20,7 @@ from paceline.policy.cores import CoreConfig
 from paceline.pool.protocol import PoolSpec
 
 CPU = torch.device("cpu")
-SPEC = PoolSpec(
-    observation_space=spaces.Box(-1, 1, (3,), np.float32), action_space=spaces.Discrete(2), num_envs=4
-)
+SPEC = PoolSpec(observation_space=spaces.Box(-1, 1, (3,), np.float32), action_space=spaces.Discrete(2), num_envs=4)
 
 
 def alone() -> Group:
