@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -49,6 +50,11 @@ def _cpu_model() -> str:
             for line in file:
                 if line.startswith("model name"):
                     return line.partition(":")[2].strip()
+        # ARM kernels give numbers there; lscpu has the names for them.
+        found = subprocess.run(["lscpu"], capture_output=True, text=True, timeout=10).stdout
+        for line in found.splitlines():
+            if line.startswith("Model name"):
+                return line.partition(":")[2].strip()
     except OSError:
         pass
     return platform.processor() or "unknown processor"

@@ -42,7 +42,13 @@ class CheckpointConfig:
 
 
 class CheckpointError(PacelineError):
-    """A checkpoint that is missing or damaged."""
+    """A checkpoint that cannot be used."""
+
+
+class NoSuchCheckpoint(CheckpointError):
+    """One was asked for that does not exist."""
+
+    exit_code = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +99,7 @@ class CheckpointFolder:
         name = pointer.read_text().strip() if pointer.is_file() else which
         folder = self._folder / name
         if not folder.is_dir():
-            raise CheckpointError(f"there is no checkpoint {which!r} in {self._folder}; there are: {self._listing()}")
+            raise NoSuchCheckpoint(f"there is no checkpoint {which!r} in {self._folder}; there are: {self._listing()}")
         self._verify(folder)
         state = torch.load(folder / STATE, map_location="cpu", weights_only=True)
         return Checkpoint(folder=folder, weights=load_file(folder / WEIGHTS), state=state)

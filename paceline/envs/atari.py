@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -111,7 +111,7 @@ class AtariGame(gymnasium.Env):
     When a game ends within a step, the last observation is the one before it: the remaining frames are not run.
     """
 
-    metadata: ClassVar = {"render_modes": ["rgb_array"], "render_fps": 60}
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 60}  # noqa: RUF012 - as Gymnasium declares it
     render_mode = "rgb_array"
 
     def __init__(self, settings: Settings) -> None:
@@ -127,7 +127,7 @@ class AtariGame(gymnasium.Env):
         self._ale = ale_py.ALEInterface()
         self._ale.setFloat("repeat_action_probability", settings.repeat_action_probability)
         self._ale.setInt("max_num_frames_per_episode", settings.max_frames)
-        self._rom_path = roms.get_rom_path(settings.rom)
+        self._rom_path: Any = roms.get_rom_path(settings.rom)
         self._seed(None)
 
         ale, minimal = self._ale, self._ale.getMinimalActionSet()

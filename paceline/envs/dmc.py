@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -55,7 +55,7 @@ class ControlTask(gymnasium.Env):
     truncation: most tasks only ever run out of time.
     """
 
-    metadata: ClassVar = {"render_modes": ["rgb_array"], "render_fps": 30}
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012 - as Gymnasium declares it
     render_mode = "rgb_array"
 
     def __init__(self, domain: str, task: str, frameskip: int = 1, flat: bool = False) -> None:

@@ -11,7 +11,7 @@ import os
 import tempfile
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -132,7 +132,8 @@ def _load(config: str) -> Any:
 
 def _native_resolutions() -> dict[tuple[int, int], Any]:
     members = _vizdoom().ScreenResolution.__members__
-    return {tuple(map(int, name.removeprefix("RES_").split("X"))): value for name, value in members.items()}
+    sizes = {name: name.removeprefix("RES_").split("X") for name in members}
+    return {(int(width), int(height)): members[name] for name, (width, height) in sizes.items()}
 
 
 class Doom(gymnasium.Env):
@@ -143,7 +144,7 @@ class Doom(gymnasium.Env):
     before it. The scenario's variables at the end of an episode are in its last `info`, by lower-case name.
     """
 
-    metadata: ClassVar = {"render_modes": ["rgb_array"], "render_fps": 35}
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 35}  # noqa: RUF012 - as Gymnasium declares it
     render_mode = "rgb_array"
 
     def __init__(self, settings: Settings) -> None:

@@ -91,4 +91,4 @@ class MultiDiscrete:
         return self._table[self._starts + action].sum(axis=0).tolist()
 
 
-KINDS = {"discrete": Discrete, "multi_discrete": MultiDiscrete}
+KINDS: dict[str, Any] = {"discrete": Discrete, "multi_discrete": MultiDiscrete}

@@ -76,7 +76,7 @@ def resolve(env_id: EnvId) -> Factory:
         episode_length=options.integer("episode_length", Settings.episode_length),
         terminate=options.number("terminate", Settings.terminate),
     )
-    needed = STAMP.itemsize if settings.dtype == "uint8" else len(STAMP)
+    needed = STAMP.itemsize if settings.dtype == "uint8" else len(STAMP.names or ())
     if np.prod(settings.obs) < needed:
         raise options.error("obs", f"at least {needed} numbers of {settings.dtype}, because they say whose they are")
     cost = _cost(name, options, settings)

@@ -93,7 +93,7 @@ class ImportedCall:
 
     def __call__(self, env_index: int) -> Any:
         _add_to_path(self.folder)
-        function = importlib.import_module(self.module)
+        function: Any = importlib.import_module(self.module)
         for name in self.attribute.split("."):
             function = getattr(function, name)
         index = {INDEX: env_index} if self.wants_index else {}

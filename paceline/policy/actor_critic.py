@@ -74,8 +74,9 @@ class ActorCritic(nn.Module):
         super().__init__()
         inputs = tuple(leaf for leaf in spec.obs if leaf.name != MASK)
         self._names = [leaf.name for leaf in inputs]
+        self._channels_last = [leaf.name for leaf in inputs if is_channels_last(leaf)]
         self.normalizers = nn.ModuleList(
-            ObservationNormalizer(leaf.shape) if is_normalized(leaf) else nn.Identity() for leaf in inputs
+            ObservationNormalizer(seen_shape(leaf)) if is_normalized(leaf) else nn.Identity() for leaf in inputs
         )
         self._normalizes = config.normalize_obs
         self.trunk = Trunk(inputs, config)
@@ -129,11 +130,18 @@ class ActorCritic(nn.Module):
         if not self._normalizes:
             return
         rows = valid_rows(rollout)
+        obs = self._channels_first(rollout.obs)
         for name, normalizer in zip(self._names, self.normalizers, strict=True):
             if isinstance(normalizer, ObservationNormalizer):
-                normalizer.absorb(group.sum_(normalizer.sums(rollout.obs[name][rows])))
+                normalizer.absorb(group.sum_(normalizer.sums(obs[name][rows])))
+
+    def _channels_first(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
+        if not self._channels_last:
+            return obs
+        return obs | {name: obs[name].permute(0, 3, 1, 2) for name in self._channels_last}
 
     def _see(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
+        obs = self._channels_first(obs)
         if not self._normalizes:
             return obs
         return {name: normalizer(obs[name]) for name, normalizer in zip(self._names, self.normalizers, strict=True)}
@@ -155,7 +163,9 @@ class Trunk(nn.Module):
         images = [leaf for leaf in leaves if is_image(leaf)]
         self._vectors = [leaf for leaf in leaves if not is_image(leaf)]
         self._image_names = [leaf.name for leaf in images]
-        self.images = nn.ModuleList(ENCODERS[config.encoder](leaf.shape, hidden=config.encoder_size) for leaf in images)
+        self.images = nn.ModuleList(
+            ENCODERS[config.encoder](seen_shape(leaf), hidden=config.encoder_size) for leaf in images
+        )
         self.vectors: VectorEncoder | None = None
         if self._vectors:
             width = sum(flat_size(leaf) for leaf in self._vectors)
@@ -172,8 +182,18 @@ class Trunk(nn.Module):
 
 
 def is_image(leaf: Leaf) -> bool:
-    """Three dimensions are channels, height and width."""
+    """Three dimensions are an image."""
     return len(leaf.shape) == 3
+
+
+def is_channels_last(leaf: Leaf) -> bool:
+    """An image as most renderers give it, [H, W, C]: told by its one, three or four channels."""
+    return is_image(leaf) and leaf.shape[2] in (1, 3, 4) and leaf.shape[0] not in (1, 3, 4)
+
+
+def seen_shape(leaf: Leaf) -> tuple[int, ...]:
+    """A leaf's shape as encoders see it: images have their channels first."""
+    return (leaf.shape[2], *leaf.shape[:2]) if is_channels_last(leaf) else leaf.shape
 
 
 def is_normalized(leaf: Leaf) -> bool:

@@ -30,7 +30,7 @@ PROBE_SECONDS = 0.3
 TRIAL_SECONDS = 0.4
 WAITING_SHARE = 0.5
 """A simulator that uses less than this share of a core while it steps is waiting for something else."""
-HEAVY_SECONDS = 0.001
+HEAVY_SECONDS = 0.0003
 """From here on the cost of passing messages is lost in the step; one worker per core is right without a trial."""
 MOST_WAITING_WORKERS = 256
 

@@ -60,14 +60,21 @@ class ProcessPool:
         self._poll = select.poll()
         self._poll.register(self._crew.results_fd, select.POLLIN)
         self._by_pidfd: dict[int, WorkerProcess] = {}
+        self._number_of: dict[int, int] = {}  # living workers' numbers, by sender
         self._built: dict[int, dict] = {}  # by worker number; absent while a worker is starting
         self._starting_since: dict[int, float] = {}
         self._replies: dict[int, object] = {}
         self._episodes: list[Episode] = []
         self.health = Health(config.leak_megabytes)
         self._next_tend = 0.0
-        self._is_open = False  # whether the memory is laid out and shared
+        self._is_open = False  # whether the memory is laid out and shared; until then the following do not exist
+        self.spec: PoolSpec
         self._book: SlotBook
+        self._table: SlotTable
+        self._heartbeat: Heartbeat
+        self._incarnation: np.ndarray
+        self._stale: np.ndarray
+        self._patient: bool
         self._known_shares: dict[tuple[int, int], list[tuple[int, bytes]]] = {}
         self._worker_of = np.empty(config.num_envs, np.int64)
         for number, envs in enumerate(self._envs_of):
@@ -198,6 +205,7 @@ class ProcessPool:
 
     def _start(self, number: int) -> WorkerProcess:
         worker = self._crew.start(number)
+        self._number_of[worker.sender] = number
         if worker.pidfd is not None:
             self._poll.register(worker.pidfd, select.POLLIN)
             self._by_pidfd[worker.pidfd] = worker
@@ -276,19 +284,21 @@ class ProcessPool:
 
     def _take_in(self, messages: list[Message]) -> None:
         for sender, kind, payload in messages:
+            number = self._number_of.get(sender)
+            if number is None:
+                continue  # said by a worker before it died; its environments have been started anew
             if kind == Result.READY:
                 envs = unpack_ints(payload)
                 self._book.mark_ready(envs)
             elif kind == Result.EPISODES:
                 self._episodes += itertools.starmap(Episode, pickle.loads(payload))
             elif kind == Result.FAILED:
-                failure, number = pickle.loads(payload)
+                failure, _ = pickle.loads(payload)
                 self._replace_env(replace(failure, worker=number, slots=self._slots_of(failure.envs)))
             else:
-                self._take_reply(sender, kind, payload)
+                self._take_reply(number, kind, payload)
 
-    def _take_reply(self, sender: int, kind: int, payload: bytes) -> None:
-        number = next(worker.number for worker in self._crew.workers if worker.sender == sender)
+    def _take_reply(self, number: int, kind: int, payload: bytes) -> None:
         if kind == Result.BUILT:
             self._built[number] = pickle.loads(payload)
             self._starting_since.pop(number, None)
@@ -304,9 +314,18 @@ class ProcessPool:
     def _ask(self, command: int, payloads: list[bytes]) -> list:
         """One command to every worker; the replies, in the order of the workers."""
         self._replies.clear()
+        restarts, deadline = self.health.restarts, time.monotonic() + self._config.start_timeout_seconds
         for worker, payload in zip(self._crew.workers, payloads, strict=True):
             worker.command(command, payload)
-        self._wait_for(lambda: len(self._replies) == self._num_workers)
+
+        def done() -> bool:
+            if self.health.restarts != restarts or time.monotonic() > deadline:
+                missing = [number for number in range(self._num_workers) if number not in self._replies]
+                cause = "its worker died or did not answer while states were saved or restored"
+                raise SimulatorError(Failure(cause=cause, phase="wait", worker=missing[0] if missing else None))
+            return len(self._replies) == self._num_workers
+
+        self._wait_for(done)
         return [self._replies[number] for number in range(self._num_workers)]
 
     def _quiesce(self) -> None:
@@ -333,7 +352,8 @@ class ProcessPool:
 
     def _bury(self, worker: WorkerProcess, hung: str | None = None) -> None:
         """A worker is dead, or as good as dead: end it, say so, and start another in its place if the budget allows."""
-        self._take_in(self._results.read())  # what it still said counts
+        while messages := self._results.read():  # what it still said counts
+            self._take_in(messages)
         stack = worker.stack() if hung else ""
         if worker.pidfd is not None:
             self._poll.unregister(worker.pidfd)
@@ -341,6 +361,7 @@ class ProcessPool:
         report = "" if hung else worker.crash_report()
         ending = self._crew.remove(worker)
         self._results.forget(worker.sender)
+        del self._number_of[worker.sender]
         number = worker.number
         failure = self._describe(number, hung or f"the worker process {ending}", stack or report)
         if not self._is_open:

@@ -186,10 +186,10 @@ def _reader(
         dtype = space.dtype
         return lambda slot: (array[slot] + offset).astype(dtype, copy=False)
     # A copy: the environment may keep its last action, and the next one lands in the same memory.
-    dtype = leaf.source.dtype
-    if array.dtype == dtype:
+    wanted = leaf.source.dtype
+    if array.dtype == wanted:
         return lambda slot: array[slot].copy()
-    return lambda slot: array[slot].astype(dtype)
+    return lambda slot: array[slot].astype(wanted)
 
 
 def check_actions(actions: np.ndarray, leaf: Leaf, slots: np.ndarray) -> np.ndarray:

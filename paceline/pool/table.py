@@ -6,6 +6,7 @@ The same layout serves a private buffer (`serial`) and a shared one (`process`),
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -52,7 +53,7 @@ class SlotTable:
                 setattr(self, name, array)
         self._gathered = {name: np.empty_like(array) for name, array in self.obs.items()}
 
-    def cells(self, name: str) -> memoryview:
+    def cells(self, name: str) -> Any:
         """A scalar field for writing single cells: a memoryview costs a fraction of what a NumPy index does."""
         return memoryview(getattr(self, name))
 

@@ -41,6 +41,10 @@ class Heartbeat:
         self.since = np.ndarray(num_workers, np.float64, buffer=buffer, offset=8)
         self.env = np.ndarray(num_workers, np.int32, buffer=buffer, offset=8 + self.since.nbytes)
 
+    def cells(self) -> tuple[Any, Any]:
+        """`since` and `env` for writing single cells cheaply."""
+        return memoryview(self.since), memoryview(self.env)  # type: ignore[arg-type]
+
     @staticmethod
     def nbytes(num_workers: int) -> int:
         return -(-(8 + 12 * num_workers) // 64) * 64
@@ -137,7 +141,7 @@ class Worker:
         heartbeat, steppers, table = self._heartbeat, self._steppers, self._table
         assert heartbeat is not None and table is not None
         number, step_seconds = self._number, table.cells("step_seconds")
-        since, current = memoryview(heartbeat.since), memoryview(heartbeat.env)
+        since, current = heartbeat.cells()
         finished: list[int] = []
         episodes: list[Episode] = []
         patience = float(heartbeat.patience[0])

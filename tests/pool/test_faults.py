@@ -14,6 +14,7 @@ import pytest
 
 from paceline.errors import SimulatorError
 from paceline.pool import health
+from paceline.pool.channel import Message, Result, pack_ints
 from paceline.pool.config import PoolConfig
 from paceline.pool.process import ProcessPool
 from paceline.pool.serial import SerialPool
@@ -209,3 +210,23 @@ def test_warnings_go_to_the_paceline_logger(tmp_path, caplog):
     with caplog.at_level(logging.WARNING, logger="paceline"), build("process", factory) as pool:
         run(pool, 5)
     assert {record.name for record in caplog.records} == {"paceline.pool.process"}
+
+
+def test_words_of_the_dead_are_not_taken_for_those_of_their_successors():
+    """A message that a worker sent before it died, and that is read only after its replacement was started."""
+    with build("process", counting()) as pool:
+        batch = pool.recv(min_slots=None)
+        pool._take_in([Message(sender=999, kind=Result.READY, payload=pack_ints([0, 1]))])
+        assert pool._book.num_ready(None) == 0
+        pool.send(np.zeros(4, np.int64), batch.slots)
+        assert len(pool.recv(min_slots=None)) == 4
+
+
+def test_a_worker_that_dies_while_states_are_saved_is_an_error_not_a_hang():
+    with build("process", counting()) as pool:
+        pool.recv(min_slots=None)
+        os.kill(pool.worker_pids()[0], signal.SIGSTOP)
+        os.kill(pool.worker_pids()[1], signal.SIGKILL)
+        with pytest.raises(SimulatorError, match="while states were saved"):
+            pool.state()
+        os.kill(pool.worker_pids()[0], signal.SIGCONT)

@@ -1,0 +1,135 @@
+"""`paceline train` as a user meets it: files, exit codes, resuming, several ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from paceline.checkpoint import CheckpointFolder
+from paceline.config import Config
+
+TINY = ["--steps", "512", "--rollout-steps", "16", "--pool.num-envs", "4", "--pool.kind", "serial", "--device", "cpu"]
+TINY += ["--ppo.epochs", "1", "--ppo.minibatches", "1"]
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "paceline.cli", "train", *map(str, arguments)]
+
+
+def paceline_train(*arguments: object, timeout: float = 120) -> subprocess.CompletedProcess:
+    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=timeout)
+
+
+def test_a_run_folder_has_everything(tmp_path):
+    done = paceline_train("cartpole", *TINY, "--run-dir", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    assert "512 steps" in done.stderr and str(tmp_path) in done.stderr.replace("\n", "")
+    assert done.stdout == "", "quiet when not a terminal"
+    config = Config.load(tmp_path / "run" / "config.json")
+    assert config.steps == 512 and config.pool.num_envs == 4
+    assert json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])["step"] == 512
+    assert CheckpointFolder(tmp_path / "run" / "checkpoints").steps() == [512]
+
+
+def test_a_run_is_not_overwritten_but_resumed(tmp_path):
+    assert paceline_train("cartpole", *TINY, "--run-dir", tmp_path).returncode == 0
+    again = paceline_train("cartpole", *TINY, "--run-dir", tmp_path)
+    assert again.returncode == 2 and "--resume continues it" in again.stderr.replace("\n", " ")
+    more = paceline_train("--resume", "--run-dir", tmp_path, "--steps", "768")
+    assert more.returncode == 0, more.stderr
+    assert CheckpointFolder(tmp_path / "checkpoints").load().state["step"] == 768
+
+
+def test_a_configuration_file_is_a_run(tmp_path):
+    assert paceline_train("cartpole", *TINY, "--seed", "7", "--run-dir", tmp_path / "a").returncode == 0
+    done = paceline_train("--config", tmp_path / "a" / "config.json", "--run-dir", tmp_path / "b")
+    assert done.returncode == 0, done.stderr
+    assert Config.load(tmp_path / "b" / "config.json") == Config.load(tmp_path / "a" / "config.json")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "train what?"),
+        (["cartpol"], "did you mean 'cartpole'"),
+        (["cartpole", "--env", "gym:CartPole-v99"], "did you mean"),
+        (["cartpole", "--ppo.clip", "-1"], "ppo.clip must be above 0"),
+        (["cartpole", "--pool.kind", "threads"], "serial"),
+        (["cartpole", "--no-such-option", "1"], "no-such-option"),
+        (["--config", "/no/such/file.json"], "cannot be read"),
+        (["--resume", "--run-dir", "/no/such/run"], "cannot be read"),
+        (["cartpole", "--deterministic", "--pool.kind", "process"], "deterministic runs need the serial pool"),
+    ],
+)
+def test_bad_usage_exits_2_and_loses_nothing(arguments, message, tmp_path):
+    done = paceline_train(*arguments)
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_failing_environment_ends_the_run_with_one_clear_message(tmp_path):
+    done = paceline_train(
+        "cartpole", *TINY, "--env", "tests.integration.test_train_command:broken", "--run-dir", tmp_path
+    )
+    assert done.returncode == 1
+    assert "slot 0" in done.stderr and "ZeroDivisionError" in done.stderr
+
+
+def broken():
+    import gymnasium
+
+    class Broken(gymnasium.Wrapper):
+        def step(self, action):
+            return 1 / 0
+
+    return Broken(gymnasium.make("CartPole-v1"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_runs_save_and_exit_130(tmp_path, number):
+    options = [*TINY, "--steps", "100000000", "--pool.kind", "process", "--pool.workers", "2", "--run-dir", tmp_path]
+    run = subprocess.Popen(command("cartpole", *options), stderr=subprocess.PIPE, text=True)
+    metrics = tmp_path / "metrics.jsonl"
+    deadline = time.monotonic() + 60
+    while not (metrics.exists() and metrics.read_text()) and time.monotonic() < deadline:
+        assert run.poll() is None
+        time.sleep(0.1)
+    children = [child.pid for child in psutil.Process(run.pid).children(recursive=True)]
+    run.send_signal(number)
+    _, errors = run.communicate(timeout=60)
+    assert run.returncode == 130, errors
+    saved = CheckpointFolder(tmp_path / "checkpoints").load()
+    assert saved.state["step"] > 0
+    assert not [pid for pid in children if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"]
+
+
+def test_two_ranks_by_one_option(tmp_path):
+    done = paceline_train("cartpole", *TINY, "--ranks", "2", "--run-dir", tmp_path, timeout=180)
+    assert done.returncode == 0, done.stderr
+    saved = CheckpointFolder(tmp_path / "checkpoints").load()
+    assert saved.state["step"] == 512 and len(saved.state["ranks"]) == 2
+
+
+def test_a_killed_simulator_costs_its_episode_only(tmp_path):
+    """kill -9 of a worker in the middle of a run: it goes on, and says so."""
+    options = [*TINY, "--steps", "40000", "--pool.kind", "process", "--pool.workers", "2", "--run-dir", tmp_path]
+    run = subprocess.Popen(command("cartpole", *options), stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    workers: list[psutil.Process] = []
+    while not ((tmp_path / "metrics.jsonl").exists() and workers) and time.monotonic() < deadline:
+        workers = [c for c in psutil.Process(run.pid).children() if "paceline.pool.worker" in " ".join(c.cmdline())]
+        time.sleep(0.1)
+    os.kill(workers[0].pid, signal.SIGKILL)
+    _, errors = run.communicate(timeout=120)
+    assert run.returncode == 0, errors
+    assert "SIGKILL" in errors and "replacing a simulator" in errors
+    assert CheckpointFolder(Path(tmp_path) / "checkpoints").load().state["step"] >= 40000
