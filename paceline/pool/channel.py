@@ -4,7 +4,7 @@ Why not a queue in shared memory: a queue that several workers write to is guard
 worker killed inside it stops everybody. A pipe has no such state. POSIX makes writes of up to PIPE_BUF bytes atomic, so
 all workers share ONE results pipe, whole messages never interleave whoever dies when, and a single `read` returns
 everything that is waiting. It is also quicker: `benchmarks/channel.py` measures a round trip of a small message at
-about a quarter of faster-fifo's, and a write at a twentieth.
+about a quarter of faster-fifo's.
 
 Both ends also learn of each other's death from the pipe itself.
 """
