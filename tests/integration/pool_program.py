@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 
 import numpy as np
@@ -14,6 +15,8 @@ from tests.pool.faulty import faulty
 
 
 def main(ending: str) -> None:
+    # A test run in the background of a shell inherits an ignored SIGINT; a user's terminal does not do that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     fault = "hang" if ending == "hang" else "child"
     pool = ProcessPool(faulty(fault, only=1), PoolConfig(num_envs=4, workers=2, nice=0), seed=0)
     if ending == "hang":  # environments 0 and 1 share a worker, which is stuck in its simulator by the time we go on
