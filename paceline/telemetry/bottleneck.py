@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 ADVICE = {
-    "simulation": "more cores or --pool.workers; more --pool.num-envs; --system ver where simulators are uneven",
+    "simulation": "more cores, more --pool.workers, more --pool.num-envs",
     "inference": "a smaller policy, a GPU (--device cuda), or more --pool.num-envs to share each forward pass",
     "transfer": "fewer or smaller observations; --pool.pin-memory on a GPU",
     "learning": "fewer --ppo.epochs, larger mini-batches, a GPU (--device cuda)",

@@ -58,10 +58,12 @@ def render(title: str, report: Mapping[str, Any], share_done: float) -> Renderab
         _number(report.get("entropy"), 3),
         style="bold",
     )
+    bar = Table.grid()  # on a line of its own, which a bare ProgressBar does not end
+    bar.add_row(ProgressBar(total=1.0, completed=share_done, width=_BAR_WIDTH))
     shares = {name: report.get(f"time/{name}", 0.0) for name in ACTIVITIES}
     return Group(
         Text.assemble((title, "bold"), f"   {report['seconds']:.0f} s"),
-        ProgressBar(total=1.0, completed=share_done, width=_BAR_WIDTH),
+        bar,
         numbers,
         share_bar(shares),
         Text(bottleneck(shares), style="italic bright_black"),
