@@ -2,8 +2,8 @@
 
 It gives, frame for frame, what Gymnasium's AtariEnv + AtariPreprocessing + FrameStackObservation give for the same seed
 and actions, and in addition can clip rewards, press FIRE at the start and end an episode at a lost life. It drives the
-emulator without those wrappers (which also fetch an RGB screen on every frame that nobody looks at): 0.81 ms instead
-of 1.05 ms a step, of which 0.68 ms is the emulation of four frames.
+emulator without those wrappers (which also fetch an RGB screen on every frame that nobody looks at): 0.90 ms instead
+of 1.11 ms a step of Breakout on a Neoverse-N1, measured in turns.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How PyTorch computes on a CPU: its threads and its kernels, chosen for the policy at hand.
 
 Policies without images are made of matrices so small that everything around the arithmetic decides. Threads then cost
-more than they give, and so does oneDNN: on an ARM Neoverse-N1 it takes 425 us for a 64x64 layer over 64 rows that plain
-BLAS does in 50 (one thread). For convolutions it is the other way round: oneDNN trains a Nature CNN 5 to 9 times faster.
+more than they give, and so does oneDNN: on an ARM Neoverse-N1 it took 646 us for a 64x64 layer over 64 rows that plain
+BLAS did in 51 (one thread, one run, a busy machine). For convolutions it is the other way round: oneDNN trains a Nature CNN 5 to 9 times faster.
 """
 
 from __future__ import annotations

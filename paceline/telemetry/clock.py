@@ -27,9 +27,6 @@ class Clock:
         finally:
             self._spent[activity] += time.perf_counter() - start
 
-    def add(self, activity: str, seconds: float) -> None:
-        self._spent[activity] += seconds
-
     def take_shares(self) -> dict[str, float]:
         """The share of each activity since the last call; they add up to 1."""
         now = time.perf_counter()

@@ -50,14 +50,3 @@ def _start_wandb(folder: Path, project: str, config: Mapping[str, Any] | None) -
     except ImportError as error:
         raise MissingExtra("--wandb-project", "wandb", error) from error
     return wandb.init(project=project, dir=str(folder), name=folder.name, config=dict(config or {}))
-
-
-def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """All reports of a run; a last line that was cut off by a crash is left out."""
-    reports = []
-    for line in (folder / "metrics.jsonl").read_text().splitlines():
-        try:
-            reports.append(json.loads(line))
-        except json.JSONDecodeError:
-            continue
-    return reports
