@@ -17,6 +17,7 @@ from paceline.errors import UsageError
 from paceline.learner.optimizer import OptimizerConfig
 from paceline.learner.ppo import PPOConfig
 from paceline.policy.actor_critic import PolicyConfig
+from paceline.policy.compute import ComputeConfig
 from paceline.pool.config import PoolConfig
 
 System = Literal["ddppo"]
@@ -51,6 +52,7 @@ class Config:
     ppo: PPOConfig = field(default_factory=PPOConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     preemption: PreemptionConfig = field(default_factory=PreemptionConfig)
+    compute: ComputeConfig = field(default_factory=ComputeConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
 
     def __post_init__(self) -> None:

@@ -22,6 +22,7 @@ from paceline.distributed.runtime import Group
 from paceline.errors import UsageError
 from paceline.experience.rollout import Rollout
 from paceline.learner.ppo import PPOLearner
+from paceline.learner.targets import Targets
 from paceline.policy.actor import Actor
 from paceline.policy.actor_critic import ActorCritic
 from paceline.policy.kernels import choose_cpu_kernels
@@ -46,10 +47,12 @@ class Run:
         synchronize(self.policy, group)
         if group.device.type == "cpu":
             choose_cpu_kernels(self.policy, config.threads, int(os.environ.get("LOCAL_WORLD_SIZE", group.size)))
-        self.actor = Actor(self.policy, pool.spec, group.device)
-        self._generator = torch.Generator().manual_seed(config.seed + group.rank)
-        self.learner = PPOLearner(self.policy, group, config.ppo, config.optimizer, self._generator)
+        self.policy.precision = getattr(torch, config.compute.precision)
         self.clock = Clock()
+        self.actor = Actor(self.policy, pool.spec, group.device, config.compute, self.clock)
+        self.targets = Targets(self.actor, group, config.ppo, pool.spec.num_slots)
+        self._generator = torch.Generator().manual_seed(config.seed + group.rank)
+        self.learner = PPOLearner(self.policy, group, config.ppo, config.optimizer, self._generator, config.compute)
         self.step = 0
         """Agent steps trained on so far, over all ranks."""
         self.interrupted = False
@@ -128,7 +131,6 @@ class Run:
             "sps": sps,
             "fps": sps * frameskip,
             **self.episode_means(),
-            "policy_lag": 0.0,
             "learning_rate": self.config.optimizer.rate_at(self.progress),
             **losses,
             **{f"time/{name}": share for name, share in self.clock.take_shares().items()},
@@ -144,6 +146,7 @@ class Run:
             "cuda_rng": torch.cuda.get_rng_state() if self.group.device.type == "cuda" else None,
             "generator": self._generator.get_state(),
             "actor": {name: tensor.cpu() for name, tensor in self.actor.state_dict().items()},
+            "targets": {name: tensor.cpu() for name, tensor in self.targets.state_dict().items()},
         }
         try:
             pool_state: bytes | None = self.pool.state()
@@ -176,6 +179,8 @@ class Run:
         self.step, self._seconds_before, self._best = state["step"], state["seconds"], state["best"]
         self._episodes = deque(tuple(entry) for entry in state["episodes"])
         self._last_report = (time.monotonic(), self.step)
+        shared = state["ranks"][min(self.group.rank, len(state["ranks"]) - 1)]
+        self.targets.load_state_dict(shared["targets"])
         if self.group.rank >= len(state["ranks"]):
             log.warning("rank %d was not part of the saved run: it starts with fresh simulators", self.group.rank)
             return
@@ -191,6 +196,7 @@ class Run:
         self.pool.recv(min_slots=None)
         self.pool.restore(pool_state)
         self.actor.load_state_dict(mine["actor"])
+        self.targets.continue_episodes(mine["targets"])
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:

@@ -91,6 +91,23 @@ class HeavyTail(_Drawn):
         return shortest * (1.0 + rng.pareto(self.alpha, count))
 
 
+@dataclass
+class Scene:
+    """An environment is fast or slow for good, as a small or a large scene is: log-normal with `sigma` between them.
+
+    `mean` is that of all seeds together.
+    """
+
+    mean: float
+    sigma: float
+
+    def start(self, rng: np.random.Generator) -> None:
+        self._seconds = self.mean * float(rng.lognormal(-0.5 * self.sigma**2, self.sigma))
+
+    def seconds(self, action: int) -> float:
+        return self._seconds
+
+
 def minority(mean: float, slow: float, fraction: float, env_index: int) -> Constant:
     """A `fraction` of the environments, evenly spread over the indices, is `slow` times slower than the others.
 

@@ -19,13 +19,14 @@ from gymnasium import spaces
 from paceline.envs.ids import EnvId
 from paceline.envs.options import Options
 from paceline.envs.registry import Factory, closest
-from paceline.envs.step_costs import ByAction, Constant, HeavyTail, LogNormal, StepCost, minority
+from paceline.envs.step_costs import ByAction, Constant, HeavyTail, LogNormal, Scene, StepCost, minority
 from paceline.errors import UsageError
 
 DISTRIBUTIONS: dict[str, list[str]] = {
     "constant": [],
     "lognormal": ["sigma"],
     "minority": ["slow", "fraction"],
+    "scene": ["sigma"],
     "heavy_tail": ["alpha"],
     "by_action": ["slow"],
 }
@@ -88,6 +89,8 @@ def _cost(name: str, options: Options, settings: Settings) -> Callable[[int], St
     mean = options.number("mean", 0.0)
     if name == "lognormal":
         return partial(_same, LogNormal, mean, options.number("sigma", 1.0))
+    if name == "scene":
+        return partial(_same, Scene, mean, options.number("sigma", 1.0))
     if name == "heavy_tail":
         alpha = options.number("alpha", 2.5)
         if alpha <= 1.0:

@@ -31,7 +31,7 @@ class TensorCartPole:
         if not isinstance(max_episode_steps, int) or max_episode_steps < 1:
             raise UsageError(f"max_episode_steps is {max_episode_steps!r}; allowed: a whole number above 0")
         self.num_envs, self.device = num_envs, torch.device(device)
-        self._max_episode_steps = max_episode_steps
+        self._max_episode_steps = self.truncation_gap = max_episode_steps
         high = np.array([2 * X_LIMIT, np.inf, 2 * THETA_LIMIT, np.inf], np.float32)
         self.observation_space = spaces.Box(-high, high, dtype=np.float32)
         self.action_space = spaces.Discrete(2)

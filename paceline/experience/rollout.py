@@ -35,6 +35,8 @@ class Decision:
     """[N] bool: the observation is the first of an episode; `state` is zero."""
     active: Tensor
     """[N] bool: the observation asked for a decision."""
+    version: Tensor
+    """[] int64: which weights decided."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +52,9 @@ class Outcome:
     lost: Tensor
     """[N] bool: the simulator was replaced; the decision led nowhere."""
     cuts: Cuts | None = None
-    """Where episodes were truncated; None where none was."""
+    """Where episodes were truncated; None where none was, or where the host does not know it."""
+    unsure_cuts: Cuts | None = None
+    """Then this has all N slots, and only those that `truncated` marks are cuts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,14 +70,21 @@ class Cuts:
 
 
 class Rollout:
-    """Up to T lock-step turns of N slots. Row t * N + slot is turn t of a slot."""
+    """Up to T lock-step turns of N slots. Row t * N + slot is turn t of a slot.
 
-    def __init__(self, steps: int, num_slots: int, device: torch.device) -> None:
+    Its memory stays where it is, rollout after rollout: a recorded update may read it. `truncation_gap` says that no
+    slot is truncated twice within so many turns, which bounds the final observations to keep.
+    """
+
+    def __init__(self, steps: int, num_slots: int, device: torch.device, truncation_gap: int = 1) -> None:
         self.steps, self.num_slots, self.device = steps, num_slots, device
         rows = steps * num_slots
-        self.log_prob, self.value, self.reward, self.next_value, self.advantage = (
-            torch.full((rows,), torch.nan, device=device) for _ in range(5)
+        self.log_prob, self.value, self.reward, self.next_value, self.advantage, self.returns = (
+            torch.full((rows,), torch.nan, device=device) for _ in range(6)
         )
+        self.version = torch.zeros(rows, dtype=torch.int64, device=device)
+        self.weight: Tensor | None = None
+        """[R]: importance weights of the rows; None where all weigh the same."""
         self.terminated, self.truncated, self.episode_start, self.valid = (
             torch.zeros(rows, dtype=torch.bool, device=device) for _ in range(4)
         )
@@ -82,6 +93,8 @@ class Rollout:
         self.state = torch.empty(0)
         self.turns = 0
         self._cuts: list[Cuts] = []
+        self._most_cuts = num_slots * -(-steps // truncation_gap)
+        self._device_cuts: DeviceCuts | None = None
 
     @property
     def num_rows(self) -> int:
@@ -92,6 +105,8 @@ class Rollout:
         """Forget everything; memory is kept."""
         self.turns = 0
         self._cuts.clear()
+        if self._device_cuts is not None:
+            self._device_cuts.clear()
 
     def begin(self, decision: Decision) -> None:
         """The next turn: one row for every slot."""
@@ -106,6 +121,7 @@ class Rollout:
         self.value[rows] = decision.value
         self.episode_start[rows] = decision.episode_start
         self.valid[rows] = decision.active
+        self.version[rows] = decision.version
         if self.state.shape[1]:
             self.state[rows] = decision.state
         self.turns += 1
@@ -119,9 +135,15 @@ class Rollout:
         self.valid[rows] &= ~outcome.lost
         if outcome.cuts is not None:
             self._cuts.append(replace(outcome.cuts, rows=outcome.cuts.rows + rows.start))
+        if outcome.unsure_cuts is not None:
+            if self._device_cuts is None:
+                self._device_cuts = DeviceCuts(outcome.unsure_cuts, self._most_cuts)
+            self._device_cuts.add(outcome.unsure_cuts, outcome.truncated, first_row=rows.start)
 
     def cuts(self) -> Cuts | None:
-        """All truncations of the rollout in one batch; None if there was none."""
+        """All truncations of the rollout in one batch; None if there was none. Asks the device, if only it knows."""
+        if self._device_cuts is not None:
+            return self._device_cuts.take()
         if not self._cuts:
             return None
         return Cuts(
@@ -130,16 +152,26 @@ class Rollout:
             state=torch.cat([cut.state for cut in self._cuts]),
         )
 
-    def finish(self, last_value: Tensor, cut_value: Tensor | None, *, discount: float, trace_decay: float) -> None:
-        """Compute advantages. `last_value` [N] is V of the observation after the last turn, `cut_value` [C] that of `cuts`."""
+    def finish(
+        self,
+        last_value: Tensor,
+        cuts: Cuts | None = None,
+        cut_value: Tensor | None = None,
+        *,
+        discount: float,
+        trace_decay: float,
+    ) -> None:
+        """Compute advantages and value targets.
+
+        `last_value` [N] is V of the observation after the last turn, `cut_value` [C] that of the rollout's `cuts`.
+        """
         shape = self.turns, self.num_slots
         used = slice(0, self.num_rows)
         value = self.value[used].view(shape)
         terminated, truncated = self.terminated[used].view(shape), self.truncated[used].view(shape)
         next_value = torch.cat([value[1:], last_value[None]])
-        if cut_value is not None:
-            cuts = self.cuts()
-            assert cuts is not None
+        if cuts is not None:
+            assert cut_value is not None
             next_value.view(-1)[cuts.rows] = cut_value
         next_value = torch.where(terminated, 0.0, next_value)
         valid = self.valid[used].view(shape)
@@ -155,11 +187,7 @@ class Rollout:
         )
         self.next_value[used] = next_value.view(-1)
         self.advantage[used] = torch.where(valid, advantage, 0.0).view(-1)
-
-    @property
-    def returns(self) -> Tensor:
-        """[R]: value targets, from this rollout's own advantages."""
-        return self.advantage + self.value
+        self.returns[used] = self.advantage[used] + self.value[used]
 
     def _allocate(self, decision: Decision) -> None:
         rows = self.steps * self.num_slots
@@ -170,3 +198,39 @@ class Rollout:
         self.obs = {name: like(values) for name, values in decision.obs.items()}
         self.actions = {name: like(values) for name, values in decision.actions.items()}
         self.state = like(decision.state)
+
+
+class DeviceCuts:
+    """Truncations that only the device knows of, kept without asking it: up to `most`, in the order in which they came."""
+
+    def __init__(self, example: Cuts, most: int) -> None:
+        def cells(values: Tensor) -> Tensor:
+            # One cell more than needed: every slot is written somewhere, and those without a cut go there.
+            return values.new_zeros((most + 1, *values.shape[1:]))
+
+        self._most = most
+        self._rows, self._state = cells(example.rows), cells(example.state)
+        self._obs = {name: cells(values) for name, values in example.obs.items()}
+        self._count = torch.zeros((), dtype=torch.int64, device=example.rows.device)
+
+    def clear(self) -> None:
+        self._count.zero_()
+
+    def add(self, slots: Cuts, truncated: Tensor, first_row: int) -> None:
+        order = truncated.cumsum(0)
+        cells = torch.where(truncated, self._count + order - 1, self._most).clamp(max=self._most)
+        self._rows.index_copy_(0, cells, slots.rows + first_row)
+        self._state.index_copy_(0, cells, slots.state)
+        for name, values in slots.obs.items():
+            self._obs[name].index_copy_(0, cells, values)
+        self._count += order[-1]
+
+    def take(self) -> Cuts | None:
+        """Waits for the device."""
+        count = int(self._count)
+        if count > self._most:
+            raise AssertionError(f"{count} truncations, but the pool's truncation_gap promises at most {self._most}")
+        if count == 0:
+            return None
+        obs = {name: values[:count] for name, values in self._obs.items()}
+        return Cuts(rows=self._rows[:count], obs=obs, state=self._state[:count])

@@ -28,6 +28,8 @@ class MiniBatch:
     """As in torch's PackedSequence, on the host; None for a policy without memory."""
     starts: Tensor | None = None
     """[K]: the first row of each sequence, longest sequence first."""
+    turns: int | None = None
+    """Set where `rows` are whole columns of a rollout, turn after turn, episodes and invalid rows mixed."""
 
 
 def shuffled_rows(rollout: Rollout, count: int, generator: torch.Generator | None) -> Iterator[MiniBatch]:
@@ -52,6 +54,14 @@ def shuffled_sequences(rollout: Rollout, count: int, generator: torch.Generator 
         begin, end = begins.clamp(low, high), ends.clamp(low, high)
         part = end > begin
         yield pack(rows, (starts_at + begin - begins)[part], (end - begin)[part])
+
+
+def shuffled_columns(rollout: Rollout, count: int, generator: torch.Generator | None) -> Iterator[MiniBatch]:
+    """Whole columns (all turns of a slot) in random order, in `count` mini-batches of almost equal size."""
+    order = torch.randperm(rollout.num_slots, generator=generator).to(rollout.device)
+    first_rows = torch.arange(rollout.turns, device=rollout.device)[:, None] * rollout.num_slots
+    for slots in torch.tensor_split(order, count):
+        yield MiniBatch(rows=(first_rows + slots).flatten(), starts=slots, turns=rollout.turns)
 
 
 def sequences(rollout: Rollout) -> tuple[Tensor, Tensor]:

@@ -5,21 +5,33 @@ B rows of a mini-batch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
+
+from paceline.cuda_graph import CudaGraph
 
 from paceline.distributed.reduce import FlatGradients
 from paceline.distributed.runtime import Group
 from paceline.errors import UsageError
 from paceline.experience.rollout import Rollout
-from paceline.experience.sequences import MiniBatch, shuffled_rows, shuffled_sequences, valid_rows
+from paceline.experience.sequences import (
+    MiniBatch,
+    shuffled_columns,
+    shuffled_rows,
+    shuffled_sequences,
+)
 from paceline.learner.optimizer import OptimizerConfig, make_optimizer, set_rate
 from paceline.ops.ppo import approximate_kl, clipped_surrogate, value_loss
-from paceline.policy.actor_critic import ActorCritic
+from paceline.policy.actor_critic import ActorCritic, Recall
+from paceline.policy.compute import ComputeConfig
 
-METRICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "grad_norm")
+METRICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "policy_lag", "grad_norm")
+MOST_GRAPHS = 8
+"""Shapes of mini-batches that are recorded; rarer ones run as they are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +56,13 @@ class PPOConfig:
     """Weight of the entropy bonus."""
     normalize_advantage: bool = False
     """Give advantages mean 0 and deviation 1 over the rollouts of all ranks; DD-PPO does not."""
+    normalize_returns: bool = False
+    """Divide rewards by the running standard deviation of the discounted returns of all ranks."""
     target_kl: float | None = None
     """Stop the passes over a rollout once the policy has moved this far; None never does."""
+    sequences: Literal["auto", "packed", "columns"] = "auto"
+    """How a recurrent policy's rows are batched: as packed sequences of single episodes, or as whole columns (all
+    steps of a slot), which can be recorded as a CUDA graph. auto takes columns where updates are recorded."""
 
     def __post_init__(self) -> None:
         for name in ("epochs", "minibatches"):
@@ -54,8 +71,28 @@ class PPOConfig:
         for name in ("discount", "trace_decay"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UsageError(f"ppo.{name} must be between 0 and 1, got {getattr(self, name)}")
+        if self.sequences not in ("auto", "packed", "columns"):
+            raise UsageError(f"ppo.sequences {self.sequences!r} does not exist; allowed: auto, packed, columns")
         if not self.clip > 0:
             raise UsageError(f"ppo.clip must be above 0, got {self.clip}")
+
+
+class Sample(NamedTuple):
+    """A mini-batch of M rows, gathered."""
+
+    obs: dict[str, Tensor]
+    actions: dict[str, Tensor]
+    log_prob: Tensor
+    value: Tensor
+    advantage: Tensor
+    returns: Tensor
+    lag: Tensor
+    """[M] float: by how many updates the weights that acted are behind those that learn."""
+    weight: Tensor | None
+    """[M]: of each row in the loss; None for 1."""
+    valid: Tensor | None
+    """[M] bool: rows that count; None for all."""
+    recall: Recall | None
 
 
 class PPOLearner:
@@ -68,68 +105,140 @@ class PPOLearner:
         config: PPOConfig,
         optimizer_config: OptimizerConfig,
         generator: torch.Generator | None = None,
+        compute: ComputeConfig | None = None,
     ) -> None:
+        compute = compute or ComputeConfig()
         self._policy, self._group, self.config, self._optimizer_config = policy, group, config, optimizer_config
         self._gradients = FlatGradients(policy.parameters())
         self.optimizer = make_optimizer(policy.parameters(), optimizer_config)
         self._generator = generator
-        self.version = 0
-        """How many updates the policy has had: the number that its next decisions carry."""
+        self._losses = torch.compile(self._row_losses) if compute.compile else self._row_losses
+        self._graphs: dict[tuple[int, ...], StepGraph] | None = None
+        if compute.cuda_graphs and group.device.type == "cuda":
+            self._graphs = {}
+        self._advantage = torch.empty(0)
+
+    @property
+    def version(self) -> int:
+        """How many updates the policy has had. Waits for the device."""
+        return int(self._policy.version)
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, float]:
         """Learn from a finished rollout, after a share `progress` of the run; means over all ranks' rows."""
         set_rate(self.optimizer, self._optimizer_config.rate_at(progress))
-        advantage = self._advantages(rollout)
-        returns = rollout.returns
+        self._set_advantages(rollout)
         totals = torch.zeros(len(METRICS) + 1, device=self._group.device)
-        split = shuffled_sequences if self._policy.is_recurrent else shuffled_rows
         for _ in range(self.config.epochs):
             before = totals.clone()
-            for batch in split(rollout, self.config.minibatches, self._generator):
-                totals += self._step(rollout, batch, advantage, returns)
+            for batch in self._split(rollout):
+                totals += self._step(rollout, batch)
             if self._moved_too_far(totals - before):
                 break
-        self.version += 1
+        self._policy.version += 1
         return self._report(totals)
 
-    def _advantages(self, rollout: Rollout) -> Tensor:
+    def _split(self, rollout: Rollout) -> Iterator[MiniBatch]:
+        """One pass over the rollout in mini-batches."""
+        config = self.config
+        if not self._policy.is_recurrent:
+            return shuffled_rows(rollout, config.minibatches, self._generator)
+        if config.sequences == "columns" or (config.sequences == "auto" and self._graphs is not None):
+            return shuffled_columns(rollout, config.minibatches, self._generator)
+        return shuffled_sequences(rollout, config.minibatches, self._generator)
+
+    def _set_advantages(self, rollout: Rollout) -> None:
         """Advantages as they are, or normalised by the moments of all ranks' valid rows, weighted by their counts."""
-        advantage = rollout.advantage
+        if self._advantage.shape != rollout.advantage.shape:
+            self._advantage = torch.empty_like(rollout.advantage)
         if not self.config.normalize_advantage:
-            return advantage
-        valid = advantage[valid_rows(rollout)]
-        count = torch.tensor(float(len(valid)), device=valid.device)
-        sums = self._group.sum_(torch.stack([count, valid.sum(), valid.square().sum()]))
+            self._advantage.copy_(rollout.advantage)
+            return
+        used = slice(0, rollout.num_rows)
+        valid = rollout.valid[used]
+        # Sums over the valid rows without looking at how many there are, which would be a wait.
+        advantage = torch.where(valid, rollout.advantage[used], 0.0)
+        sums = self._group.sum_(torch.stack([valid.sum().float(), advantage.sum(), advantage.square().sum()]))
         mean = sums[1] / sums[0]
         variance = (sums[2] / sums[0] - mean.square()).clamp(min=0.0)
-        return (advantage - mean) / (variance.sqrt() + 1e-8)
+        self._advantage.copy_((rollout.advantage - mean) / (variance.sqrt() + 1e-8))
 
-    def _step(self, rollout: Rollout, batch: MiniBatch, advantage: Tensor, returns: Tensor) -> Tensor:
+    def _step(self, rollout: Rollout, batch: MiniBatch) -> Tensor:
         """One gradient step: sums of every metric over the rows, and their number."""
-        self._gradients.zero()
-        sums = torch.zeros(len(METRICS) + 1, device=self._group.device)
-        rows = batch.rows.to(self._group.device)
-        if len(rows):  # a rank without a valid row still takes part in the reduction, with nothing
-            sums = self._backward(rollout, batch, rows, advantage[rows], returns[rows])
+        graph = self._graph_for(rollout, batch)
+        sums = graph.backward(batch) if graph is not None else self._backward(rollout, batch)
         self._gradients.average(self._group)
-        norm = self._gradients.clip(self._optimizer_config.max_grad_norm)
-        self.optimizer.step()
-        sums[-2] = norm * len(rows)
+        return graph.apply() if graph is not None else self._apply(sums)
+
+    def _backward(self, rollout: Rollout, batch: MiniBatch) -> Tensor:
+        """Gradients of this rank's mean loss, and the sums of every metric."""
+        self._gradients.zero()
+        if len(batch.rows) == 0:  # a rank without a valid row still takes part in the reduction, with nothing
+            return torch.zeros(len(METRICS) + 1, device=self._group.device)
+        loss, sums = self._losses(self._gather(rollout, batch))
+        loss.backward()
         return sums
 
-    def _backward(self, rollout: Rollout, batch: MiniBatch, rows: Tensor, advantage: Tensor, returns: Tensor) -> Tensor:
+    def _apply(self, sums: Tensor) -> Tensor:
+        """Move the weights by the gradients; `sums` completed."""
+        norm = self._gradients.clip(self._optimizer_config.max_grad_norm)
+        self.optimizer.step()
+        sums[-2] = norm * sums[-1]
+        return sums
+
+    def _gather(self, rollout: Rollout, batch: MiniBatch) -> Sample:
+        rows = batch.rows.to(self._group.device)
+        recall = None
+        if self._policy.is_recurrent:
+            assert batch.starts is not None
+            starts = rollout.episode_start[rows].view(batch.turns, -1) if batch.turns is not None else None
+            recall = Recall(rollout.state[batch.starts.to(rows.device)], batch.batch_sizes, starts)
+        return Sample(
+            obs={name: values[rows] for name, values in rollout.obs.items()},
+            actions={name: values[rows] for name, values in rollout.actions.items()},
+            log_prob=rollout.log_prob[rows],
+            value=rollout.value[rows],
+            advantage=self._advantage[rows],
+            returns=rollout.returns[rows],
+            lag=(self._policy.version - rollout.version[rows]).float(),
+            weight=rollout.weight[rows] if rollout.weight is not None else None,
+            valid=rollout.valid[rows] if batch.turns is not None else None,
+            recall=recall,
+        )
+
+    def _row_losses(self, sample: Sample) -> tuple[Tensor, Tensor]:
+        """The mean loss of the valid rows, and the sums of every metric over them with their number."""
         config = self.config
-        log_prob, entropy, value = self._policy.evaluate(rollout, batch, rows)
-        log_ratio = log_prob - rollout.log_prob[rows]
-        policy_loss = clipped_surrogate(log_ratio, advantage, config.clip)
-        critic_loss = value_loss(value, rollout.value[rows], returns, config.value_clip)
+        log_prob, entropy, value = self._policy.evaluate(sample.obs, sample.actions, sample.recall)
+        log_ratio = log_prob - sample.log_prob
+        policy_loss = clipped_surrogate(log_ratio, sample.advantage, config.clip)
+        critic_loss = value_loss(value, sample.value, sample.returns, config.value_clip)
         loss = policy_loss + config.value_coef * critic_loss - config.entropy_coef * entropy
-        loss.mean().backward()
+        if sample.weight is not None:
+            loss = loss * sample.weight
         with torch.no_grad():
-            clipped = (log_ratio.exp() - 1).abs() > config.clip
-            columns = [policy_loss, critic_loss, entropy, approximate_kl(log_ratio), clipped.float()]
-            sums = [column.sum() for column in columns]
-            return torch.stack([*sums, sums[0].new_zeros(()), sums[0].new_tensor(float(len(rows)))])
+            clipped = ((log_ratio.exp() - 1).abs() > config.clip).float()
+            columns = torch.stack(
+                [policy_loss, critic_loss, entropy, approximate_kl(log_ratio), clipped, sample.lag]
+            ).detach()
+        if sample.valid is None:
+            count = loss.new_full((1,), len(loss))
+        else:  # where, not times: a row that never came to be may hold anything
+            loss = torch.where(sample.valid, loss, 0.0)
+            columns = torch.where(sample.valid, columns, 0.0)
+            count = sample.valid.sum().float().view(1)
+        sums = torch.cat([columns.sum(1), torch.zeros_like(count), count])
+        return loss.sum() / count.clamp(min=1.0).squeeze(0), sums
+
+    def _graph_for(self, rollout: Rollout, batch: MiniBatch) -> StepGraph | None:
+        """The recording for mini-batches of this shape; None where there is to be none."""
+        if self._graphs is None or batch.batch_sizes is not None or rollout.weight is not None or len(batch.rows) == 0:
+            return None
+        key = (id(rollout), len(batch.rows), batch.turns or 0)
+        if key not in self._graphs:
+            if len(self._graphs) >= MOST_GRAPHS:
+                return None
+            self._graphs[key] = StepGraph(self, rollout, batch)
+        return self._graphs[key]
 
     def _moved_too_far(self, sums: Tensor) -> bool:
         if self.config.target_kl is None:
@@ -143,8 +252,31 @@ class PPOLearner:
         return {name: total / max(count, 1.0) for name, total in zip(METRICS, sums, strict=True)}
 
     def state_dict(self) -> dict:
-        return {"optimizer": self.optimizer.state_dict(), "version": self.version}
+        return {"optimizer": self.optimizer.state_dict()}
 
     def load_state_dict(self, state: dict) -> None:
         self.optimizer.load_state_dict(state["optimizer"])
-        self.version = state["version"]
+
+
+class StepGraph:
+    """A gradient step on mini-batches of one shape, recorded in two halves: between them ranks average gradients."""
+
+    def __init__(self, learner: PPOLearner, rollout: Rollout, batch: MiniBatch) -> None:
+        device = rollout.device
+        self._batch = replace(
+            batch,
+            rows=batch.rows.to(device, copy=True),
+            starts=batch.starts.to(device, copy=True) if batch.starts is not None else None,
+        )
+        self._sums = torch.zeros(len(METRICS) + 1, device=device)
+        self._backward = CudaGraph(lambda: self._sums.copy_(learner._backward(rollout, self._batch)))
+        self._apply = CudaGraph(lambda: learner._apply(self._sums))
+
+    def backward(self, batch: MiniBatch) -> Tensor:
+        self._batch.rows.copy_(batch.rows, non_blocking=True)
+        if self._batch.starts is not None and batch.starts is not None:
+            self._batch.starts.copy_(batch.starts, non_blocking=True)
+        return self._backward.run()
+
+    def apply(self) -> Tensor:
+        return self._apply.run()

@@ -1,71 +1,115 @@
 """`Actor`: decisions for whatever slots are ready, and the recurrent state of every slot between them.
 
-Legend: N slots, D numbers of recurrent state.
+Legend: N slots of the pool, B rows of a batch, D numbers of recurrent state.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import warnings
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from paceline.cuda_graph import CudaGraph
 from paceline.experience.rollout import Cuts, Decision, Outcome
 from paceline.policy.actor_critic import ActorCritic
+from paceline.policy.compute import ComputeConfig
 from paceline.pool.protocol import PoolSpec, StepBatch
+from paceline.telemetry.clock import Clock
+
+# Pools hand out some of their arrays read-only; nothing here writes to them.
+warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+
+
+class Choice(NamedTuple):
+    """What the policy makes of B observations."""
+
+    actions: dict[str, Tensor]
+    log_prob: Tensor
+    value: Tensor
+    state: Tensor
+    """[B, D]: after the step."""
 
 
 class Actor:
-    """Acts for all slots of a pool. States and episode starts are arrays indexed by slot, on the policy's device."""
+    """Acts for the slots of a pool. States and episode starts are arrays indexed by slot, on the policy's device."""
 
-    def __init__(self, policy: ActorCritic, spec: PoolSpec, device: torch.device) -> None:
-        self._policy, self._device = policy, device
+    def __init__(
+        self,
+        policy: ActorCritic,
+        spec: PoolSpec,
+        device: torch.device,
+        compute: ComputeConfig | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._policy, self._num_slots, self._device = policy, spec.num_slots, device
+        self._clock = clock or Clock()
         self.state = policy.initial_state(spec.num_slots).to(device)
         """[N, D]: before the next decision."""
         self.episode_start = torch.ones(spec.num_slots, dtype=torch.bool, device=device)
         """[N]: the next decision is the first of an episode."""
         self._was_active = torch.ones(spec.num_slots, dtype=torch.bool, device=device)
+        graphs = device.type == "cuda" and (compute or ComputeConfig()).cuda_graphs
+        self._graphs: dict[int, GraphedChoice] | None = {} if graphs else None
 
     @torch.no_grad()
     def decide(self, batch: StepBatch) -> Decision:
-        """Sample actions for a batch of all slots; the recurrent states move on."""
+        """Sample actions for a batch; the recurrent states of its slots move on."""
         obs = self._to_device(batch.obs)
-        state, start = self.state, self.episode_start
-        params, value, self.state = self._policy.act(obs, state)
-        actions = self._policy.head.sample(params)
-        self.episode_start = torch.zeros_like(start)
-        self._was_active = self._tensor(batch.active)
+        slots = self._slots(batch)
+        state, start = self._of(self.state, slots), self._of(self.episode_start, slots)
+        choice = self._choose(obs, state)
+        active = self._tensor(batch.active)
+        self.state = self._with(self.state, slots, choice.state)
+        self.episode_start = self._with(self.episode_start, slots, torch.zeros_like(start))
+        self._was_active = self._with(self._was_active, slots, active)
         return Decision(
             obs=obs,
-            actions=actions,
-            log_prob=self._policy.head.log_prob(params, actions),
-            value=value,
+            actions=choice.actions,
+            log_prob=choice.log_prob,
+            value=choice.value,
             state=state,
             episode_start=start,
-            active=self._was_active,
+            active=active,
+            version=self._policy.version,
         )
 
-    def env_actions(self, decision: Decision) -> dict[str, Any]:
-        """A decision's actions as the pool takes them: within bounds, and on the host unless the pool is on a device."""
-        return {name: values.cpu().numpy() for name, values in self._policy.head.env_actions(decision.actions).items()}
+    def env_actions(self, decision: Decision, batch: StepBatch) -> dict[str, Any]:
+        """A decision's actions as the pool takes them: within bounds, and where the pool's simulators are."""
+        actions = self._policy.head.env_actions(decision.actions)
+        if isinstance(batch.reward, Tensor):
+            return dict(actions)
+        if self._device.type == "cuda":
+            torch.cuda.current_stream().synchronize()  # the wait for the decision is no transfer
+        with self._clock.time("transfer"):
+            return {name: values.cpu().numpy() for name, values in actions.items()}
 
     def observe(self, batch: StepBatch) -> Outcome:
-        """What came of the last decision; slots whose episode is over start the next one with a fresh state."""
+        """What came of the last decisions of a batch's slots; those whose episode is over start anew, with a fresh state."""
+        slots = self._slots(batch)
         terminated, truncated, lost = map(self._tensor, (batch.terminated, batch.truncated, batch.lost))
-        cuts = self._cuts(batch)
-        fresh = terminated | truncated | lost | (self._tensor(batch.active) & ~self._was_active)
+        cuts, unsure = self._cuts(batch, slots)
+        was_active = self._of(self._was_active, slots)
+        fresh = terminated | truncated | lost | (self._tensor(batch.active) & ~was_active)
         if self.state.shape[1]:
-            self.state = torch.where(fresh[:, None], 0.0, self.state)
-        self.episode_start = fresh
+            kept = torch.where(fresh[:, None], 0.0, self._of(self.state, slots))
+            self.state = self._with(self.state, slots, kept)
+        self.episode_start = self._with(self.episode_start, slots, fresh)
         return Outcome(
-            reward=self._tensor(batch.reward), terminated=terminated, truncated=truncated, lost=lost, cuts=cuts
+            reward=self._tensor(batch.reward),
+            terminated=terminated,
+            truncated=truncated,
+            lost=lost,
+            cuts=cuts,
+            unsure_cuts=unsure,
         )
 
     @torch.no_grad()
     def values(self, batch: StepBatch) -> Tensor:
-        """[N]: V of a batch's observations. No state moves: the same observations are decided on later."""
-        return self._policy.value(self._to_device(batch.obs), self.state)
+        """[B]: V of a batch's observations. No state moves: the same observations are decided on later."""
+        return self._policy.value(self._to_device(batch.obs), self._of(self.state, self._slots(batch)))
 
     @torch.no_grad()
     def cut_values(self, cuts: Cuts) -> Tensor:
@@ -80,23 +124,78 @@ class Actor:
         self.episode_start = state["episode_start"].to(self._device)
         self._was_active = state["was_active"].to(self._device)
 
-    def _cuts(self, batch: StepBatch) -> Cuts | None:
-        truncated = batch.truncated
-        if isinstance(truncated, Tensor):
-            slots = torch.nonzero(truncated).squeeze(1)
-            final = {name: values[slots] for name, values in batch.final_obs.items()}
-        else:
-            rows = np.flatnonzero(truncated)
-            final = {name: values[rows] for name, values in batch.final_obs.items()}
-            slots = torch.from_numpy(rows).to(self._device)
-        if len(slots) == 0:
-            return None
-        return Cuts(rows=slots, obs=self._to_device(final), state=self.state[slots])
+    def _choose(self, obs: dict[str, Tensor], state: Tensor) -> Choice:
+        if self._graphs is None:
+            return choose(self._policy, obs, state)
+        bucket = bucket_of(len(state), self._num_slots)
+        if bucket not in self._graphs:
+            self._graphs[bucket] = GraphedChoice(self._policy, obs, state, bucket)
+        return self._graphs[bucket](obs, state)
+
+    def _cuts(self, batch: StepBatch, slots: Tensor | None) -> tuple[Cuts | None, Cuts | None]:
+        """Where episodes were truncated, if the host knows it; else all rows, of which the device knows."""
+        if isinstance(batch.truncated, Tensor):
+            final = batch.final_obs if slots is None else {name: v[slots] for name, v in batch.final_obs.items()}
+            every = Cuts(rows=batch.slots, obs=final, state=self._of(self.state, slots))
+            return None, every
+        rows = np.flatnonzero(batch.truncated)
+        if len(rows) == 0:
+            return None, None
+        cut_slots = batch.slots[rows]
+        final = {name: values[cut_slots] for name, values in batch.final_obs.items()}
+        state = self.state[torch.from_numpy(cut_slots).to(self._device)]
+        return Cuts(rows=torch.from_numpy(rows).to(self._device), obs=self._to_device(final), state=state), None
+
+    def _slots(self, batch: StepBatch) -> Tensor | None:
+        """[B]; None stands for all slots in order, which need no indexing."""
+        return None if len(batch.slots) == self._num_slots else self._tensor(batch.slots)
+
+    @staticmethod
+    def _of(table: Tensor, slots: Tensor | None) -> Tensor:
+        return table if slots is None else table[slots]
+
+    @staticmethod
+    def _with(table: Tensor, slots: Tensor | None, values: Tensor) -> Tensor:
+        """`table` after `values` came to `slots`. The old one is not written to where a decision may still hold it."""
+        return values if slots is None else table.index_copy(0, slots, values)
 
     def _to_device(self, arrays: dict[str, Any]) -> dict[str, Tensor]:
-        return {name: self._tensor(values) for name, values in arrays.items()}
+        with self._clock.time("transfer"):
+            return {name: self._tensor(values) for name, values in arrays.items()}
 
     def _tensor(self, values: Any) -> Tensor:
         if isinstance(values, Tensor):
             return values
         return torch.from_numpy(values).to(self._device, non_blocking=True)
+
+
+def choose(policy: ActorCritic, obs: dict[str, Tensor], state: Tensor) -> Choice:
+    """Sample an action for every row."""
+    params, value, after = policy.act(obs, state)
+    actions = policy.head.sample(params)
+    return Choice(actions, policy.head.log_prob(params, actions), value, after)
+
+
+def bucket_of(count: int, most: int) -> int:
+    """The size of recording that serves `count` rows: all, or the next power of two."""
+    return most if count == most else min(most, 1 << max(0, count - 1).bit_length())
+
+
+class GraphedChoice:
+    """`choose` for up to `bucket` rows, replayed; rows beyond the batch are computed and thrown away."""
+
+    def __init__(self, policy: ActorCritic, obs: dict[str, Tensor], state: Tensor, bucket: int) -> None:
+        self._obs = {name: values.new_zeros((bucket, *values.shape[1:])) for name, values in obs.items()}
+        self._state = state.new_zeros((bucket, *state.shape[1:]))
+        self._graph = CudaGraph(lambda: choose(policy, self._obs, self._state))
+
+    def __call__(self, obs: dict[str, Tensor], state: Tensor) -> Choice:
+        """The result is the caller's: a copy of what the next replay overwrites."""
+        count = len(state)
+        for name, values in obs.items():
+            self._obs[name][:count].copy_(values, non_blocking=True)
+        self._state[:count].copy_(state)
+        actions, *others = self._graph.run()
+        return Choice(
+            {name: values[:count].clone() for name, values in actions.items()}, *(o[:count].clone() for o in others)
+        )

@@ -7,11 +7,12 @@ Legend: B rows, M rows of a mini-batch, K sequences, D numbers of recurrent stat
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from gymnasium import spaces
@@ -21,7 +22,7 @@ from torch.nn import functional
 from paceline.distributed.runtime import Group
 from paceline.errors import UsageError
 from paceline.experience.rollout import Rollout
-from paceline.experience.sequences import MiniBatch, valid_rows
+from paceline.experience.sequences import valid_rows
 from paceline.policy.cores import Core, CoreConfig
 from paceline.policy.encoders import ImpalaResNet, NatureCNN, SampleFactoryConv, VectorEncoder, as_float
 from paceline.policy.heads import ActionHead, HeadConfig
@@ -67,8 +68,22 @@ class PolicyConfig:
             raise UsageError("policy.critic separate needs policy.core.kind none: a memory is shared")
 
 
+class Recall(NamedTuple):
+    """How the rows of a mini-batch form sequences: packed, or as whole columns of a rollout."""
+
+    state: Tensor
+    """[K, D]: recurrent states before the sequences' first rows."""
+    batch_sizes: Tensor | None = None
+    """Of packed sequences, on the host."""
+    episode_start: Tensor | None = None
+    """[T, K] bool: rows are T turns of K columns."""
+
+
 class ActorCritic(nn.Module):
-    """A policy and its value function."""
+    """A policy and its value function. Results are float32, whatever `precision` its layers compute in."""
+
+    version: Tensor
+    """[] int64: how many updates these weights have had. A buffer: no copy of the weights can go without it."""
 
     def __init__(self, spec: PoolSpec, config: PolicyConfig) -> None:
         super().__init__()
@@ -87,6 +102,8 @@ class ActorCritic(nn.Module):
         self.critic = nn.Linear(self.core.out_features, 1)
         nn.init.orthogonal_(self.critic.weight, 1.0)
         nn.init.zeros_(self.critic.bias)
+        self.register_buffer("version", torch.zeros((), dtype=torch.int64))
+        self.precision = torch.float32
 
     @property
     def sees_images(self) -> bool:
@@ -102,28 +119,46 @@ class ActorCritic(nn.Module):
 
     def act(self, obs: dict[str, Tensor], state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Parameters of the action distribution [B, P], value [B] and the state after this step [B, D]."""
-        seen = self._see(obs)
-        features, new_state = self.core.step(self.trunk(seen), state)
-        return self.head(features, self._mask(obs)), self._value(seen, features), new_state
+        with self._autocast(state):
+            seen = self._see(obs)
+            features, new_state = self.core.step(self.trunk(seen), state)
+            return self.head(features, self._mask(obs)), self._value(seen, features), new_state
 
     def value(self, obs: dict[str, Tensor], state: Tensor) -> Tensor:
         """[B]: V, without moving any state on."""
-        seen = self._see(obs)
-        if self.critic_trunk is not None:
-            return self._value(seen, None)
-        return self._value(seen, self.core.step(self.trunk(seen), state)[0])
+        with self._autocast(state):
+            seen = self._see(obs)
+            if self.critic_trunk is not None:
+                return self._value(seen, None)
+            return self._value(seen, self.core.step(self.trunk(seen), state)[0])
 
-    def evaluate(self, rollout: Rollout, batch: MiniBatch, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Log-probabilities of the actions taken, entropies and values [M] of a mini-batch, under the present weights."""
-        obs = {name: values[rows] for name, values in rollout.obs.items()}
-        actions = {name: values[rows] for name, values in rollout.actions.items()}
-        seen = self._see(obs)
-        features = self.trunk(seen)
-        if batch.batch_sizes is not None:
-            assert batch.starts is not None
-            features = self.core.sequence(features, batch.batch_sizes, rollout.state[batch.starts.to(rows.device)])
-        params = self.head(features, self._mask(obs))
-        return self.head.log_prob(params, actions), self.head.entropy(params), self._value(seen, features)
+    def evaluate(
+        self, obs: dict[str, Tensor], actions: dict[str, Tensor], recall: Recall | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-probabilities of actions taken, entropies and values [M], under the present weights.
+
+        A recurrent policy needs to know, by `recall`, what the rows follow.
+        """
+        with self._autocast(next(iter(obs.values()))):
+            seen = self._see(obs)
+            features = self.trunk(seen)
+            if recall is not None:
+                features = self._remember(features, recall)
+            params, value = self.head(features, self._mask(obs)), self._value(seen, features)
+        return self.head.log_prob(params, actions), self.head.entropy(params), value
+
+    def _remember(self, features: Tensor, recall: Recall) -> Tensor:
+        if recall.episode_start is not None:
+            columns = features.view(*recall.episode_start.shape, -1)
+            return self.core.scan(columns, recall.episode_start, recall.state).flatten(0, 1)
+        assert recall.batch_sizes is not None
+        return self.core.sequence(features, recall.batch_sizes, recall.state)
+
+    def _autocast(self, example: Tensor) -> contextlib.AbstractContextManager:
+        if self.precision == torch.float32:
+            return contextlib.nullcontext()
+        # Casts are not cached: within a recorded graph a cached one would be of weights long gone.
+        return torch.autocast(example.device.type, self.precision, cache_enabled=False)
 
     def absorb(self, rollout: Rollout, group: Group) -> None:
         """Let the normalisers learn from a rollout's rows, all ranks' together."""
@@ -152,7 +187,7 @@ class ActorCritic(nn.Module):
     def _value(self, seen: dict[str, Tensor], features: Tensor | None) -> Tensor:
         if self.critic_trunk is not None:
             features = self.critic_trunk(seen)
-        return self.critic(features).squeeze(-1)
+        return self.critic(features).squeeze(-1).float()
 
 
 class Trunk(nn.Module):

@@ -98,5 +98,19 @@ class Core(nn.Module):
         )
         return packed.data
 
+    def scan(self, features: Tensor, starts: Tensor, initial_state: Tensor) -> Tensor:
+        """Columns of a rollout: features [T, B, F] to out [T, B, H], from the states [B, S] before the first row.
+
+        Where `starts` [T, B] says that an episode begins, its state is zero. Shapes depend on nothing but T and B, so
+        that this can be recorded, which packed sequences cannot.
+        """
+        if self.config.kind == "none":
+            return features
+        outs, state = [], initial_state
+        for row, start in zip(features.unbind(), starts.unbind(), strict=True):
+            out, state = self.step(row, torch.where(start[:, None], 0.0, state))
+            outs.append(out)
+        return torch.stack(outs)
+
     def _weights(self, layer: int) -> list[Tensor]:
         return [getattr(self.rnn, f"{name}_l{layer}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]

@@ -31,6 +31,8 @@ class PoolSpec:
     """Simulator frames per step, for counting `fps`."""
     num_groups: int = 1
     """The slots are cut into this many contiguous groups of whole environments, for double buffering."""
+    truncation_gap: int = 1
+    """No slot is truncated twice within so many of its steps, as far as the pool knows."""
     obs: tuple[Leaf, ...] = field(init=False)
     actions: tuple[Leaf, ...] = field(init=False)
 

@@ -50,7 +50,10 @@ class TensorStep:
 
 class TensorSimulator(Protocol):
     """N environments as tensors on one device. Observations and actions are named as `spaces.leaves` names them; where
-    there is one action leaf, `step` gets its tensor alone. Nothing but `state_dict` may wait for the device."""
+    there is one action leaf, `step` gets its tensor alone. Nothing but `state_dict` may wait for the device.
+
+    A simulator that cuts episodes by a time limit alone says so by an attribute `truncation_gap`, the limit: the fewer
+    final observations have to be kept for a rollout."""
 
     num_envs: int
     device: torch.device
@@ -90,6 +93,7 @@ class TensorPool:
             num_envs=sum(simulator.num_envs for simulator in simulators),
             frameskip=first.frameskip,
             num_groups=len(simulators),
+            truncation_gap=getattr(first, "truncation_gap", 1),
         )
         self._device = first.device
         self._ranges = [self.spec.group_slots(group) for group in range(len(simulators))]

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 def ddppo(run: Run) -> None:
     """Algorithm of the paper's figure 9."""
-    config, pool, actor, learner, clock = run.config, run.pool, run.actor, run.learner, run.clock
-    rollout = Rollout(config.rollout_steps, pool.spec.num_slots, run.group.device)
+    config, pool, actor, clock = run.config, run.pool, run.actor, run.clock
+    rollout = Rollout(config.rollout_steps, pool.spec.num_slots, run.group.device, pool.spec.truncation_gap)
     preemption = Preemption(config.preemption, run.group, config.rollout_steps)
     with clock.time("simulation"):
         batch = pool.recv(min_slots=None)
@@ -27,8 +27,9 @@ def ddppo(run: Run) -> None:
             with clock.time("inference"):
                 decision = actor.decide(batch)
                 rollout.begin(decision)
+                actions = actor.env_actions(decision, batch)
             with clock.time("simulation"):
-                pool.send(actor.env_actions(decision), batch.slots)
+                pool.send(actions, batch.slots)
                 batch = pool.recv(min_slots=None)
             with clock.time("inference"):
                 rollout.complete(actor.observe(batch))
@@ -36,13 +37,7 @@ def ddppo(run: Run) -> None:
                 break
         preemption.finished()
         with clock.time("learning"):
-            cuts = rollout.cuts()
-            rollout.finish(
-                actor.values(batch),
-                actor.cut_values(cuts) if cuts is not None else None,
-                discount=config.ppo.discount,
-                trace_decay=config.ppo.trace_decay,
-            )
-            losses = learner.update(rollout, run.progress)
+            run.targets.complete(rollout, batch)
+            losses = run.learner.update(rollout, run.progress)
             run.policy.absorb(rollout, run.group)
         run.report(rollout, losses)

@@ -12,20 +12,26 @@ ACTIVITIES = ("simulation", "inference", "transfer", "learning", "communication"
 class Clock:
     """Adds up the seconds spent in each activity; what is in none is "other".
 
-    Times are the host's: on CUDA a kernel's time shows up where the host waits for it.
+    Within an activity another may be timed: its seconds are its own, and not the outer one's as well. Times are the
+    host's: on CUDA a kernel's time shows up where the host waits for it.
     """
 
     def __init__(self) -> None:
         self._spent = dict.fromkeys(ACTIVITIES, 0.0)
         self._since = time.perf_counter()
+        self._inner = 0.0
+        """Seconds of activities within the one that is being timed."""
 
     @contextmanager
     def time(self, activity: str) -> Iterator[None]:
+        outer, self._inner = self._inner, 0.0
         start = time.perf_counter()
         try:
             yield
         finally:
-            self._spent[activity] += time.perf_counter() - start
+            seconds = time.perf_counter() - start
+            self._spent[activity] += seconds - self._inner
+            self._inner = outer + seconds
 
     def take_shares(self) -> dict[str, float]:
         """The share of each activity since the last call; they add up to 1."""
@@ -34,5 +40,5 @@ class Clock:
         shares = {activity: seconds / total for activity, seconds in self._spent.items()}
         shares["other"] = max(0.0, 1.0 - sum(shares.values()))
         self._spent = dict.fromkeys(ACTIVITIES, 0.0)
-        self._since = now
+        self._since, self._inner = now, 0.0
         return shares

@@ -24,15 +24,22 @@ def decision(values, *, actives=None, starts=None, state=None, obs=None) -> Deci
         state=torch.zeros(count, 0) if state is None else state,
         episode_start=torch.zeros(count, dtype=torch.bool) if starts is None else torch.tensor(starts),
         active=torch.ones(count, dtype=torch.bool) if actives is None else torch.tensor(actives),
+        version=torch.tensor(0),
     )
 
 
-def outcome(steps: list[Step]) -> Outcome:
+def cuts_at(slots: list[int], steps: list[Step]) -> Cuts:
+    """Cuts whose final observation is the value that they are to be given."""
+    final = torch.tensor([[steps[slot].final_value] for slot in slots], dtype=torch.float32)
+    return Cuts(rows=torch.tensor(slots), obs={"obs": final}, state=torch.zeros(len(slots), 0))
+
+
+def outcome(steps: list[Step], on_device: bool = False) -> Outcome:
+    """`on_device`: as if the host did not know which slots were truncated."""
     cut = [slot for slot, step in enumerate(steps) if step.end == "truncated"]
     return Outcome(
-        cuts=Cuts(rows=torch.tensor(cut), obs={"obs": torch.zeros(len(cut), 1)}, state=torch.zeros(len(cut), 0))
-        if cut
-        else None,
+        cuts=cuts_at(cut, steps) if cut and not on_device else None,
+        unsure_cuts=cuts_at(list(range(len(steps))), steps) if on_device else None,
         reward=torch.tensor([step.reward for step in steps], dtype=torch.float32),
         terminated=torch.tensor([step.end == "terminated" for step in steps]),
         truncated=torch.tensor([step.end == "truncated" for step in steps]),
@@ -40,14 +47,17 @@ def outcome(steps: list[Step]) -> Outcome:
     )
 
 
-def fill(rollout: Rollout, slots: list[list[Step]]) -> torch.Tensor:
-    """Put the oracle's slots into a rollout; the values of its cuts, in the rollout's order."""
-    cut_values = []
+def fill(rollout: Rollout, slots: list[list[Step]], on_device: bool = False) -> None:
+    """Put the oracle's slots into a rollout."""
     for turn in zip(*slots, strict=True):
         rollout.begin(decision([step.value for step in turn], actives=[step.active for step in turn]))
-        rollout.complete(outcome(list(turn)))
-        cut_values += [step.final_value for step in turn if step.end == "truncated"]
-    return torch.tensor(cut_values)
+        rollout.complete(outcome(list(turn), on_device))
+
+
+def finish(rollout: Rollout, last_values: torch.Tensor, **options: float) -> None:
+    """With a value function that gives every final observation its own number."""
+    cuts = rollout.cuts()
+    rollout.finish(last_values, cuts, cuts.obs["obs"][:, 0] if cuts is not None else None, **options)
 
 
 @settings(max_examples=150, deadline=None)
@@ -58,20 +68,18 @@ def fill(rollout: Rollout, slots: list[list[Step]]) -> torch.Tensor:
     discount=st.sampled_from([0.9, 0.99, 1.0]),
     trace_decay=st.sampled_from([0.0, 0.5, 0.95, 1.0]),
     faults=st.booleans(),
+    on_device=st.booleans(),
 )
-def test_advantages_equal_the_oracle(seed, turns, num_slots, discount, trace_decay, faults):
+def test_advantages_equal_the_oracle(seed, turns, num_slots, discount, trace_decay, faults, on_device):
     """Over random terminations, truncations, rollout cuts, lost simulators and absent agents (mistakes 1, 2, 3, 5, 6)."""
     rng = np.random.default_rng(seed)
     slots = [random_slot(rng, turns, faults=faults) for _ in range(num_slots)]
     last_values = rng.normal(size=num_slots)
     rollout = Rollout(16, num_slots, CPU)
-    cut_values = fill(rollout, slots)
-    rollout.finish(
-        torch.tensor(last_values, dtype=torch.float32),
-        cut_values if len(cut_values) else None,
-        discount=discount,
-        trace_decay=trace_decay,
-    )
+    for junk in (True, False):  # the same memory twice: nothing of the first time is left
+        rollout.clear()
+        fill(rollout, slots[::-1] if junk else slots, on_device)
+        finish(rollout, torch.tensor(last_values, dtype=torch.float32), discount=discount, trace_decay=trace_decay)
     expected = [lambda_advantages(s, v, discount, trace_decay) for s, v in zip(slots, last_values, strict=True)]
     actual = rollout.advantage[: rollout.num_rows].view(turns, num_slots).T
     torch.testing.assert_close(actual, torch.tensor(expected, dtype=torch.float32), rtol=1e-4, atol=1e-4)
@@ -81,8 +89,8 @@ def test_advantages_equal_the_oracle(seed, turns, num_slots, discount, trace_dec
 
 def finish_one(steps: list[Step], last_value: float) -> Rollout:
     rollout = Rollout(len(steps), 1, CPU)
-    cuts = fill(rollout, [steps])
-    rollout.finish(torch.tensor([last_value]), cuts if len(cuts) else None, discount=0.5, trace_decay=1.0)
+    fill(rollout, [steps])
+    finish(rollout, torch.tensor([last_value]), discount=0.5, trace_decay=1.0)
     return rollout
 
 
@@ -115,7 +123,7 @@ def test_returns_come_from_this_rollouts_advantages():
     for reward in (5.0, 1.0):
         rollout.clear()
         fill(rollout, [[Step(0.0, reward, "", 0.0), Step(0.0, reward, "terminated", 0.0)]])
-        rollout.finish(torch.tensor([0.0]), None, discount=1.0, trace_decay=1.0)
+        finish(rollout, torch.tensor([0.0]), discount=1.0, trace_decay=1.0)
         assert rollout.returns.tolist() == [2 * reward, reward]
 
 
@@ -140,9 +148,23 @@ def test_a_rollout_that_ended_early_has_only_its_own_rows(turns):
     """Mistake 10: after preemption, rows of the rollout before are neither bootstrapped from nor counted."""
     rollout = Rollout(4, 1, CPU)
     fill(rollout, [[Step(1000.0, 1000.0, "", 0.0)] * 4])
-    rollout.finish(torch.tensor([1000.0]), None, discount=1.0, trace_decay=1.0)
+    finish(rollout, torch.tensor([1000.0]), discount=1.0, trace_decay=1.0)
     rollout.clear()
     fill(rollout, [[Step(0.0, 1.0, "", 0.0)] * turns])
-    rollout.finish(torch.tensor([0.0]), None, discount=1.0, trace_decay=1.0)
+    finish(rollout, torch.tensor([0.0]), discount=1.0, trace_decay=1.0)
     assert rollout.num_rows == turns
     assert rollout.advantage[: rollout.num_rows].tolist() == [float(turns - t) for t in range(turns)]
+
+
+def test_more_truncations_than_promised_do_not_go_unnoticed():
+    """Of a device that alone knows its truncations, at most one per slot and gap is kept."""
+    truncated = Step(0.0, 0.0, "truncated", 1.0)
+    rollout = Rollout(4, 2, CPU, truncation_gap=2)
+    fill(rollout, [[truncated] * 2 + [Step(0.0, 0.0, "", 0.0)] * 2] * 2, on_device=True)
+    cuts = rollout.cuts()
+    assert cuts is not None and cuts.rows.tolist() == [0, 1, 2, 3]
+    rollout.clear()
+    assert rollout.cuts() is None
+    fill(rollout, [[truncated] * 3 + [Step(0.0, 0.0, "", 0.0)]] * 2, on_device=True)
+    with pytest.raises(AssertionError, match="truncation_gap promises at most 4"):
+        rollout.cuts()

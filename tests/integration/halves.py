@@ -50,11 +50,12 @@ def update_with_my_half(group: Group) -> dict:
                 state=part["state"],
                 episode_start=start,
                 active=torch.ones_like(start),
+                version=policy.version.clone(),
             )
         )
         never = torch.zeros_like(start)
         rollout.complete(Outcome(reward=part["reward"], terminated=part["terminated"], truncated=never, lost=never))
-    rollout.finish(torch.zeros(SLOTS // group.size), None, discount=0.99, trace_decay=0.95)
+    rollout.finish(torch.zeros(SLOTS // group.size), discount=0.99, trace_decay=0.95)
     ppo = PPOConfig(epochs=2, minibatches=1, normalize_advantage=True)
     learner = PPOLearner(policy, group, ppo, OptimizerConfig(learning_rate=1e-2))
     losses = learner.update(rollout, 0.0)

@@ -36,7 +36,7 @@ def tiny(core: str = "lstm", **changes) -> Config:
             threads=1,
             pool=PoolConfig(num_envs=4, kind="serial"),
             policy=PolicyConfig(hidden=(8,), core=CoreConfig(kind=core, hidden=8), normalize_obs=True),
-            ppo=PPOConfig(epochs=2, minibatches=2, normalize_advantage=True),
+            ppo=PPOConfig(epochs=2, minibatches=2, normalize_advantage=True, normalize_returns=True),
             optimizer=OptimizerConfig(schedule="linear"),
         ),
         **changes,
@@ -102,7 +102,7 @@ def test_resume_keeps_optimizer_schedule_normalizer_and_counters(tmp_path):
     assert any("normalizers" in name and "count" in name and value > 0 for name, value in saved.weights.items())
     resumed = train(config, tmp_path, resume="latest")
     final = CheckpointFolder(tmp_path / "checkpoints").load()
-    assert final.state["learner"]["version"] == 8
+    assert final.weights["version"] == 8
     assert resumed.config.optimizer.rate_at(resumed.progress) == 0.0
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -12,10 +14,12 @@ from hypothesis import strategies as st
 from paceline.distributed.runtime import Group, Place
 from paceline.errors import UsageError
 from paceline.experience.rollout import Decision, Outcome, Rollout
+from paceline.experience.sequences import MiniBatch
 from paceline.learner.optimizer import OptimizerConfig
 from paceline.learner.ppo import PPOConfig, PPOLearner
 from paceline.ops.ppo import approximate_kl, clipped_surrogate, value_loss
 from paceline.policy.actor_critic import ActorCritic, PolicyConfig
+from paceline.policy.compute import ComputeConfig
 from paceline.policy.cores import CoreConfig
 from paceline.pool.protocol import PoolSpec
 
@@ -47,6 +51,7 @@ def make_rollout(policy: ActorCritic, turns: int = 6, seed: int = 0, lost: bool 
                 state=state,
                 episode_start=start,
                 active=~start,
+                version=policy.version.clone(),
             )
         )
         state = after
@@ -56,15 +61,21 @@ def make_rollout(policy: ActorCritic, turns: int = 6, seed: int = 0, lost: bool 
             reward=torch.randn(SPEC.num_slots, generator=generator), terminated=start, truncated=start, lost=gone
         )
         rollout.complete(outcome)
-    rollout.finish(torch.zeros(SPEC.num_slots), None, discount=0.99, trace_decay=0.95)
+    rollout.finish(torch.zeros(SPEC.num_slots), discount=0.99, trace_decay=0.95)
     return rollout
 
 
-def make(policy_config: PolicyConfig | None = None, **options) -> tuple[ActorCritic, PPOLearner]:
+def make(
+    policy_config: PolicyConfig | None = None, compute: ComputeConfig | None = None, **options
+) -> tuple[ActorCritic, PPOLearner]:
     torch.manual_seed(0)
     policy = ActorCritic(SPEC, policy_config or PolicyConfig(hidden=(8,)))
-    learner = PPOLearner(policy, alone(), PPOConfig(**options), OptimizerConfig(), torch.Generator().manual_seed(0))
-    return policy, learner
+    generator = torch.Generator().manual_seed(0)
+    return policy, PPOLearner(policy, alone(), PPOConfig(**options), OptimizerConfig(), generator, compute)
+
+
+def flat(policy: ActorCritic) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in policy.parameters()])
 
 
 floats = st.floats(-3, 3)
@@ -120,7 +131,8 @@ def test_advantage_statistics_over_valid_rows_only():
     valid = rollout.valid[: rollout.num_rows]
     assert (~valid).sum() == 1
     rollout.advantage[: rollout.num_rows][~valid] = 1e9
-    normalized = learner._advantages(rollout)[: rollout.num_rows][valid]
+    learner._set_advantages(rollout)
+    normalized = learner._advantage[: rollout.num_rows][valid]
     assert normalized.mean().abs() < 1e-4
     assert normalized.std(correction=0) == pytest.approx(1.0, abs=1e-3)
 
@@ -133,7 +145,7 @@ def test_rows_that_are_not_valid_change_nothing():
         rollout.reward[: rollout.num_rows][~rollout.valid[: rollout.num_rows]] = poison
         rollout.advantage[: rollout.num_rows][~rollout.valid[: rollout.num_rows]] = poison
         learner.update(rollout, 0.0)
-        results.append(torch.cat([p.flatten() for p in policy.parameters()]).detach())
+        results.append(flat(policy))
     assert torch.equal(*results)
 
 
@@ -181,3 +193,117 @@ def test_schedules(progress):
 def test_bad_settings_are_refused(kind, options, message):
     with pytest.raises(UsageError, match=message):
         kind(**options)
+
+
+RECURRENT = PolicyConfig(hidden=(8,), core=CoreConfig(kind="lstm", hidden=8))
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_columns_teach_what_packed_sequences_do(lost):
+    """One mini-batch of everything: the same rows, whole columns with their starts or one sequence per episode."""
+    results = []
+    for sequences in ("packed", "columns"):
+        policy, learner = make(RECURRENT, sequences=sequences, epochs=1, minibatches=1, normalize_advantage=True)
+        rollout = make_rollout(policy, turns=7)
+        rollout.episode_start.view(7, -1)[3, 1] = rollout.episode_start.view(7, -1)[5, 2] = True
+        rollout.state.view(7, SPEC.num_slots, -1)[3, 1] = rollout.state.view(7, SPEC.num_slots, -1)[5, 2] = 0.0
+        if lost:  # the last row of a column never came to be
+            rollout.valid.view(7, -1)[6, 3] = False
+            rollout.advantage.view(7, -1)[6, 3] = 1e9
+        losses = learner.update(rollout, 0.0)
+        results.append((flat(policy), losses))
+    torch.testing.assert_close(results[0][0], results[1][0], rtol=1e-4, atol=1e-6)
+    assert results[0][1] == pytest.approx(results[1][1], rel=1e-4, abs=1e-5)
+
+
+def test_importance_weights_scale_rows():
+    """A weight of 0 takes a row out of the gradient, but not out of the mean."""
+    policy, learner = make(epochs=1, minibatches=1)
+    rollout = make_rollout(policy)
+    gradients = []
+    for weight in (None, torch.ones(24), torch.arange(24) % 2 * 2.0):
+        rollout.weight = weight
+        batch = next(iter(learner._split(rollout)))
+        learner._set_advantages(rollout)
+        learner._backward(rollout, batch)
+        gradients.append(learner._gradients.flat.clone())
+    torch.testing.assert_close(gradients[0], gradients[1])
+    rollout.weight = None
+    odd = MiniBatch(rows=torch.arange(1, 24, 2))
+    learner._backward(rollout, odd)
+    torch.testing.assert_close(gradients[2], learner._gradients.flat, rtol=1e-4, atol=1e-6)
+
+
+def test_policy_lag_is_measured_from_versions():
+    policy, learner = make()
+    rollout = make_rollout(policy)
+    assert learner.update(rollout, 0.0)["policy_lag"] == 0.0
+    assert learner.update(rollout, 0.0)["policy_lag"] == 1.0, "the same rows, one update later"
+    rollout.version[:12] = 2
+    assert learner.update(rollout, 0.0)["policy_lag"] == pytest.approx(1.0)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
+@pytest.mark.parametrize("core", ["none", "lstm"])
+def test_compiled_update_is_the_eager_one(core):
+    results = []
+    for compiled in (False, True):
+        config = PolicyConfig(hidden=(8,), core=CoreConfig(kind=core, hidden=8))
+        policy, learner = make(config, ComputeConfig(compile=compiled), epochs=2, minibatches=2)
+        losses = learner.update(make_rollout(policy), 0.0)
+        results.append((flat(policy), losses))
+    torch.testing.assert_close(results[0][0], results[1][0], rtol=1e-4, atol=1e-6)
+    assert results[0][1] == pytest.approx(results[1][1], rel=1e-3, abs=1e-5)
+
+
+def test_bfloat16_update_moves_as_the_float32_one_does():
+    moves = []
+    for precision in (torch.float32, torch.bfloat16):
+        policy, learner = make(epochs=2, minibatches=2, entropy_coef=0.0)
+        rollout = make_rollout(policy)
+        before = flat(policy)
+        policy.precision = precision
+        learner.update(rollout, 0.0)
+        moves.append(flat(policy) - before)
+    assert torch.cosine_similarity(moves[0], moves[1], dim=0) > 0.95
+    assert not torch.equal(moves[0], moves[1])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("core", ["none", "lstm", "gru"])
+def test_recorded_updates_are_the_eager_ones(core):
+    """Enough updates that most steps are replays; the learning rate changes between them."""
+    device = torch.device("cuda")
+    results = []
+    for graphs in (False, True):
+        torch.manual_seed(0)
+        config = PolicyConfig(hidden=(8,), core=CoreConfig(kind=core, hidden=8))
+        policy = ActorCritic(SPEC, config).to(device)
+        learner = PPOLearner(
+            policy,
+            Group(Place(), device, None),
+            PPOConfig(epochs=2, minibatches=2, sequences="columns", normalize_advantage=True),
+            OptimizerConfig(schedule="linear"),
+            torch.Generator().manual_seed(0),
+            ComputeConfig(cuda_graphs=graphs),
+        )
+        reports = []
+        rollout = make_rollout(ActorCritic(SPEC, config))
+        for update in range(6):
+            on_device(rollout, device)
+            reports.append(learner.update(rollout, update / 6))
+        results.append((flat(policy).cpu(), reports))
+    torch.testing.assert_close(results[0][0], results[1][0], rtol=1e-4, atol=1e-6)
+    for eager, recorded in zip(results[0][1], results[1][1], strict=True):
+        assert eager == pytest.approx(recorded, rel=1e-3, abs=1e-5)
+
+
+def on_device(rollout: Rollout, device: torch.device) -> None:
+    """Move a rollout's memory, once."""
+    rollout.device = device
+    for name, value in vars(rollout).items():
+        if isinstance(value, torch.Tensor):
+            setattr(rollout, name, value.to(device))
+        elif isinstance(value, dict):
+            setattr(rollout, name, {key: tensor.to(device) for key, tensor in value.items()})

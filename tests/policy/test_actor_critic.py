@@ -8,7 +8,7 @@ import torch
 from gymnasium import spaces
 
 from paceline.errors import UsageError
-from paceline.policy.actor import Actor
+from paceline.policy.actor import Actor, bucket_of
 from paceline.policy.actor_critic import MASK, ActorCritic, PolicyConfig
 from paceline.policy.cores import CoreConfig
 from paceline.pool.protocol import PoolSpec, StepBatch
@@ -65,7 +65,7 @@ def test_any_spaces_any_core(observation, action, core):
     decision = actor.decide(batch)
     assert torch.isfinite(decision.log_prob).all() and torch.isfinite(decision.value).all()
     for leaf in spec.actions:
-        sent = actor.env_actions(decision)[leaf.name]
+        sent = actor.env_actions(decision, batch)[leaf.name]
         assert sent.shape == (2, *leaf.shape)
         assert all(leaf.space.contains(row.astype(leaf.dtype) if leaf.shape else row) for row in sent)
 
@@ -150,3 +150,71 @@ class TestRecurrentState:
 def test_a_separate_critic_needs_a_policy_without_memory():
     with pytest.raises(UsageError, match="policy.core.kind none"):
         PolicyConfig(critic="separate", core=CoreConfig(kind="lstm"))
+
+
+def rows_of(batch: StepBatch, rows: list[int]) -> StepBatch:
+    """Some rows of a batch, as a pool that does not wait for all gives them."""
+    fields = {
+        name: getattr(batch, name)[rows]
+        for name in ("slots", "reward", "terminated", "truncated", "active", "lost", "step_seconds")
+    }
+    return StepBatch(obs={name: v[rows] for name, v in batch.obs.items()}, final_obs=batch.final_obs, **fields)
+
+
+def test_some_slots_at_a_time_are_all_slots_at_once():
+    """Whoever is ready is decided for; values and states are those of a decision for everybody."""
+    spec = spec_of(VECTOR, spaces.Discrete(2), num_envs=5)
+    torch.manual_seed(0)
+    policy = ActorCritic(spec, PolicyConfig(core=CoreConfig(kind="gru", hidden=4)))
+    together, apart = Actor(policy, spec, CPU), Actor(policy, spec, CPU)
+    for _ in range(4):
+        batch = batch_of(spec)
+        whole = together.decide(batch)
+        for rows in ([4, 1], [0, 2, 3]):
+            part = apart.decide(rows_of(batch, rows))
+            torch.testing.assert_close(part.value, whole.value[rows])
+            torch.testing.assert_close(part.state, whole.state[rows])
+        torch.testing.assert_close(apart.state, together.state)
+        ends = batch_of(spec, truncated=[False, True, False, False, True])
+        expected = together.observe(ends)
+        assert expected.cuts is not None
+        seen = []
+        for rows in ([1, 3], [0, 2, 4]):
+            cuts = apart.observe(rows_of(ends, rows)).cuts
+            assert cuts is not None
+            seen += [rows[row] for row in cuts.rows]
+            at = torch.isin(expected.cuts.rows, torch.tensor(rows))
+            torch.testing.assert_close(cuts.state, expected.cuts.state[at])
+            torch.testing.assert_close(cuts.obs["obs"], expected.cuts.obs["obs"][at])
+        assert sorted(seen) == expected.cuts.rows.tolist()
+        assert torch.equal(apart.episode_start, together.episode_start)
+
+
+def test_decisions_carry_the_version_of_the_weights():
+    spec = spec_of(VECTOR, spaces.Discrete(2))
+    policy = ActorCritic(spec, PolicyConfig())
+    actor = Actor(policy, spec, CPU)
+    assert actor.decide(batch_of(spec)).version == 0
+    policy.version += 3
+    assert actor.decide(batch_of(spec)).version == 3
+    assert policy.state_dict()["version"] == 3, "published with the weights"
+
+
+@pytest.mark.parametrize(("count", "bucket"), [(1, 1), (2, 2), (3, 4), (5, 8), (9, 10), (10, 10)])
+def test_recordings_are_shared_by_batches_of_similar_size(count, bucket):
+    assert bucket_of(count, most=10) == bucket
+
+
+@pytest.mark.parametrize("core", ["none", "lstm", "gru"])
+def test_bfloat16_is_float32_within_its_precision(core):
+    spec = spec_of(spaces.Box(0, 255, (3, 40, 40), np.uint8), spaces.Discrete(4), num_envs=8)
+    torch.manual_seed(0)
+    policy = ActorCritic(spec, PolicyConfig(encoder_size=32, core=CoreConfig(kind=core, hidden=16)))
+    obs = {"obs": torch.randint(0, 255, (8, 3, 40, 40), dtype=torch.uint8)}
+    state = 0.5 * torch.randn(8, policy.core.state_size)
+    exact = policy.act(obs, state)
+    policy.precision = torch.bfloat16
+    for rounded, value in zip(policy.act(obs, state), exact, strict=True):
+        assert rounded.dtype == torch.float32
+        torch.testing.assert_close(rounded, value, rtol=0.05, atol=0.03)
+    assert core == "none" or not torch.equal(rounded, exact[-1]), "it did compute in another precision"

@@ -1,0 +1,56 @@
+"""One measurement of our side of `benchmarks.ppo`: `python -m benchmarks.ppo_cell '{...}'`, the options of the peer."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from paceline.config import Config
+from paceline.learner.ppo import PPOConfig
+from paceline.policy.actor_critic import PolicyConfig
+from paceline.policy.cores import CoreConfig
+from paceline.pool.config import PoolConfig
+from paceline.run import Run, train
+
+
+def config_of(options: dict) -> Config:
+    core = CoreConfig(kind="lstm", hidden=options["lstm"]) if options["lstm"] else CoreConfig()
+    return Config(
+        env=f"envpool:{options['task']}",
+        system=options.get("system", "ddppo"),
+        steps=10**9,
+        seconds=options["seconds"],
+        rollout_steps=options["rollout_steps"],
+        device="cpu",
+        threads=options["threads"],
+        pool=PoolConfig(num_envs=options["num_envs"]),
+        policy=PolicyConfig(hidden=(options["hidden"],) * 2, core=core),
+        ppo=PPOConfig(epochs=options["epochs"], minibatches=options["minibatches"], normalize_advantage=True),
+    )
+
+
+def main() -> None:
+    options = json.loads(sys.argv[1])
+    marks: list[tuple[float, int]] = []
+    plain_report = Run.report
+
+    def report(self: Run, rollout, losses) -> None:
+        plain_report(self, rollout, losses)
+        marks.append((time.perf_counter(), self.step))
+
+    Run.report = report  # type: ignore[method-assign]
+    with tempfile.TemporaryDirectory() as folder:
+        train(config_of(options), Path(folder))
+        reports = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
+    (begin, first), (end, last) = marks[0], marks[-1]
+    shares = {key: value for key, value in reports[-1].items() if key.startswith("time/")} if reports else {}
+    print("RESULT " + json.dumps({"steps_per_second": (last - first) / (end - begin), "shares": shares}), flush=True)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""Work on a GPU that is recorded once and then replayed as a whole: one launch instead of hundreds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import torch
+
+Result = TypeVar("Result")
+
+WARM_UP_RUNS = 3
+"""Runs before recording: libraries choose their algorithms and allocate their workspaces in them."""
+
+
+class CudaGraph(Generic[Result]):
+    """A function without arguments: its first runs are ordinary ones, every later run is a replay of one recording.
+
+    What it reads and what it returns must lie in the same memory every time; it must neither wait for the device nor
+    depend on anything that the host decides. The result is overwritten by the next run.
+    """
+
+    def __init__(self, function: Callable[[], Result]) -> None:
+        self._function = function
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._runs = 0
+        self._result: Result
+
+    def run(self) -> Result:
+        if self._graph is None and self._runs < WARM_UP_RUNS:
+            self._runs += 1
+            return self._warm_up()
+        if self._graph is None:
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph):
+                self._result = self._function()
+        self._graph.replay()
+        return self._result
+
+    def _warm_up(self) -> Result:
+        # On a stream of its own, as recording will be: what autograd sets up remembers the stream it was set up on.
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            result = self._function()
+        torch.cuda.current_stream().wait_stream(stream)
+        return result

@@ -1,0 +1,62 @@
+"""What a rollout is to teach: advantages and value targets, from rewards as they are or normalised."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from paceline.distributed.runtime import Group
+from paceline.experience.rollout import Rollout
+from paceline.learner.ppo import PPOConfig
+from paceline.policy.actor import Actor
+from paceline.policy.normalizer import ReturnNormalizer
+from paceline.pool.protocol import StepBatch
+
+
+class Targets:
+    """Completes rollouts. Called by all ranks together: the scale of returns is everybody's."""
+
+    def __init__(self, actor: Actor, group: Group, config: PPOConfig, num_slots: int) -> None:
+        self._actor, self._group, self._config = actor, group, config
+        self._normalizer: ReturnNormalizer | None = None
+        if config.normalize_returns:
+            self._normalizer = ReturnNormalizer(num_slots, gamma=config.discount).to(group.device)
+
+    def complete(self, rollout: Rollout, batch: StepBatch) -> None:
+        """Advantages and value targets of a collected rollout; `batch` is what follows its last turn."""
+        if self._normalizer is not None:
+            self._scale_rewards(rollout, self._normalizer)
+        cuts = rollout.cuts()
+        rollout.finish(
+            self._actor.values(batch),
+            cuts,
+            self._actor.cut_values(cuts) if cuts is not None else None,
+            discount=self._config.discount,
+            trace_decay=self._config.trace_decay,
+        )
+
+    def _scale_rewards(self, rollout: Rollout, normalizer: ReturnNormalizer) -> None:
+        shape = rollout.turns, rollout.num_slots
+        used = slice(0, rollout.num_rows)
+        slots = torch.arange(rollout.num_slots, device=rollout.device)
+        columns = (rollout.reward, rollout.terminated, rollout.truncated, rollout.valid)
+        turns = zip(*(column[used].view(shape) for column in columns), strict=True)
+        sums = sum(normalizer.observe(slots, *turn) for turn in turns)
+        assert isinstance(sums, torch.Tensor)
+        normalizer.absorb(self._group.sum_(sums))
+        rollout.reward[used] = normalizer(rollout.reward[used])
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._normalizer.state_dict() if self._normalizer is not None else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over the scale of returns, which is the same on all ranks; every slot begins a new episode."""
+        if self._normalizer is not None and state:
+            running = torch.zeros_like(self._normalizer.running)
+            self._normalizer.load_state_dict(state | {"running": running})
+
+    def continue_episodes(self, state: dict[str, Any]) -> None:
+        """The slots go on where this rank's `state` was taken."""
+        if self._normalizer is not None and state:
+            self._normalizer.running.copy_(state["running"])

@@ -1,0 +1,26 @@
+"""How the arithmetic is done: options that change speed and rounding, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from paceline.errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComputeConfig:
+    """How the arithmetic is done."""
+
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Of the network's layers; weights, losses, returns and the optimiser are float32 in any case. bfloat16 pays on
+    GPUs and on CPUs with instructions for it (AMX, AVX512-BF16, SVE-BF16), and is very slow on others."""
+    compile: bool = False
+    """Compile the network's losses with torch.compile: a minute at the start, fewer passes over memory after it."""
+    cuda_graphs: bool = True
+    """On a GPU, record decisions, gradient steps and batched simulators once and replay them: launching kernels one
+    by one takes longer than running them."""
+
+    def __post_init__(self) -> None:
+        if self.precision not in ("float32", "bfloat16"):
+            raise UsageError(f"compute.precision {self.precision!r} does not exist; allowed: float32, bfloat16")

@@ -1,0 +1,70 @@
+"""Adaptive batching: who is waited for, and for how long."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from paceline.errors import UsageError
+from paceline.policy.batching import AdaptiveBatching, BatchingConfig
+from paceline.pool import PoolConfig, make_pool
+
+
+class Scripted:
+    """A pool that notes how it was asked, and has as many slots ready as it is told."""
+
+    def __init__(self, pool, ready: list[int]) -> None:
+        self.spec, self._ready = pool.spec, ready
+        self._batch = pool.recv(min_slots=None)
+        self.asked: list[tuple] = []
+
+    def recv(self, min_slots=1, max_slots=None, timeout=None, group=None):
+        self.asked.append((min_slots, max_slots, timeout))
+        count = self._ready.pop(0)
+        batch = self._batch
+        fields = ("slots", "reward", "terminated", "truncated", "active", "lost")
+        rows = {name: getattr(batch, name)[:count] for name in fields}
+        seconds = np.full(count, 0.2, np.float32)
+        return type(batch)(obs={}, final_obs={}, step_seconds=seconds, **rows)
+
+
+@pytest.fixture
+def pool():
+    with make_pool("gym:CartPole-v1", PoolConfig(kind="serial", num_envs=8)) as pool:
+        yield pool
+
+
+def test_waits_for_the_minimum_but_not_longer_than_its_patience(pool):
+    scripted = Scripted(pool, [4, 2, 0, 1])
+    batching = AdaptiveBatching(scripted, BatchingConfig(minimum=0.5, maximum=0.75, patience=0.5))
+    assert len(batching.receive()) == 4
+    assert len(batching.receive()) == 2, "fewer than the minimum, after the wait"
+    assert len(batching.receive()) == 1, "nobody was ready: then the first who is"
+    waits = [timeout for _, _, timeout in scripted.asked]
+    assert waits[0] == 0.0, "no step time is known at the start"
+    assert waits[1] == pytest.approx(0.1, rel=1e-3), "half the mean step time"
+    assert scripted.asked[3] == (1, 6, None)
+    assert all(asked[:2] == (4, 6) for asked in scripted.asked[:3])
+
+
+def test_real_pool_serves_every_slot(pool):
+    batching = AdaptiveBatching(pool, BatchingConfig())
+    seen = np.zeros(8, int)
+    for _ in range(40):
+        batch = batching.receive()
+        seen[batch.slots] += 1
+        pool.send(np.zeros(len(batch), np.int64), batch.slots)
+    assert (seen > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"minimum": 0.0}, "above 0"),
+        ({"minimum": 0.9, "maximum": 0.5}, "not be above"),
+        ({"patience": -1.0}, "least 0"),
+    ],
+)
+def test_bad_settings_are_refused(options, message):
+    with pytest.raises(UsageError, match=message):
+        BatchingConfig(**options)
