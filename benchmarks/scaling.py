@@ -3,7 +3,8 @@
 The paper's appendix D: every rank has 4 environments at random, collects and learns 10 times, and the steps of the last
 5 rounds are divided by their time; the same seeds for all numbers of ranks and all thresholds. Scaling is relative to
 one rank of the same regime. Simulators sleep, as those on GPUs or other machines do; environments differ by scene
-(uneven) or do not (even). Policy, losses and the all-reduce are real.
+(uneven) or do not (even). Policy, losses and the all-reduce are real. Meant for a machine with about a core per rank:
+on fewer, ranks wait for cores, and that is what is measured.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from benchmarks.report import context, print_context, print_table, progress
 
 SCENE = "obs=8&dtype=float32&episode_length=200"
 REGIMES = {
-    "even": f"synthetic:constant?mean=0.03&{SCENE}",
-    "uneven": f"synthetic:scene?mean=0.03&sigma=0.7&{SCENE}",
+    "even": f"synthetic:constant?mean=0.01&{SCENE}",
+    "uneven": f"synthetic:scene?mean=0.01&sigma=0.7&{SCENE}",
 }
 THRESHOLDS = (0.5, 0.6, 0.8, 1.0)
 RANKS = (1, 2, 4, 8, 16)
@@ -34,7 +35,7 @@ def run(quick: bool) -> dict[str, Any]:
     print_context(facts)
     ranks = (1, 2) if quick else RANKS
     thresholds = (0.6,) if quick else THRESHOLDS
-    seeds = (1,) if quick else (1, 2, 3)
+    seeds = (1,) if quick else (1, 2)
     rates: dict[tuple[str, float, int], list[float]] = {}
     for size in ranks:
         settings = [

@@ -48,6 +48,8 @@ class Run:
         if group.device.type == "cpu":
             choose_cpu_kernels(self.policy, config.threads, int(os.environ.get("LOCAL_WORLD_SIZE", group.size)))
         self.policy.precision = getattr(torch, config.compute.precision)
+        if config.compute.compile:
+            self.policy.compile_encoders()
         self.clock = Clock()
         self.actor = Actor(self.policy, pool.spec, group.device, config.compute, self.clock)
         self.targets = Targets(self.actor, group, config.ppo, pool.spec.num_slots)
@@ -58,7 +60,9 @@ class Run:
         self.interrupted = False
         self._seconds_before = 0.0
         self._started = time.monotonic()
-        self._episodes: deque[tuple[float, float, float]] = deque()
+        self._agreed_seconds = 0.0
+        """`seconds` at the last report, averaged over the ranks: their clocks differ, their decisions must not."""
+        self._episodes: deque[tuple[float, ...]] = deque()
         self._best = -float("inf")
         self._checkpoints = CheckpointFolder(folder / "checkpoints", config.checkpoint.keep)
         self._last_checkpoint = time.monotonic()
@@ -68,8 +72,14 @@ class Run:
 
     @property
     def progress(self) -> float:
-        """The share of the run that is done, by steps."""
-        return min(1.0, self.step / self.config.steps)
+        """The share of the run that is done: of its steps, or of its seconds where those will end it first.
+
+        The same on all ranks. A deterministic run goes by its steps alone.
+        """
+        share = self.step / self.config.steps
+        if self.config.seconds is not None and not self.config.deterministic:
+            share = max(share, self._agreed_seconds / self.config.seconds)
+        return min(1.0, share)
 
     @property
     def seconds(self) -> float:
@@ -90,34 +100,35 @@ class Run:
             float(len(finished)),
             sum(episode.episode_return for episode in finished),
             float(sum(episode.length for episode in finished)),
+            *(sum(episode.info[name] for episode in finished) for name in self.pool.spec.measures),
+            self.seconds / self.group.size,
         ]
         with self.clock.time("communication"):
-            steps, *episodes = self.group.sum_(
+            steps, *episodes, self._agreed_seconds = self.group.sum_(
                 torch.tensor(sums, dtype=torch.float64, device=self.group.device)
             ).tolist()
         self.step += int(steps)
-        self._count_episodes(*episodes)
+        self._count_episodes(tuple(episodes))
         now = time.monotonic()
         if self.group.is_first and (now - self._last_report[0] >= REPORT_SECONDS or self.step >= self.config.steps):
             self._tell(now, losses)
         if self.group.any(now - self._last_checkpoint >= self.config.checkpoint.seconds):
             self.save()
 
-    def _count_episodes(self, count: float, returns: float, lengths: float) -> None:
-        if count:
-            self._episodes.append((count, returns, lengths))
+    def _count_episodes(self, sums: tuple[float, ...]) -> None:
+        """Note the number of episodes of an iteration, and the sums of what `episode_means` gives."""
+        if sums[0]:
+            self._episodes.append(sums)
         while len(self._episodes) > 1 and sum(e[0] for e in self._episodes) - self._episodes[0][0] >= EPISODE_WINDOW:
             self._episodes.popleft()
 
     def episode_means(self) -> dict[str, float | None]:
-        """Mean return and length of the latest episodes of all ranks, each episode weighing the same."""
-        count = sum(e[0] for e in self._episodes)
-        if not count:
-            return {"episode_return": None, "episode_length": None}
-        return {
-            "episode_return": sum(e[1] for e in self._episodes) / count,
-            "episode_length": sum(e[2] for e in self._episodes) / count,
-        }
+        """Mean return, length and measures of the latest episodes of all ranks, each episode weighing the same."""
+        names = [f"episode_{name}" for name in ("return", "length", *self.pool.spec.measures)]
+        if not self._episodes:
+            return dict.fromkeys(names)
+        count, *totals = (sum(column) for column in zip(*self._episodes, strict=True))
+        return {name: total / count for name, total in zip(names, totals, strict=True)}
 
     def _tell(self, now: float, losses: dict[str, float]) -> None:
         then, step_then = self._last_report
@@ -177,6 +188,7 @@ class Run:
         self.policy.load_state_dict(checkpoint.weights)
         self.learner.load_state_dict(state["learner"])
         self.step, self._seconds_before, self._best = state["step"], state["seconds"], state["best"]
+        self._agreed_seconds = self._seconds_before
         self._episodes = deque(tuple(entry) for entry in state["episodes"])
         self._last_report = (time.monotonic(), self.step)
         shared = state["ranks"][min(self.group.rank, len(state["ranks"]) - 1)]
@@ -278,5 +290,6 @@ def pool_config(config: Config, device: torch.device) -> PoolConfig:
     if config.deterministic and pool.kind == "auto" and not config.env.startswith("tensor:"):
         pool = dataclasses.replace(pool, kind="serial")
     if device.type == "cuda":
-        pool = dataclasses.replace(pool, pin_memory=True)
+        graphs = pool.cuda_graphs and config.compute.cuda_graphs
+        pool = dataclasses.replace(pool, pin_memory=True, cuda_graphs=graphs)
     return pool

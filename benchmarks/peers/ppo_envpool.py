@@ -93,6 +93,7 @@ def main() -> None:
     options = json.loads(sys.argv[1])
     torch.set_num_threads(options["threads"])
     torch.manual_seed(1)
+    rng = np.random.default_rng(1)
     num_envs, steps, count = options["num_envs"], options["rollout_steps"], options["minibatches"]
     envs = envpool.make(options["task"], env_type="gymnasium", num_envs=num_envs, seed=1)
     space = envs.action_space
@@ -147,11 +148,11 @@ def main() -> None:
         columns = np.arange(num_envs * steps).reshape(steps, num_envs)
         for _ in range(options["epochs"]):
             if state:
-                order = np.random.permutation(num_envs)
+                order = rng.permutation(num_envs)
                 parts = [columns[:, part] for part in np.array_split(order, count)]
                 chunks = [(p.ravel(), (initial[0][:, p[0]], initial[1][:, p[0]])) for p in parts]
             else:
-                order = np.random.permutation(num_envs * steps)
+                order = rng.permutation(num_envs * steps)
                 chunks = [(part, None) for part in np.array_split(order, count)]
             for rows, first in chunks:
                 taken = flat["actions"][rows] if continuous else flat["actions"].long()[rows]

@@ -20,7 +20,7 @@ class OptimizerConfig:
     learning_rate: float = 2.5e-4
     """At the start of the run."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """How the learning rate falls to 0 over the run's steps."""
+    """How the learning rate falls to 0 over the run: over its steps, or its seconds if those will end it first."""
     eps: float = 1e-5
     """Adam's epsilon."""
     beta1: float = 0.9

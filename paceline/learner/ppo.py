@@ -112,7 +112,9 @@ class PPOLearner:
         self._gradients = FlatGradients(policy.parameters())
         self.optimizer = make_optimizer(policy.parameters(), optimizer_config)
         self._generator = generator
-        self._losses = torch.compile(self._row_losses) if compute.compile else self._row_losses
+        # The loop over a recurrent core would be unrolled, which takes minutes to compile: then only the encoders are.
+        compiled = compute.compile and not policy.is_recurrent
+        self._losses = torch.compile(self._row_losses) if compiled else self._row_losses
         self._graphs: dict[tuple[int, ...], StepGraph] | None = None
         if compute.cuda_graphs and group.device.type == "cuda":
             self._graphs = {}

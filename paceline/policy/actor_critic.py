@@ -24,7 +24,14 @@ from paceline.errors import UsageError
 from paceline.experience.rollout import Rollout
 from paceline.experience.sequences import valid_rows
 from paceline.policy.cores import Core, CoreConfig
-from paceline.policy.encoders import ImpalaResNet, NatureCNN, SampleFactoryConv, VectorEncoder, as_float
+from paceline.policy.encoders import (
+    CompactConv,
+    ImpalaResNet,
+    NatureCNN,
+    SampleFactoryConv,
+    VectorEncoder,
+    as_float,
+)
 from paceline.policy.heads import ActionHead, HeadConfig
 from paceline.policy.normalizer import ObservationNormalizer
 from paceline.policy.resnet import ResNetEncoder
@@ -35,6 +42,7 @@ MASK = "action_mask"
 """An observation of this name is not seen by the encoders: it says which discrete actions are allowed."""
 
 ENCODERS: dict[str, Callable[..., Any]] = {
+    "compact": CompactConv,
     "nature": NatureCNN,
     "sample_factory": SampleFactoryConv,
     "impala": ImpalaResNet,
@@ -46,9 +54,9 @@ ENCODERS: dict[str, Callable[..., Any]] = {
 class PolicyConfig:
     """The network."""
 
-    encoder: Literal["nature", "sample_factory", "impala", "resnet18", "resnet50", "se_resnext50", "se_resnext101"] = (
-        "nature"
-    )
+    encoder: Literal[
+        "compact", "nature", "sample_factory", "impala", "resnet18", "resnet50", "se_resnext50", "se_resnext101"
+    ] = "nature"
     """What encodes images."""
     encoder_size: int = 512
     """Features that an image is encoded to."""
@@ -104,6 +112,12 @@ class ActorCritic(nn.Module):
         nn.init.zeros_(self.critic.bias)
         self.register_buffer("version", torch.zeros((), dtype=torch.int64))
         self.precision = torch.float32
+
+    def compile_encoders(self) -> None:
+        """Compile what sees the observations, for acting and learning alike; names and weights stay."""
+        self.trunk.compile()
+        if self.critic_trunk is not None:
+            self.critic_trunk.compile()
 
     @property
     def sees_images(self) -> bool:

@@ -16,7 +16,8 @@ class ComputeConfig:
     """Of the network's layers; weights, losses, returns and the optimiser are float32 in any case. bfloat16 pays on
     GPUs and on CPUs with instructions for it (AMX, AVX512-BF16, SVE-BF16), and is very slow on others."""
     compile: bool = False
-    """Compile the network's losses with torch.compile: a minute at the start, fewer passes over memory after it."""
+    """Compile the encoders with torch.compile, and for policies without memory the losses too: a minute at the start,
+    fewer passes over memory after it."""
     cuda_graphs: bool = True
     """On a GPU, record decisions, gradient steps and batched simulators once and replay them: launching kernels one
     by one takes longer than running them."""

@@ -38,6 +38,8 @@ class PoolConfig:
     """Bind each worker to one core, round robin."""
     pin_memory: bool = False
     """Register the shared memory with CUDA, so that copies to the device need no staging."""
+    cuda_graphs: bool = True
+    """Record the steps of batched simulators on a GPU, where they can be."""
     leak_megabytes: float = 512.0
     """Report a worker whose memory has grown by more than this since its first minute."""
 

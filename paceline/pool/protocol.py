@@ -33,6 +33,8 @@ class PoolSpec:
     """The slots are cut into this many contiguous groups of whole environments, for double buffering."""
     truncation_gap: int = 1
     """No slot is truncated twice within so many of its steps, as far as the pool knows."""
+    measures: tuple[str, ...] = ()
+    """Numbers that every finished episode has in its `info`, and that a run reports the means of."""
     obs: tuple[Leaf, ...] = field(init=False)
     actions: tuple[Leaf, ...] = field(init=False)
 

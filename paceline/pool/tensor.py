@@ -10,8 +10,9 @@ cannot be looked at there: actions are checked for shape and dtype only, a non-f
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -20,6 +21,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from paceline.cuda_graph import CudaGraph
 from paceline.envs.registry import Factory
 from paceline.errors import UsageError
 from paceline.pool.config import PoolConfig
@@ -35,7 +37,7 @@ EPISODES_PER_SLOT = 64
 @dataclass(slots=True)
 class TensorStep:
     """What has come of one step of N environments, same-step autoreset included. All tensors are [N, ...], on the
-    simulator's device, and belong to the receiver: the simulator does not write to them again."""
+    simulator's device, and hold until the next step."""
 
     obs: dict[str, Tensor]
     reward: Tensor
@@ -52,8 +54,11 @@ class TensorSimulator(Protocol):
     """N environments as tensors on one device. Observations and actions are named as `spaces.leaves` names them; where
     there is one action leaf, `step` gets its tensor alone. Nothing but `state_dict` may wait for the device.
 
-    A simulator that cuts episodes by a time limit alone says so by an attribute `truncation_gap`, the limit: the fewer
-    final observations have to be kept for a rollout."""
+    Some attributes are optional. A simulator with `measure_names` has, after every step, a tensor [N] for each of
+    them in the mapping `last_measures`: they are an episode's where that step ended it. A simulator that cuts episodes by a time limit alone says so by `truncation_gap`, the
+    limit: the fewer final observations have to be kept for a rollout. One whose state stays in the same memory, and
+    which draws random numbers from no generator of its own, says `recordable = True`: on a GPU its steps are recorded
+    as a CUDA graph, and what `step` returns is then overwritten by the next step."""
 
     num_envs: int
     device: torch.device
@@ -78,13 +83,13 @@ def make_tensor_pool(factory: Factory, config: PoolConfig, seed: int, device: st
     """One simulator per group of `config`, on `device`."""
     bounds = [config.num_envs * group // config.groups for group in range(config.groups + 1)]
     make: Any = factory.make  # of this family: n environments on a device
-    return TensorPool([make(end - begin, device) for begin, end in pairwise(bounds)], seed)
+    return TensorPool([make(end - begin, device) for begin, end in pairwise(bounds)], seed, record=config.cuda_graphs)
 
 
 class TensorPool:
     """A `Pool` over tensor simulators, one per group; group sizes must be those of `PoolSpec.group_envs`."""
 
-    def __init__(self, simulators: Sequence[TensorSimulator], seed: int = 0) -> None:
+    def __init__(self, simulators: Sequence[TensorSimulator], seed: int = 0, *, record: bool = True) -> None:
         self._simulators = list(simulators)
         first = self._simulators[0]
         self.spec = PoolSpec(
@@ -94,6 +99,7 @@ class TensorPool:
             frameskip=first.frameskip,
             num_groups=len(simulators),
             truncation_gap=getattr(first, "truncation_gap", 1),
+            measures=tuple(getattr(first, "measure_names", ())),
         )
         self._device = first.device
         self._ranges = [self.spec.group_slots(group) for group in range(len(simulators))]
@@ -101,9 +107,15 @@ class TensorPool:
             raise UsageError(f"simulators of {[s.num_envs for s in simulators]} environments are no even groups")
         self._slots_of: dict[tuple[int, ...], Tensor] = {}  # by the groups they belong to
         num_slots = self.spec.num_slots
-        self._ring = EpisodeRing(EPISODES_PER_SLOT * num_slots, self._device)
+        self._ring = EpisodeRing(EPISODES_PER_SLOT * num_slots, self._device, self.spec.measures)
         self._episodes = [GroupEpisodes(self._slots((group,)), self._ring) for group in range(len(simulators))]
         self._final_obs = self._zeros(self.spec.obs, num_slots) if len(simulators) > 1 else {}
+        self._recorded = [
+            RecordedStep(partial(self._advance, group))
+            if record and self._device.type == "cuda" and getattr(simulator, "recordable", False)
+            else None
+            for group, simulator in enumerate(simulators)
+        ]
         self._always = torch.ones(num_slots, dtype=torch.bool, device=self._device)
         self._never = torch.zeros(num_slots, dtype=torch.bool, device=self._device)
         self._nothing = torch.zeros(num_slots, device=self._device)
@@ -209,11 +221,18 @@ class TensorPool:
             self._steps[group] = TensorStep(obs, nothing, never, never, obs)
 
     def _step(self, group: int, actions: dict[str, Tensor]) -> None:
+        recorded = self._recorded[group]
+        self._steps[group] = recorded(actions) if recorded is not None else self._advance(group, actions)
+        self._ready.append(group)
+
+    def _advance(self, group: int, actions: dict[str, Tensor]) -> TensorStep:
+        """One step of a group's simulator, and what it means for its episodes."""
         only = next(iter(actions.values())) if len(self.spec.actions) == 1 else actions
         step = self._simulators[group].step(only)
-        self._episodes[group].add(step.reward, step.terminated | step.truncated)
-        self._steps[group] = step
-        self._ready.append(group)
+        measures = getattr(self._simulators[group], "last_measures", {})
+        measured = [measures[name] for name in self.spec.measures]
+        self._episodes[group].add(step.reward, step.terminated | step.truncated, measured)
+        return step
 
     def _take(self, ready: list[int], max_slots: int | None) -> tuple[int, ...]:
         taken: list[int] = []
@@ -288,6 +307,21 @@ class TensorPool:
         return {
             leaf.name: torch.from_numpy(np.zeros((count, *leaf.shape), leaf.dtype)).to(self._device) for leaf in leaves
         }
+
+
+class RecordedStep:
+    """A group's steps, recorded once and replayed."""
+
+    def __init__(self, advance: Callable[[dict[str, Tensor]], TensorStep]) -> None:
+        self._actions: dict[str, Tensor] = {}
+        self._graph = CudaGraph(lambda: advance(self._actions))
+
+    def __call__(self, actions: dict[str, Tensor]) -> TensorStep:
+        if not self._actions:
+            self._actions = {name: values.clone() for name, values in actions.items()}
+        for name, values in actions.items():
+            self._actions[name].copy_(values)
+        return self._graph.run()
 
 
 def _join(parts: list[Tensor]) -> Tensor:

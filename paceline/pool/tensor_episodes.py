@@ -6,6 +6,7 @@ Legend: N slots of one group, R cells of the ring.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,16 +19,16 @@ log = logging.getLogger(__name__)
 
 
 class EpisodeRing:
-    """The last R finished episodes as rows (slot, return, length), read once in a while by `take`."""
+    """The last R finished episodes as rows (slot, return, length, measures), read once in a while by `take`."""
 
-    def __init__(self, num_cells: int, device: torch.device) -> None:
-        self._num_cells = num_cells
+    def __init__(self, num_cells: int, device: torch.device, measures: Sequence[str] = ()) -> None:
+        self._num_cells, self._measures = num_cells, tuple(measures)
         # One cell more than the ring: a write has a place for every slot, and those without an end go there.
-        self._cells = torch.zeros(num_cells + 1, 3, device=device)
+        self._cells = torch.zeros(num_cells + 1, 3 + len(measures), device=device)
         self._count = torch.zeros((), dtype=torch.int64, device=device)
 
     def write(self, ended: Tensor, rows: Tensor) -> None:
-        """Append those `rows` [N, 3] whose `ended` [N] is set."""
+        """Append those `rows` [N, 3 + measures] whose `ended` [N] is set."""
         order = ended.cumsum(0)
         cells = torch.where(ended, (self._count + order - 1) % self._num_cells, self._num_cells)
         self._cells.index_copy_(0, cells, rows)
@@ -44,7 +45,10 @@ class EpisodeRing:
         cells = [(count - kept + i) % self._num_cells for i in range(kept)]
         rows = self._cells.cpu()[cells].tolist() if kept else []
         self._count.zero_()
-        return [Episode(int(slot), episode_return, int(length)) for slot, episode_return, length in rows]
+        return [
+            Episode(int(slot), episode_return, int(length), dict(zip(self._measures, measured, strict=True)))
+            for slot, episode_return, length, *measured in rows
+        ]
 
     def state_dict(self) -> dict[str, Any]:
         return {"cells": self._cells, "count": self._count}
@@ -69,13 +73,14 @@ class GroupEpisodes:
         for tensor in (self._returns, self._lengths, self._reward, self._step):
             tensor.zero_()
 
-    def add(self, reward: Tensor, ended: Tensor) -> None:
+    def add(self, reward: Tensor, ended: Tensor, measured: Sequence[Tensor] = ()) -> None:
         fine = self._reward.isfinite()
-        self._reward = torch.where(fine, reward, self._reward)
-        self._step = torch.where(fine, self._lengths, self._step)
+        # In place, as all that is kept from step to step: the steps may be a recording.
+        self._reward.copy_(torch.where(fine, reward, self._reward))
+        self._step.copy_(torch.where(fine, self._lengths, self._step))
         self._returns += reward
         self._lengths += 1
-        self._ring.write(ended, torch.stack((self._slots, self._returns, self._lengths), dim=1))
+        self._ring.write(ended, torch.stack((self._slots, self._returns, self._lengths, *measured), dim=1))
         self._returns.masked_fill_(ended, 0)
         self._lengths.masked_fill_(ended, 0)
 
