@@ -112,7 +112,7 @@ def training(config: Config, seconds: float) -> dict[str, float]:
         plain_report(self, *arguments)
         marks.append((time.perf_counter(), self.step))
 
-    Run.report = report  # type: ignore[method-assign]
+    Run.report = report  # type: ignore[method-assign,assignment]
     try:
         with tempfile.TemporaryDirectory() as folder:
             train(_with(config, seconds=seconds), Path(folder))

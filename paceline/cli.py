@@ -8,7 +8,7 @@ import logging
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
@@ -71,12 +71,19 @@ class Train:
 
 @dataclass(frozen=True)
 class Eval:
-    """Play whole episodes with the policy of a run, and say how well it does."""
+    """Play whole episodes with the policy of a run, or with a baseline of PointGoal navigation, and say how well it
+    does."""
 
-    run_folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    run_folder: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
     """The folder of a run."""
-    episodes: int = 100
-    """How many episodes count, spread evenly over the slots."""
+    agent: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """Instead of a run, a baseline: oracle, random, forward, goal-follower or map-and-plan."""
+    episodes: int | None = None
+    """How many episodes count: 100, spread evenly over the slots; of pointnav, all that the split has."""
+    split: Annotated[str | None, tyro.conf.arg(metavar="train|val|test")] = None
+    """Of pointnav, whose scenes to play in; val by default."""
+    samples: int = 1
+    """Of pointnav with --sampled, how many times each episode is played."""
     checkpoint: str = "latest"
     """latest, best or step_N."""
     sampled: bool = False
@@ -84,34 +91,77 @@ class Eval:
     seed: int = 1_000_000
     """Of the environments, and of sampled actions."""
     num_envs: int | None = None
-    """Environments at a time; by default as many as in training, but no more than episodes."""
+    """Environments at a time; by default as many as in training (of pointnav, 256 or more), but no more than
+    episodes."""
     env: str | None = None
     """Play in this environment instead of that of training. It is for options that only training should have: after
-    atari:Breakout?episodic_life=true, whole games for their own score are atari:Breakout?clip_rewards=false."""
+    atari:Breakout?episodic_life=true, whole games for their own score are atari:Breakout?clip_rewards=false. With
+    --agent: pointnav, pointnav:small or pointnav:full, with options."""
     video: Annotated[Path | None, tyro.conf.arg(metavar="PATH.mp4|PATH.gif")] = None
     """Also film one episode."""
     json: bool = False
     """Print one JSON object instead of a table."""
 
     def run(self) -> None:
-        from paceline.evaluation.evaluate import evaluate, for_people
+        from paceline.evaluation import evaluate, navigation
 
         # What environments print, and what is printed as they are imported, is no part of the result.
         with contextlib.redirect_stdout(sys.stderr):
-            report = evaluate(
-                self.run_folder,
-                episodes=self.episodes,
-                checkpoint=self.checkpoint,
-                sampled=self.sampled,
-                seed=self.seed,
-                num_envs=self.num_envs,
-                env=self.env,
-                video=self.video,
-            )
+            report = self._evaluate()
         if self.json:
             print(json.dumps(report, allow_nan=False))
         else:
-            Console().print(for_people(report))
+            Console().print((navigation if "spl" in report else evaluate).for_people(report))
+
+    def _evaluate(self) -> dict[str, Any]:
+        from paceline.config import Config
+        from paceline.evaluation import evaluate, navigation
+
+        common: dict[str, Any] = {"seed": self.seed, "num_envs": self.num_envs}
+        if self.run_folder is None or self.agent is not None:
+            agent = self._only_agent()
+            env = self.env or "pointnav"
+            return navigation.evaluate_baseline(agent, env=env, split=self.split, episodes=self.episodes, **common)
+        common |= {"checkpoint": self.checkpoint, "sampled": self.sampled, "env": self.env, "video": self.video}
+        config = self.run_folder / "config.json"
+        env = self.env or (Config.load(config).env if config.is_file() else "")
+        if env and navigation.is_navigation(env):
+            return navigation.evaluate_policy(
+                self.run_folder, split=self.split, episodes=self.episodes, samples=self.samples, **common
+            )
+        if self.split is not None or self.samples != 1:
+            option = "--split" if self.split is not None else "--samples"
+            raise UsageError(
+                f"{option} is for PointGoal navigation (pointnav), and {env or self.run_folder} is not that"
+            )
+        return evaluate.evaluate(self.run_folder, episodes=100 if self.episodes is None else self.episodes, **common)
+
+    def _only_agent(self) -> str:
+        """The baseline's name, if nothing is asked for that only a policy can do."""
+        if self.agent is None or self.run_folder is not None:
+            raise UsageError("whom to evaluate? allowed: the folder of a RUN, or --agent NAME, and not both")
+        if self.sampled or self.samples != 1 or self.video is not None:
+            raise UsageError("--sampled, --samples and --video are for the policy of a RUN, not for --agent")
+        return self.agent
+
+
+@dataclass(frozen=True)
+class Report:
+    """Write all that is known of a run to one HTML file: curves, speed, settings; of pointnav, how it navigates."""
+
+    run_folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """The folder of a run."""
+    output: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """The file; by default report.html in the run's folder."""
+    episodes: int = 200
+    """Of pointnav, how many episodes of the val split are played."""
+
+    def run(self) -> None:
+        from paceline.evaluation.report import write_report
+
+        with contextlib.redirect_stdout(sys.stderr):
+            path = write_report(self.run_folder, evaluate_episodes=self.episodes, output=self.output)
+        print(path)
 
 
 @dataclass(frozen=True)
@@ -158,6 +208,7 @@ class Recipes:
 Command = (
     Annotated[Train, tyro.conf.subcommand("train")]
     | Annotated[Eval, tyro.conf.subcommand("eval")]
+    | Annotated[Report, tyro.conf.subcommand("report")]
     | Annotated[Export, tyro.conf.subcommand("export")]
     | Annotated[Recipes, tyro.conf.subcommand("recipes")]
     | Annotated[Envs, tyro.conf.subcommand("envs")]

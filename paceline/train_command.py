@@ -33,6 +33,8 @@ class TrainOptions(Config):
     """With --resume: latest, best or step_N."""
     ranks: int = 1
     """Processes on this machine that train together. Under torchrun or srun, they decide."""
+    report: bool = False
+    """Write report.html at the end; `paceline report` does it for any run, at any time."""
 
     def config(self) -> Config:
         return Config(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Config)})
@@ -54,7 +56,12 @@ def main(arguments: list[str]) -> int:
 
     run = train(config, folder, resume=options.from_checkpoint if options.resume else None)
     if run.group.is_first:
-        Console(stderr=True).print(_summary(run, folder), highlight=False)
+        console = Console(stderr=True)
+        console.print(_summary(run, folder), highlight=False)
+        if options.report:
+            from paceline.evaluation.report import write_report
+
+            console.print(f"report: {write_report(folder)}", highlight=False)
     return 130 if run.interrupted else 0
 
 

@@ -20,7 +20,7 @@ def main() -> None:
     begin = time.perf_counter()
     model = PPO("MlpPolicy", make_vec_env(name, 1, seed=seed), seed=seed, device="cpu").learn(total)
     seconds = time.perf_counter() - begin
-    recent = [episode["r"] for episode in model.ep_info_buffer]  # the last 100
+    recent = [episode["r"] for episode in model.ep_info_buffer or ()]  # the last 100
     print("RESULT " + json.dumps({"seed": seed, "return": float(np.mean(recent)), "seconds": seconds}), flush=True)
 
 

@@ -37,7 +37,8 @@ class EnvId:
 
     def __str__(self) -> str:
         query = "&".join(f"{key}={_text(value)}" for key, value in self.options.items())
-        return f"{self.family}:{self.name}" + (f"?{query}" if query else "")
+        address = f"{self.family}:{self.name}" if self.name else self.family
+        return address + (f"?{query}" if query else "")
 
 
 def _text(value: Any) -> str:

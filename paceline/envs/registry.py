@@ -29,6 +29,8 @@ class Factory:
     """The only pool backend that can run it, where there is only one: "envpool" or "tensor"."""
     label: str = ""
     """The id it came from."""
+    single: Factory | None = None
+    """The same environment one at a time, for the pools that step single ones, where `make` makes many at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +85,12 @@ FAMILIES: dict[str, Family] = {
         extra=None,
         example="tensor:cartpole",
         about="batched simulators whose state is torch tensors on the policy's device",
+    ),
+    "pointnav": Family(
+        module="paceline.envs.pointnav.family",
+        extra=None,
+        example="pointnav:small?resolution=64",
+        about="PointGoal navigation in procedural apartments: batched on the policy's device, or one at a time",
     ),
     "synthetic": Family(
         module="paceline.envs.synthetic",

@@ -111,6 +111,7 @@ def _roll(pool: Pool, player: Player, camera: Camera, write: Callable[[Frame], N
 def set_up(env: str, seed: int, device: str = "cpu") -> tuple[Camera, Pool]:
     """One environment with a camera on it."""
     factory = resolve(env)
+    factory = factory.single or factory  # a batched simulator may have a class for one environment, which renders
     why = f"it runs only in the {factory.backend!r} pool"
     if factory.backend is None:
         try:

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from paceline.cuda_graph import CudaGraph
-
 from paceline.distributed.reduce import FlatGradients
 from paceline.distributed.runtime import Group
 from paceline.errors import UsageError

@@ -25,9 +25,9 @@ from paceline.experience.rollout import Rollout
 from paceline.experience.sequences import valid_rows
 from paceline.policy.cores import Core, CoreConfig
 from paceline.policy.encoders import (
-    CompactConv,
     ImpalaResNet,
     NatureCNN,
+    PatchEncoder,
     SampleFactoryConv,
     VectorEncoder,
     as_float,
@@ -42,7 +42,7 @@ MASK = "action_mask"
 """An observation of this name is not seen by the encoders: it says which discrete actions are allowed."""
 
 ENCODERS: dict[str, Callable[..., Any]] = {
-    "compact": CompactConv,
+    "patches": PatchEncoder,
     "nature": NatureCNN,
     "sample_factory": SampleFactoryConv,
     "impala": ImpalaResNet,
@@ -55,7 +55,7 @@ class PolicyConfig:
     """The network."""
 
     encoder: Literal[
-        "compact", "nature", "sample_factory", "impala", "resnet18", "resnet50", "se_resnext50", "se_resnext101"
+        "patches", "nature", "sample_factory", "impala", "resnet18", "resnet50", "se_resnext50", "se_resnext101"
     ] = "nature"
     """What encodes images."""
     encoder_size: int = 512
@@ -120,8 +120,8 @@ class ActorCritic(nn.Module):
             self.critic_trunk.compile()
 
     @property
-    def sees_images(self) -> bool:
-        return len(self.trunk.images) > 0
+    def has_convolutions(self) -> bool:
+        return any(isinstance(module, nn.Conv2d) for module in self.modules())
 
     @property
     def is_recurrent(self) -> bool:

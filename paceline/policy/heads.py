@@ -44,6 +44,9 @@ class HeadConfig:
     """With `std="state"`, the logarithm is clamped from above."""
     squash: bool = False
     """Bound actions smoothly by tanh, instead of clipping them at the environment's bounds."""
+    initial_logits: tuple[float, ...] = ()
+    """Of a policy's discrete actions at the start, one for each choice; none for all alike. An action that ends the
+    episode, say, is better rare at first."""
 
     def __post_init__(self) -> None:
         if self.std not in ("parameter", "state"):
@@ -80,6 +83,15 @@ class ActionHead(nn.Module):
         self._param_sizes = [family.num_params for family in self._typed_families()]
         self.num_params = sum(self._param_sizes)
         self.linear = orthogonal(nn.Linear(in_features, sum(self._output_sizes)), OUTPUT_GAIN)
+        if config.initial_logits:
+            num_logits = sum(sum(_sizes(leaf)) for leaf in groups[Categoricals])
+            if len(config.initial_logits) != num_logits:
+                raise UsageError(
+                    f"head.initial_logits has {len(config.initial_logits)} numbers; "
+                    f"these actions have {num_logits} choices"
+                )
+            with torch.no_grad():  # the categoricals come first
+                self.linear.bias[:num_logits] = torch.tensor(config.initial_logits)
         if groups[Gaussians] and config.std == "state":
             log_std_outputs = self._output_sizes[-1] // 2  # the Gaussians come last, and their log stds last of all
             nn.init.constant_(self.linear.bias[-log_std_outputs:], config.initial_log_std)

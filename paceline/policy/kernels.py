@@ -1,6 +1,6 @@
 """How PyTorch computes on a CPU: its threads and its kernels, chosen for the policy at hand.
 
-Policies without images are made of matrices so small that everything around the arithmetic decides. Threads then cost
+Policies without convolutions are made of matrices so small that everything around the arithmetic decides. Threads then cost
 more than they give, and so does oneDNN: on an ARM Neoverse-N1 it took 646 us for a 64x64 layer over 64 rows that plain
 BLAS did in 51 (one thread, one run, a busy machine). For convolutions it is the other way round: oneDNN trains a Nature CNN 5 to 9 times faster.
 """
@@ -19,7 +19,7 @@ SMALL_PARAMETERS = 500_000
 
 def choose_cpu_kernels(policy: ActorCritic, threads: int | None, ranks_here: int) -> None:
     """Set this process's threads and kernels; `threads` overrules, `ranks_here` share this machine."""
-    small = not policy.sees_images and sum(p.numel() for p in policy.parameters()) < SMALL_PARAMETERS
+    small = not policy.has_convolutions and sum(p.numel() for p in policy.parameters()) < SMALL_PARAMETERS
     if threads is not None:
         torch.set_num_threads(threads)
     elif small:
@@ -28,4 +28,4 @@ def choose_cpu_kernels(policy: ActorCritic, threads: int | None, ranks_here: int
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks_here))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about TF32 on GPUs that are not there
-        torch.backends.mkldnn.set_flags(_enabled=policy.sees_images)
+        torch.backends.mkldnn.set_flags(_enabled=policy.has_convolutions)

@@ -21,6 +21,8 @@ def make_pool(
     factory = resolve(env)
     config = config or PoolConfig()
     kind: str = config.kind
+    if factory.single is not None and kind in ("serial", "process"):
+        factory = factory.single
     if factory.backend is not None:
         if kind not in ("auto", factory.backend):
             raise UsageError(f"{factory.label or env} runs only in the {factory.backend!r} pool, not in {kind!r}")

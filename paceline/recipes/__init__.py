@@ -7,9 +7,11 @@ from collections.abc import Callable
 from paceline.config import Config
 from paceline.envs.registry import closest
 from paceline.errors import UsageError
-from paceline.recipes import atari, classic, mujoco
+from paceline.recipes import atari, classic, mujoco, pointnav
 
 RECIPES: dict[str, Callable[[], Config]] = {
+    "pointnav": pointnav.pointnav,
+    "pointnav-small": pointnav.pointnav_small,
     "cartpole": classic.cartpole,
     "memory": classic.memory,
     "halfcheetah": mujoco.halfcheetah,

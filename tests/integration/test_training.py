@@ -192,3 +192,46 @@ def test_memory_task_is_learned_with_rollouts_shorter_than_episodes(tmp_path, co
     policy = dataclasses.replace(base.policy, core=CoreConfig(kind=core, hidden=64))
     config = dataclasses.replace(base, policy=policy, device="cpu", threads=1)
     learns(dataclasses.replace(config, pool=PoolConfig(num_envs=32, kind="serial")), 0.9, tmp_path)
+
+
+def test_memory_task_is_learned_on_two_ranks(tmp_path):
+    """Mistake 18, each rank with half of the environments."""
+    config = dataclasses.replace(
+        recipes.find("memory"), device="cpu", threads=1, pool=PoolConfig(num_envs=16, kind="serial")
+    )
+    folder = str(tmp_path)
+
+    def work():
+        return train(config, Path(folder)).episode_means()["episode_return"]
+
+    first, second = on_ranks(2, work, timeout=300)
+    assert first == second, "episodes are everybody's"
+    assert first >= 0.9
+
+
+def test_schedules_follow_the_clock_where_it_ends_the_run(tmp_path):
+    """A run of so many seconds has its learning rate at the end of its schedule when they are over."""
+    config = tiny(steps=10**9, seconds=2.0, deterministic=False, optimizer=OptimizerConfig(schedule="linear"))
+    run = train(config, tmp_path)
+    assert run.step < config.steps
+    assert run.progress == 1.0 and config.optimizer.rate_at(run.progress) == 0.0
+    rates = [json.loads(line)["learning_rate"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert all(0 <= rate < config.optimizer.learning_rate for rate in rates)
+
+
+def test_measures_of_a_simulator_are_reported(tmp_path):
+    """What an episode of a batched simulator amounts to, beside its return: means over episodes."""
+    config = Config(
+        env="pointnav:small?resolution=8&scenes=2&max_episode_steps=20",
+        steps=4096,
+        rollout_steps=32,
+        device="cpu",
+        threads=1,
+        pool=PoolConfig(num_envs=16),
+        policy=PolicyConfig(encoder="patches", encoder_size=8, hidden=(8,)),
+    )
+    run = train(config, tmp_path)
+    report = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
+    assert 0 <= report["episode_success"] <= 1 and 0 <= report["episode_spl"] <= report["episode_success"] + 1e-6
+    assert report["episode_distance_to_goal"] > 0
+    assert run.episode_means()["episode_success"] == report["episode_success"]

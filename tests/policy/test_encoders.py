@@ -5,9 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from paceline.errors import UsageError
-from paceline.policy.encoders import ImpalaResNet, NatureCNN, SampleFactoryConv, VectorEncoder, as_float
+from paceline.policy.encoders import (
+    ImpalaResNet,
+    NatureCNN,
+    PatchEncoder,
+    SampleFactoryConv,
+    VectorEncoder,
+    as_float,
+)
 
 IMAGE_ENCODERS = [NatureCNN, SampleFactoryConv, ImpalaResNet]
 
@@ -112,3 +120,22 @@ def test_gradients_reach_every_parameter(encoder):
     module = encoder((3, 40, 40), hidden=8)
     module(torch.rand(2, 3, 40, 40)).sum().backward()
     assert all(values.grad is not None for values in module.parameters())
+
+
+def test_patches_are_convolutions_whose_stride_is_their_kernel():
+    """The matrix products give what torch's convolutions of the same weights give."""
+    module = PatchEncoder((3, 16, 24), hidden=8)
+    images = torch.rand(2, 3, 16, 24)
+    patches = F.conv2d(images, module.patch.weight.view(32, 3, 4, 4), module.patch.bias, stride=4).relu()
+    # Merged features come place by place, a convolution's weights channel by channel.
+    weights = module.merge.weight.view(64, 2, 2, 32).permute(0, 3, 1, 2)
+    merged = F.conv2d(patches, weights, module.merge.bias, stride=2).relu()
+    expected = F.relu(module.linear(merged.permute(0, 2, 3, 1).flatten(1)))
+    torch.testing.assert_close(module(images), expected)
+
+
+def test_patches_need_sides_that_they_fill():
+    with pytest.raises(UsageError, match="multiples of 8, got 36x32"):
+        PatchEncoder((1, 36, 32))
+    with pytest.raises(UsageError, match="at least 8x8"):
+        PatchEncoder((1, 4, 8))

@@ -353,3 +353,12 @@ def test_refusals_say_what_is_allowed():
         head(features(2), {"turn": torch.ones(2, 4, dtype=torch.bool)})
     with pytest.raises(UsageError, match=r"must be torch.bool \(2, 3\)"):
         head(features(2), {"turn": torch.ones(2, 3)})
+
+
+def test_initial_logits_make_an_action_rare_at_first():
+    head = ActionHead(leaves(spaces.Discrete(4), "action"), 8, HeadConfig(initial_logits=(-4.0, 0.0, 0.0, 0.0)))
+    probabilities = head(torch.zeros(1, 8)).exp()[0]
+    expected = torch.tensor([-4.0, 0.0, 0.0, 0.0]).softmax(0)
+    torch.testing.assert_close(probabilities, expected)
+    with pytest.raises(UsageError, match="2 numbers; these actions have 4 choices"):
+        ActionHead(leaves(spaces.Discrete(4), "action"), 8, HeadConfig(initial_logits=(0.0, 1.0)))

@@ -1,0 +1,51 @@
+"""PointGoal navigation in the embedded simulator."""
+
+from __future__ import annotations
+
+from paceline.config import Config
+from paceline.learner.optimizer import OptimizerConfig
+from paceline.learner.ppo import PPOConfig
+from paceline.policy.actor_critic import PolicyConfig
+from paceline.policy.compute import ComputeConfig
+from paceline.policy.cores import CoreConfig
+from paceline.policy.heads import HeadConfig
+from paceline.pool.config import PoolConfig
+
+STOP_RARELY = HeadConfig(initial_logits=(-4.0, 0.0, 0.0, 0.0))
+"""Stopping ends the episode: at one time in four an agent would never come to see anything."""
+
+
+def pointnav_small() -> Config:
+    """Walk to a point in unseen one- and two-room flats, from depth: minutes on a laptop."""
+    return Config(
+        env="pointnav:small?resolution=32&scenes=256",
+        steps=1_500_000,
+        seconds=345.0,
+        rollout_steps=64,
+        device="cpu",
+        pool=PoolConfig(num_envs=64),
+        policy=PolicyConfig(encoder="patches", encoder_size=128, hidden=(64,), activation="relu", head=STOP_RARELY),
+        ppo=PPOConfig(epochs=2, minibatches=8, entropy_coef=0.01, normalize_advantage=True),
+        optimizer=OptimizerConfig(learning_rate=1e-3, schedule="linear"),
+    )
+
+
+def pointnav() -> Config:
+    """Walk to a point in unseen apartments, from depth: DD-PPO's agent with a ResNet18, on a GPU."""
+    return Config(
+        env="pointnav:full?resolution=64&scenes=1024&depth_dtype=float16",
+        steps=300_000_000,
+        seconds=590.0,
+        rollout_steps=32,
+        pool=PoolConfig(num_envs=2048),
+        policy=PolicyConfig(
+            encoder="resnet18",
+            hidden=(64,),
+            activation="relu",
+            core=CoreConfig(kind="lstm", hidden=512, layers=2),
+            head=STOP_RARELY,
+        ),
+        ppo=PPOConfig(epochs=1, minibatches=8, entropy_coef=0.01, normalize_advantage=True),
+        optimizer=OptimizerConfig(learning_rate=5e-4, schedule="linear"),
+        compute=ComputeConfig(precision="bfloat16", compile=True),
+    )
