@@ -21,8 +21,8 @@ from benchmarks.report import context, print_context, print_table, progress
 
 SCENE = "obs=8&dtype=float32&episode_length=200"
 REGIMES = {
-    "even": f"synthetic:constant?mean=0.01&{SCENE}",
-    "uneven": f"synthetic:scene?mean=0.01&sigma=0.7&{SCENE}",
+    "even": f"synthetic:constant?mean=0.03&{SCENE}",
+    "uneven": f"synthetic:scene?mean=0.03&sigma=0.7&{SCENE}",
 }
 THRESHOLDS = (0.5, 0.6, 0.8, 1.0)
 RANKS = (1, 2, 4, 8, 16)

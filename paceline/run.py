@@ -34,6 +34,8 @@ from paceline.telemetry.progress import Progress
 log = logging.getLogger(__name__)
 
 REPORT_SECONDS = 2.0
+WARM_ITERATIONS = 4
+"""After these everything is allocated, compiled and recorded."""
 EPISODE_WINDOW = 100
 """Episode statistics are means over at least this many of the latest episodes."""
 
@@ -58,6 +60,7 @@ class Run:
         self.step = 0
         """Agent steps trained on so far, over all ranks."""
         self.interrupted = False
+        self._iterations = 0
         self._seconds_before = 0.0
         self._started = time.monotonic()
         self._agreed_seconds = 0.0
@@ -108,7 +111,11 @@ class Run:
                 torch.tensor(sums, dtype=torch.float64, device=self.group.device)
             ).tolist()
         self.step += int(steps)
+        self._iterations += 1
         self._count_episodes(tuple(episodes))
+        if self._iterations == WARM_ITERATIONS and self.group.device.type == "cuda":
+            reserved, total = torch.cuda.max_memory_reserved(), torch.cuda.get_device_properties(0).total_memory
+            log.info("GPU memory: %.1f of %.0f GiB; it stays at that", reserved / 2**30, total / 2**30)
         now = time.monotonic()
         if self.group.is_first and (now - self._last_report[0] >= REPORT_SECONDS or self.step >= self.config.steps):
             self._tell(now, losses)

@@ -25,6 +25,7 @@ from paceline.experience.rollout import Rollout
 from paceline.experience.sequences import valid_rows
 from paceline.policy.cores import Core, CoreConfig
 from paceline.policy.encoders import (
+    ConvEncoder,
     ImpalaResNet,
     NatureCNN,
     PatchEncoder,
@@ -121,7 +122,10 @@ class ActorCritic(nn.Module):
 
     @property
     def has_convolutions(self) -> bool:
-        return any(isinstance(module, nn.Conv2d) for module in self.modules())
+        """Whether any is computed by PyTorch's own kernels."""
+        encoders = [module for module in self.modules() if isinstance(module, ConvEncoder) and module.as_matrices]
+        own = {conv for encoder in encoders for conv in encoder.modules()}
+        return any(isinstance(module, nn.Conv2d) and module not in own for module in self.modules())
 
     @property
     def is_recurrent(self) -> bool:

@@ -1,18 +1,21 @@
-"""How PyTorch computes on a CPU: its threads and its kernels, chosen for the policy at hand.
+"""How PyTorch computes on a CPU: its threads and its kernels, chosen for the policy and the processor at hand.
 
-Policies without convolutions are made of matrices so small that everything around the arithmetic decides. Threads then cost
-more than they give, and so does oneDNN: on an ARM Neoverse-N1 it took 646 us for a 64x64 layer over 64 rows that plain
-BLAS did in 51 (one thread, one run, a busy machine). For convolutions it is the other way round: oneDNN trains a Nature CNN 5 to 9 times faster.
+Policies without convolutions are made of matrices so small that everything around the arithmetic decides. Threads then
+cost more than they give, and so does oneDNN: on an ARM Neoverse-N1 it took 646 us for a 64x64 layer over 64 rows that
+plain BLAS did in 51 (one thread, one run, a busy machine). Convolutions need it, except where they are computed as
+matrix products, which is faster on ARM (see `convolution`).
 """
 
 from __future__ import annotations
 
 import os
+import platform
 import warnings
 
 import torch
 
 from paceline.policy.actor_critic import ActorCritic
+from paceline.policy.encoders import ConvEncoder
 
 SMALL_PARAMETERS = 500_000
 
@@ -26,6 +29,10 @@ def choose_cpu_kernels(policy: ActorCritic, threads: int | None, ranks_here: int
         torch.set_num_threads(1)
     elif ranks_here > 1:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks_here))
+    if platform.machine() in ("aarch64", "arm64"):
+        for module in policy.modules():
+            if isinstance(module, ConvEncoder):
+                module.as_matrices = True
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about TF32 on GPUs that are not there
         torch.backends.mkldnn.set_flags(_enabled=policy.has_convolutions)

@@ -1,0 +1,52 @@
+"""Convolutions as matrix products are convolutions, gradients included."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+from paceline.policy.convolution import CHUNK, convolve
+from paceline.policy.encoders import NatureCNN, SampleFactoryConv
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    size=st.integers(1, 5),
+    stride=st.integers(1, 4),
+    extra=st.tuples(st.integers(0, 6), st.integers(0, 6)),
+    channels=st.integers(1, 3),
+    outputs=st.integers(1, 3),
+    batch=st.sampled_from([1, 2, CHUNK, CHUNK + 3]),
+    seed=st.integers(0, 1000),
+)
+def test_values_and_gradients_are_those_of_torch(size, stride, extra, channels, outputs, batch, seed):
+    torch.manual_seed(seed)
+    images = torch.randn(batch, channels, size + extra[0], size + extra[1], dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(outputs, channels, size, size, dtype=torch.float64, requires_grad=True)
+    bias = torch.randn(outputs, dtype=torch.float64, requires_grad=True)
+    expected = F.conv2d(images, weight, bias, stride)
+    seen = torch.randn_like(expected)
+    gradients = torch.autograd.grad((expected * seen).sum(), (images, weight, bias))
+    actual = convolve(images.permute(0, 2, 3, 1).contiguous(), weight, bias, stride).permute(0, 3, 1, 2)
+    torch.testing.assert_close(actual, expected)
+    for mine, theirs in zip(torch.autograd.grad((actual * seen).sum(), (images, weight, bias)), gradients, strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("encoder", [NatureCNN, SampleFactoryConv])
+def test_an_encoder_gives_the_same_either_way(encoder):
+    torch.manual_seed(0)
+    module = encoder((4, 84, 84), hidden=16)
+    images = torch.randint(0, 256, (5, 4, 84, 84), dtype=torch.uint8)
+    results = []
+    for module.as_matrices in (False, True):
+        module.zero_grad()
+        out = module(images)
+        out.square().sum().backward()
+        results.append((out.detach(), [values.grad.clone() for values in module.parameters()]))
+    torch.testing.assert_close(results[0][0], results[1][0], rtol=1e-4, atol=1e-5)
+    for one, other in zip(results[0][1], results[1][1], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
