@@ -25,7 +25,7 @@ def convolve(images: Tensor, weight: Tensor, bias: Tensor, stride: int) -> Tenso
 
 class _Convolution(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, images: Tensor, weight: Tensor, bias: Tensor, size: int, stride: int) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, images: Tensor, weight: Tensor, bias: Tensor, size: int, stride: int) -> Tensor:
         height, width = ((side - size) // stride + 1 for side in images.shape[1:3])
         out = images.new_empty(len(images), height, width, len(weight))
         for first in range(0, len(images), CHUNK):
@@ -36,7 +36,7 @@ class _Convolution(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         images, weight = ctx.saved_tensors
         grad = grad.contiguous()
         to_weight = torch.zeros_like(weight)
