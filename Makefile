@@ -23,7 +23,7 @@ $(READY): pyproject.toml requirements.lock
 	@touch $@
 
 train: $(READY)
-	$(BIN)/paceline train pointnav-small --report
+	$(BIN)/paceline train pointnav-small --ranks 2 --report
 
 test: $(READY)
 	$(BIN)/python -m pytest
