@@ -1,6 +1,6 @@
 """The embedded PointGoal simulator: alone, by streams and by pixels, and with training end to end.
 
-On a GPU the simulator's step is a recorded CUDA graph, as it is in training. Actions are random. Memory is what
+On a GPU the simulator's step is a recorded CUDA graph, as it is in training. Actions are random moves, with a stop once in 100. Memory is what
 PyTorch's allocator held at most. End to end is `ddppo` with the `pointnav` recipe's agent (on a GPU) or the
 `pointnav-small` recipe's (on a CPU), learning on, warm-up not counted.
 """
@@ -60,7 +60,9 @@ def simulate(tier: str, streams: int, resolution: int, seconds: float, sensors: 
     _forget_memory()
     env = f"pointnav:{tier}?resolution={resolution}&sensors={sensors}"
     with make_pool(env, PoolConfig(num_envs=streams), device=device) as pool:
-        actions = torch.randint(1, 4, (64, streams), device=device)
+        # Moves, and a stop once in 100: about as often as agents that have learned.
+        stop = torch.rand(64, streams, device=device) < 0.01
+        actions = torch.where(stop, 0, torch.randint(1, 4, (64, streams), device=device))
 
         def turns(count: int) -> None:
             for turn in range(count):
@@ -94,7 +96,7 @@ def end_to_end(on_gpu: bool) -> dict[str, dict[str, float]]:
             pool=dataclasses.replace(base.pool, num_envs=512),
         ),
     }
-    return {name: training(config, 60.0) for name, config in agents.items()}
+    return {name: training(config, 100.0) for name, config in agents.items()}
 
 
 def _with(config: Config, **changes: Any) -> Config:
@@ -102,7 +104,7 @@ def _with(config: Config, **changes: Any) -> Config:
 
 
 def training(config: Config, seconds: float) -> dict[str, float]:
-    """Steps per second from the third iteration on: those before compile and record."""
+    """Steps per second of the second half of the iterations: those before it compile and record."""
     progress(f"training: {config.env}, {config.policy.encoder}")
     _forget_memory()
     marks: list[tuple[float, int]] = []
@@ -118,8 +120,10 @@ def training(config: Config, seconds: float) -> dict[str, float]:
             train(_with(config, seconds=seconds), Path(folder))
     finally:
         Run.report = plain_report  # type: ignore[method-assign]
-    (begin, first), (end, last) = marks[min(3, len(marks) - 2)], marks[-1]
     progress("")
+    if len(marks) < 10:
+        raise RuntimeError(f"{config.env}: only {len(marks)} iterations in {seconds:.0f} s; too few to measure")
+    (begin, first), (end, last) = marks[len(marks) // 2], marks[-1]
     return {"steps_per_second": (last - first) / (end - begin), "gib": _gib()}
 
 

@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import context, print_context, print_table, progress
+from benchmarks.report import context, print_context, print_table
 
 SCENE = "obs=8&dtype=float32&episode_length=200"
 REGIMES = {
@@ -44,11 +44,10 @@ def run(quick: bool) -> dict[str, Any]:
             for p in (thresholds if size > 1 else (1.0,))  # alone there is nobody to be preempted by
             for seed in seeds
         ]
-        progress(f"{size} ranks: {len(settings)} settings")
+        print(f"{size} ranks: {len(settings)} settings ...", flush=True)  # this takes minutes
         for result in launch(size, settings):
             key = (result["regime"], result["threshold"], size)
             rates.setdefault(key, []).append(result["steps_per_second"])
-    progress("")
     scaling = relative(rates, ranks, thresholds)
     for regime in REGIMES:
         print_table(

@@ -127,7 +127,11 @@ class CheckpointFolder:
 
     def _damaged(self, folder: Path, why: str) -> CheckpointError:
         others = [f"step_{step}" for step in self.steps() if f"step_{step}" != folder.name]
-        hint = f"resume from another with --checkpoint {others[-1]}" if others else "there is no other one"
+        hint = (
+            f"another can be used: train --from-checkpoint {others[-1]}, eval --checkpoint {others[-1]}"
+            if others
+            else "there is no other one"
+        )
         return CheckpointError(f"checkpoint {folder} is damaged: {why}; {hint}")
 
     def _listing(self) -> str:

@@ -89,7 +89,7 @@ class Eval:
     sampled: bool = False
     """Sample actions, as in training, instead of taking the likeliest."""
     seed: int = 1_000_000
-    """Of the environments, and of sampled actions."""
+    """Of the environments (pointnav has fixed episodes instead), and of sampled actions."""
     num_envs: int | None = None
     """Environments at a time; by default as many as in training (of pointnav, 256 or more), but no more than
     episodes."""

@@ -19,6 +19,7 @@ from paceline.checkpoint import Checkpoint, CheckpointFolder
 from paceline.config import Config
 from paceline.distributed.reduce import gather, synchronize
 from paceline.distributed.runtime import Group
+from paceline.envs.registry import resolve
 from paceline.errors import UsageError
 from paceline.experience.rollout import Rollout
 from paceline.learner.ppo import PPOLearner
@@ -35,7 +36,7 @@ log = logging.getLogger(__name__)
 
 REPORT_SECONDS = 2.0
 WARM_ITERATIONS = 4
-"""After these everything is allocated, compiled and recorded."""
+"""After these nearly everything is allocated, compiled and recorded."""
 EPISODE_WINDOW = 100
 """Episode statistics are means over at least this many of the latest episodes."""
 
@@ -70,6 +71,7 @@ class Run:
         self._checkpoints = CheckpointFolder(folder / "checkpoints", config.checkpoint.keep)
         self._last_checkpoint = time.monotonic()
         self._last_report = (time.monotonic(), 0)
+        self._losses: dict[str, float] = {}
         self._metrics = _metrics_writer(config, folder) if group.is_first else None
         self._progress = Progress(f"{config.system} on {config.env}") if group.is_first else None
 
@@ -113,10 +115,11 @@ class Run:
         self.step += int(steps)
         self._iterations += 1
         self._count_episodes(tuple(episodes))
-        if self._iterations == WARM_ITERATIONS and self.group.device.type == "cuda":
-            reserved, total = torch.cuda.max_memory_reserved(), torch.cuda.get_device_properties(0).total_memory
-            log.info("GPU memory: %.1f of %.0f GiB; it stays at that", reserved / 2**30, total / 2**30)
+        if self._iterations == WARM_ITERATIONS and self.group.is_first and self.group.device.type == "cuda":
+            total = torch.cuda.get_device_properties(self.group.device).total_memory
+            log.info("GPU memory: %.1f of %.0f GiB", torch.cuda.max_memory_reserved() / 2**30, total / 2**30)
         now = time.monotonic()
+        self._losses = losses
         if self.group.is_first and (now - self._last_report[0] >= REPORT_SECONDS or self.step >= self.config.steps):
             self._tell(now, losses)
         if self.group.any(now - self._last_checkpoint >= self.config.checkpoint.seconds):
@@ -227,6 +230,8 @@ class Run:
                 stack.callback(self._metrics.close)
             stack.enter_context(_stop_on_signals(self))
             yield
+            if self.group.is_first and self._losses and self.step > self._last_report[1]:
+                self._tell(time.monotonic(), self._losses)  # the end is always reported
             self.save()
 
 
@@ -294,7 +299,7 @@ def prepare(config: Config, group: Group) -> None:
 def pool_config(config: Config, device: torch.device) -> PoolConfig:
     """The pool's configuration, completed by what the run decides."""
     pool = config.pool
-    if config.deterministic and pool.kind == "auto" and not config.env.startswith("tensor:"):
+    if config.deterministic and pool.kind == "auto" and resolve(config.env).backend is None:
         pool = dataclasses.replace(pool, kind="serial")
     if device.type == "cuda":
         graphs = pool.cuda_graphs and config.compute.cuda_graphs

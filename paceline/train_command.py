@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> int:
     if run.group.is_first:
         console = Console(stderr=True)
         console.print(_summary(run, folder), highlight=False)
-        if options.report:
+        if options.report and not run.interrupted:
             from paceline.evaluation.report import write_report
 
             console.print(f"report: {write_report(folder)}", highlight=False)
@@ -90,12 +90,14 @@ def _launch_ranks(arguments: list[str], options: TrainOptions, folder: Path) -> 
     if options.run_dir is None:
         command += ["--run-dir", str(folder)]
     environment = os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+    interrupted = False
     with subprocess.Popen(command, env=environment) as launched:
         while True:
             try:
-                return launched.wait()
+                code = launched.wait()
+                return 130 if interrupted else code
             except KeyboardInterrupt:
-                continue  # the ranks have heard it too: they save a checkpoint and end
+                interrupted = True  # the ranks have heard it too: they save a checkpoint and end
 
 
 def _summary(run, folder: Path) -> str:

@@ -205,6 +205,8 @@ def _id_of(config: PointNavConfig) -> str:
 def split_config(config: PointNavConfig, split: str | None = None) -> PointNavConfig:
     """Tier, sensors and all else as in training, but the scenes of a split that everybody is evaluated on."""
     usual = PointNavConfig()
+    if config.bank_file:  # then the file says what kind of scenes they are
+        config = replace(config, tier=load_bank(config).tier)
     return replace(
         config, split=split or SPLIT, scenes=usual.scenes, bank_seed=usual.bank_seed, bank_file=usual.bank_file
     )

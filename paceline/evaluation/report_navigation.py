@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from paceline.envs.ids import EnvId
 from paceline.envs.pointnav import geodesic, maps, render
 from paceline.envs.pointnav.evaluate import BIN_EDGES, evaluate_agent, summarize
 from paceline.evaluation import charts, report_page
@@ -77,10 +78,16 @@ def _rate(measure: str, value: float) -> str:
     return f"{value:.1%}" if measure == "success" else f"{value:.3f}"
 
 
+def _novelty(run: SavedRun, done: Navigated) -> str:
+    trained = env_config(run.config.env, None)
+    named = EnvId.parse(run.config.env).options.get("split", "train")
+    return "" if trained.bank_file or named == done.config.split else "which training has never seen, "
+
+
 def _evaluation(run: SavedRun, done: Navigated, summary: dict[str, Any], baselines: dict[str, dict]) -> str:
     lead = (
         f"{summary['episodes']} episodes in {min(done.bank.num_scenes, summary['episodes'])} apartments of the "
-        f"{done.config.split} split, which training has never seen, played by {run.checkpoint} with the likeliest "
+        f"{done.config.split} split, {_novelty(run, done)}played by {run.checkpoint} with the likeliest "
         "actions. The baselines know the goal's distance and direction, and play the same episodes. Intervals are of "
         "95 %."
     )

@@ -62,7 +62,7 @@ class Cuts:
     """Where truncated episodes would have gone on: what V is still to be computed of."""
 
     rows: Tensor
-    """[C] int64: slots of a turn, or rows of a rollout."""
+    """[C] int64: positions in a batch, or rows of a rollout."""
     obs: dict[str, Tensor]
     """[C, ...]: final observations."""
     state: Tensor

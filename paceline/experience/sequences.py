@@ -83,6 +83,8 @@ def sequences(rollout: Rollout) -> tuple[Tensor, Tensor]:
 
 def pack(rows: Tensor, begins: Tensor, lengths: Tensor) -> MiniBatch:
     """Sequences `rows[begins[k] : begins[k] + lengths[k]]` in the order that packed recurrent layers want."""
+    if len(lengths) == 0:
+        return MiniBatch(rows=rows[:0], batch_sizes=lengths, starts=rows[:0])
     lengths, order = torch.sort(lengths, descending=True, stable=True)
     begins = begins[order]
     steps = torch.arange(int(lengths[0]))

@@ -5,6 +5,7 @@ B rows of a mini-batch.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
@@ -30,7 +31,9 @@ from paceline.policy.compute import ComputeConfig
 
 METRICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "policy_lag", "grad_norm")
 MOST_GRAPHS = 8
-"""Shapes of mini-batches that are recorded; rarer ones run as they are."""
+"""Shapes of mini-batches that are recorded."""
+COMMON = 3
+"""A shape is recorded when it is seen this often: row counts that vary come once and never again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +120,7 @@ class PPOLearner:
         self._graphs: dict[tuple[int, ...], StepGraph] | None = None
         if compute.cuda_graphs and group.device.type == "cuda":
             self._graphs = {}
+        self._sights: Counter[tuple[int, ...]] = Counter()
         self._advantage = torch.empty(0)
 
     @property
@@ -144,6 +148,11 @@ class PPOLearner:
         if not self._policy.is_recurrent:
             return shuffled_rows(rollout, config.minibatches, self._generator)
         if config.sequences == "columns" or (config.sequences == "auto" and self._graphs is not None):
+            if rollout.num_slots < config.minibatches:
+                raise UsageError(
+                    f"ppo.minibatches is {config.minibatches}, but there are only {rollout.num_slots} streams to spread "
+                    "over them; fewer mini-batches, more --pool.num-envs, or --ppo.sequences packed"
+                )
             return shuffled_columns(rollout, config.minibatches, self._generator)
         return shuffled_sequences(rollout, config.minibatches, self._generator)
 
@@ -151,6 +160,8 @@ class PPOLearner:
         """Advantages as they are, or normalised by the moments of all ranks' valid rows, weighted by their counts."""
         if self._advantage.shape != rollout.advantage.shape:
             self._advantage = torch.empty_like(rollout.advantage)
+            if self._graphs:
+                self._graphs.clear()  # they read the old one
         if not self.config.normalize_advantage:
             self._advantage.copy_(rollout.advantage)
             return
@@ -236,7 +247,8 @@ class PPOLearner:
             return None
         key = (id(rollout), len(batch.rows), batch.turns or 0)
         if key not in self._graphs:
-            if len(self._graphs) >= MOST_GRAPHS:
+            self._sights[key] += 1
+            if self._sights[key] < COMMON or len(self._graphs) >= MOST_GRAPHS:
                 return None
             self._graphs[key] = StepGraph(self, rollout, batch)
         return self._graphs[key]
@@ -256,7 +268,14 @@ class PPOLearner:
         return {"optimizer": self.optimizer.state_dict()}
 
     def load_state_dict(self, state: dict) -> None:
-        self.optimizer.load_state_dict(state["optimizer"])
+        """Take over the optimiser's moments. How it computes is this device's business, wherever they were saved: a
+        learning rate that lies elsewhere, say, would be recorded as the number it is now."""
+        saved = state["optimizer"]
+        groups = [
+            group | {name: mine[name] for name in ("lr", "capturable", "fused")}
+            for group, mine in zip(saved["param_groups"], self.optimizer.param_groups, strict=True)
+        ]
+        self.optimizer.load_state_dict(saved | {"param_groups": groups})
 
 
 class StepGraph:

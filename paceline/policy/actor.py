@@ -73,7 +73,7 @@ class Actor:
             state=state,
             episode_start=start,
             active=active,
-            version=self._policy.version,
+            version=self._policy.version.clone(),
         )
 
     def env_actions(self, decision: Decision, batch: StepBatch) -> dict[str, Any]:
@@ -114,7 +114,13 @@ class Actor:
     @torch.no_grad()
     def cut_values(self, cuts: Cuts) -> Tensor:
         """[C]: V of final observations."""
-        return self._policy.value(cuts.obs, cuts.state)
+        count = len(cuts.rows)
+        if self._graphs is None:
+            return self._policy.value(cuts.obs, cuts.state)
+        # In batches of few sizes: a compiled network is compiled again for every new one.
+        size = 1 << max(3, (count - 1).bit_length())
+        obs = {name: _padded(values, size) for name, values in cuts.obs.items()}
+        return self._policy.value(obs, _padded(cuts.state, size))[:count]
 
     def state_dict(self) -> dict[str, Tensor]:
         return {"state": self.state, "episode_start": self.episode_start, "was_active": self._was_active}
@@ -136,7 +142,9 @@ class Actor:
         """Where episodes were truncated, if the host knows it; else all rows, of which the device knows."""
         if isinstance(batch.truncated, Tensor):
             final = batch.final_obs if slots is None else {name: v[slots] for name, v in batch.final_obs.items()}
-            every = Cuts(rows=batch.slots, obs=final, state=self._of(self.state, slots))
+            every = Cuts(
+                rows=torch.arange(len(batch.slots), device=self._device), obs=final, state=self._of(self.state, slots)
+            )
             return None, every
         rows = np.flatnonzero(batch.truncated)
         if len(rows) == 0:
@@ -167,6 +175,11 @@ class Actor:
         if isinstance(values, Tensor):
             return values
         return torch.from_numpy(values).to(self._device, non_blocking=True)
+
+
+def _padded(values: Tensor, size: int) -> Tensor:
+    """`values` followed by zeros."""
+    return torch.cat([values, values.new_zeros((size - len(values), *values.shape[1:]))])
 
 
 def choose(policy: ActorCritic, obs: dict[str, Tensor], state: Tensor) -> Choice:

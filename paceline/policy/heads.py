@@ -32,7 +32,7 @@ OUTPUT_GAIN = 0.01
 
 @dataclass(frozen=True, kw_only=True)
 class HeadConfig:
-    """How continuous actions are distributed; discrete ones need no choices."""
+    """How continuous actions are distributed, and where discrete ones start."""
 
     std: Literal["parameter", "state"] = "parameter"
     """The standard deviation is a learned vector, or a function of the features."""

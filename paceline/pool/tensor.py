@@ -195,6 +195,9 @@ class TensorPool:
         saved = torch.load(io.BytesIO(state), map_location=self._device, weights_only=True)
         if len(saved["simulators"]) != len(self._simulators):
             raise UsageError(f"the saved pool had {len(saved['simulators'])} groups; this has {len(self._simulators)}")
+        sizes = [len(next(iter(obs.values()))) for _, obs in sorted(saved["obs"].items())]
+        if sizes != [len(slots) for slots in self._ranges]:
+            raise UsageError(f"the saved pool had {sum(sizes)} environments; this has {self.spec.num_envs}")
         for group, simulator in enumerate(self._simulators):
             simulator.load_state_dict(saved["simulators"][group])
             self._episodes[group].load_state_dict(saved["episodes"][group])

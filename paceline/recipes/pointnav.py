@@ -37,6 +37,7 @@ def pointnav() -> Config:
         steps=300_000_000,
         seconds=590.0,
         rollout_steps=32,
+        device="cuda",
         pool=PoolConfig(num_envs=2048),
         policy=PolicyConfig(
             encoder="resnet18",

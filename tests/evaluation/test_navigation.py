@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from pathlib import Path
@@ -169,8 +170,10 @@ def test_the_command_evaluates_runs_and_baselines(run, monkeypatch, capsys):
 
 
 def test_a_report_of_a_policy_is_printed(run):
-    console = Console(record=True, quiet=True, width=120)
+    console = Console(record=True, file=io.StringIO(), width=120)
     console.print(for_people(evaluate_policy(run, episodes=4, sampled=True, samples=2)))
+    shown = console.export_text()
+    assert "4 episodes" in shown and "95 % interval" in shown and "success" in shown
 
 
 @pytest.mark.parametrize(

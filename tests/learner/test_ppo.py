@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 
 import numpy as np
@@ -290,13 +291,26 @@ def test_recorded_updates_are_the_eager_ones(core):
         )
         reports = []
         rollout = make_rollout(ActorCritic(SPEC, config))
+        on_device(rollout, device)
         for update in range(6):
-            on_device(rollout, device)
+            refill(rollout, make_rollout(ActorCritic(SPEC, config), seed=update))
             reports.append(learner.update(rollout, update / 6))
+            if update == 2:  # as a resumed run does: the rates that follow must still be obeyed
+                learner.load_state_dict(copy.deepcopy(learner.state_dict()))
         results.append((flat(policy).cpu(), reports))
     torch.testing.assert_close(results[0][0], results[1][0], rtol=1e-4, atol=1e-6)
     for eager, recorded in zip(results[0][1], results[1][1], strict=True):
         assert eager == pytest.approx(recorded, rel=1e-3, abs=1e-5)
+
+
+def refill(rollout: Rollout, other: Rollout) -> None:
+    """Other data in the same memory."""
+    for name, value in vars(other).items():
+        if isinstance(value, torch.Tensor):
+            getattr(rollout, name).copy_(value)
+        elif isinstance(value, dict):
+            for key, tensor in value.items():
+                getattr(rollout, name)[key].copy_(tensor)
 
 
 def on_device(rollout: Rollout, device: torch.device) -> None:
@@ -307,3 +321,30 @@ def on_device(rollout: Rollout, device: torch.device) -> None:
             setattr(rollout, name, value.to(device))
         elif isinstance(value, dict):
             setattr(rollout, name, {key: tensor.to(device) for key, tensor in value.items()})
+
+
+def test_restored_optimizer_keeps_this_devices_learning_rate():
+    """How a step is computed is not taken over from wherever a checkpoint was written."""
+    _, learner = make()
+    saved = copy.deepcopy(learner.state_dict())
+    saved["optimizer"]["param_groups"][0] |= {"capturable": True, "lr": torch.tensor(123.0)}
+    learner.load_state_dict(saved)
+    group = learner.optimizer.param_groups[0]
+    assert not group["capturable"] and group["lr"] == OptimizerConfig().learning_rate
+
+
+def test_more_minibatches_than_columns_are_refused():
+    policy, learner = make(RECURRENT, sequences="columns", minibatches=5)
+    with pytest.raises(UsageError, match="only 4 streams"):
+        learner.update(make_rollout(policy), 0.0)
+
+
+def test_a_rank_without_valid_rows_takes_part_with_nothing():
+    """It must not fail, nor keep the others waiting in the reduction."""
+    for config in (PolicyConfig(hidden=(8,)), RECURRENT):
+        policy, learner = make(config, epochs=1, minibatches=2)
+        rollout = make_rollout(policy)
+        rollout.valid[:] = False
+        before = flat(policy)
+        learner.update(rollout, 0.0)
+        assert torch.equal(flat(policy), before), "no gradient, and Adam has no momentum yet"

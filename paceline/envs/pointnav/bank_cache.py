@@ -42,7 +42,10 @@ def load_or_generate(
         bank = SceneBank.generate(tier, split, num_scenes, seed)
         log.info("pointnav: generated in %.1f s", time.monotonic() - start)
         if can_write:
-            bank.save(path)
+            try:
+                bank.save(path)
+            except OSError as error:
+                log.warning("scenes are not kept for the next time: %s", error)
         return bank
 
 

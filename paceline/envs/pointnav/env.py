@@ -77,6 +77,17 @@ class PointNavEnv(gymnasium.Env):
         self._episode.poses.append(self._pose())
         return _host(step.final_obs), float(step.reward[0]), terminated, truncated, info
 
+    def get_state(self) -> dict[str, Any]:
+        """Everything needed to continue exactly; pictures begin anew."""
+        return {"simulator": self.simulator.state_dict(), "next": self._next, "is_seeded": self._is_seeded}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.simulator.load_state_dict(state["simulator"])
+        self._next, self._is_seeded = state["next"], state["is_seeded"]
+        scene, (goal_x, goal_y) = int(self.simulator.scenes[0]), self.simulator.goals[0].tolist()
+        x, y, heading = self.simulator.poses[0].tolist()
+        self._episode = _Episode(scene, (goal_x, goal_y), [(x, y, heading)])
+
     def render(self) -> np.ndarray | None:
         """uint8 [H, W, 3]: what the agent sees beside a map of where it went."""
         if self.render_mode is None or self._episode is None:

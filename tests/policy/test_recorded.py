@@ -1,0 +1,57 @@
+"""Recorded decisions and recorded simulators, on a GPU: the same as those that are not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from paceline.policy.actor import GraphedChoice, choose
+from paceline.policy.actor_critic import ActorCritic, PolicyConfig
+from paceline.policy.cores import CoreConfig
+from paceline.pool import PoolConfig, make_pool
+from paceline.pool.protocol import PoolSpec
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+
+@torch.no_grad()
+def test_a_recorded_decision_sees_new_observations_states_and_weights():
+    spec = PoolSpec(observation_space=spaces.Box(-1, 1, (3,), np.float32), action_space=spaces.Discrete(2), num_envs=8)
+    policy = ActorCritic(spec, PolicyConfig(core=CoreConfig(kind="gru", hidden=4))).cuda()
+    example = {"obs": torch.zeros(8, 3, device="cuda")}
+    recorded = GraphedChoice(policy, example, torch.zeros(8, 4, device="cuda"), 8)
+    kept = []
+    for turn in range(8):
+        for parameter in policy.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+        count = 8 if turn % 2 else 5
+        obs, state = {"obs": torch.randn(count, 3, device="cuda")}, torch.randn(count, 4, device="cuda")
+        expected, actual = choose(policy, obs, state), recorded(obs, state)
+        torch.testing.assert_close(actual.value, expected.value)
+        torch.testing.assert_close(actual.state, expected.state)
+        params, _, _ = policy.act(obs, state)
+        torch.testing.assert_close(actual.log_prob, policy.head.log_prob(params, actual.actions))
+        kept.append((actual.value, expected.value))
+    for actual_value, expected_value in kept:  # results are the caller's: no later replay has overwritten them
+        torch.testing.assert_close(actual_value, expected_value)
+
+
+def test_a_recorded_simulator_gives_the_streams_of_one_that_is_not():
+    env = "pointnav:small?resolution=16&scenes=4&max_episode_steps=12"
+    pools = [
+        make_pool(env, PoolConfig(num_envs=32, cuda_graphs=graphs), seed=3, device="cuda") for graphs in (False, True)
+    ]
+    generator = torch.Generator("cuda").manual_seed(0)
+    for _ in range(40):
+        plain, recorded = (pool.recv(min_slots=None) for pool in pools)
+        for name in ("reward", "terminated", "truncated"):
+            torch.testing.assert_close(getattr(plain, name), getattr(recorded, name))
+        for name, values in plain.obs.items():
+            torch.testing.assert_close(values, recorded.obs[name])
+        actions = torch.randint(0, 4, (32,), device="cuda", generator=generator)
+        for pool, batch in zip(pools, (plain, recorded), strict=True):
+            pool.send(actions, batch.slots)
+    plain_episodes, recorded_episodes = (pool.take_episodes() for pool in pools)
+    assert plain_episodes and plain_episodes == recorded_episodes
