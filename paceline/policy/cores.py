@@ -58,9 +58,11 @@ class Core(nn.Module):
             for name, values in self.rnn.named_parameters():
                 (nn.init.zeros_ if "bias" in name else nn.init.orthogonal_)(values)
             # Memory is kept by default: the forget gate of an LSTM and the update gate of a GRU, second of the gates in
-            # both, start open. At zero a state halves with every step, and nothing is left of a cue to learn from.
+            # both, start open. At zero a state halves with every step, and nothing is left of a cue to learn from. A
+            # GRU's has to be open wider: what it does not keep it overwrites, while an LSTM's cell adds up.
             for layer in range(config.layers):
-                nn.init.ones_(getattr(self.rnn, f"bias_ih_l{layer}")[config.hidden : 2 * config.hidden])
+                gate = getattr(self.rnn, f"bias_ih_l{layer}")[config.hidden : 2 * config.hidden]
+                nn.init.constant_(gate, 1.0 if config.kind == "lstm" else 2.0)
 
     def step(self, features: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """One decision of each row: features [B, F] and states [B, S] before it to out [B, H] and states after it."""

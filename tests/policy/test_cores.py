@@ -92,21 +92,23 @@ def test_gradients_of_the_two_ways_agree(kind):
         torch.testing.assert_close(values.grad, whole[name])
 
 
-@pytest.mark.parametrize("kind", ["lstm", "gru"])
-def test_initial_weights_keep_what_is_remembered(kind):
+@pytest.mark.parametrize(("kind", "openness"), [("lstm", 1.0), ("gru", 2.0)])
+def test_initial_weights_keep_what_is_remembered(kind, openness):
     """Orthogonal weights; all biases zero but those of the gate that keeps the state, which starts open."""
     core = Core(4, CoreConfig(kind=kind, hidden=4))
     weight = core.rnn.weight_hh_l0
     torch.testing.assert_close(weight.T @ weight, torch.eye(4))
-    assert core.rnn.bias_ih_l0.view(-1, 4).tolist() == [[float(gate == 1)] * 4 for gate in range(len(weight) // 4)]
+    assert core.rnn.bias_ih_l0.view(-1, 4).tolist() == [
+        [openness * (gate == 1)] * 4 for gate in range(len(weight) // 4)
+    ]
     assert not core.rnn.bias_hh_l0.any()
     with torch.no_grad():
         for bias in (core.rnn.weight_ih_l0, core.rnn.weight_hh_l0):
             bias.zero_()
-    # With the weights away only the gate is left: the cell (LSTM) or the hidden vector (GRU) shrinks by sigmoid(1).
+    # With the weights away only the gate is left: the cell (LSTM) or the hidden vector (GRU) shrinks by its sigmoid.
     state = torch.ones(1, core.state_size)
     _, after = core.step(torch.zeros(1, 4), state)
-    torch.testing.assert_close(after[0, -4:], torch.full((4,), torch.sigmoid(torch.tensor(1.0)).item()))
+    torch.testing.assert_close(after[0, -4:], torch.full((4,), torch.sigmoid(torch.tensor(openness)).item()))
 
 
 def test_state_survives_bf16_autocast_in_float32():
