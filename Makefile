@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 .PHONY: help train test check bench clean
 
 help:
-	@echo "make train   set up, then train an agent to navigate, with a live display and a report (six minutes)"
+	@echo "make train   set up, then train an agent to navigate, with a live display and a report (seven minutes)"
 	@echo "make test    set up, then run all tests"
 	@echo "make check   formatting, lint and types, in seconds"
 	@echo "make bench   measure the pools against their peers (BENCH=name for another benchmark)"

@@ -238,7 +238,7 @@ def navigate(
     recorder = Recorder(simulator, navigator.act)
     with _watched(recorder.act, samples * len(scenes)) as act:
         played = play(simulator, act, scenes * samples, numbers * samples)
-    measures = {name: values.reshape(samples, -1).mean(0) for name, values in played.measures.items()}
+    measures = {name: values.reshape(samples, -1).mean(0) for name, values in played.items()}
     return Navigated(
         config=config,
         bank=bank,

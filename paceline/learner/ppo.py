@@ -5,7 +5,6 @@ B rows of a mini-batch.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
@@ -31,9 +30,7 @@ from paceline.policy.compute import ComputeConfig
 
 METRICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "policy_lag", "grad_norm")
 MOST_GRAPHS = 8
-"""Shapes of mini-batches that are recorded."""
-COMMON = 3
-"""A shape is recorded when it is seen this often: row counts that vary come once and never again."""
+"""Shapes of mini-batches that are recorded, the first that come; others run as they are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +117,6 @@ class PPOLearner:
         self._graphs: dict[tuple[int, ...], StepGraph] | None = None
         if compute.cuda_graphs and group.device.type == "cuda":
             self._graphs = {}
-        self._sights: Counter[tuple[int, ...]] = Counter()
         self._advantage = torch.empty(0)
 
     @property
@@ -247,8 +243,7 @@ class PPOLearner:
             return None
         key = (id(rollout), len(batch.rows), batch.turns or 0)
         if key not in self._graphs:
-            self._sights[key] += 1
-            if self._sights[key] < COMMON or len(self._graphs) >= MOST_GRAPHS:
+            if len(self._graphs) >= MOST_GRAPHS:
                 return None
             self._graphs[key] = StepGraph(self, rollout, batch)
         return self._graphs[key]
@@ -276,6 +271,8 @@ class PPOLearner:
             for group, mine in zip(saved["param_groups"], self.optimizer.param_groups, strict=True)
         ]
         self.optimizer.load_state_dict(saved | {"param_groups": groups})
+        if self._graphs:
+            self._graphs.clear()  # they write to the moments of before
 
 
 class StepGraph:

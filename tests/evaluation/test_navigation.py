@@ -94,8 +94,8 @@ def test_every_episode_of_a_stream_is_played_with_a_fresh_state(run):
     scenes, numbers = fixed_episodes(simulator.bank, 11)
     navigator = Navigator(Counter(), 4, CPU)  # type: ignore[arg-type]
     recorder = Recorder(simulator, navigator.act)
-    played = play(simulator, recorder.act, scenes, numbers)
-    assert played.measures["steps"].tolist() == [3.0] * 11
+    measures = play(simulator, recorder.act, scenes, numbers)
+    assert measures["steps"].tolist() == [3.0] * 11
     routes = recorder.routes(11)
     assert [len(route) for route in routes] == [3] * 11
     starts = simulator.bank.episodes[scenes, numbers, :3].numpy()

@@ -6,7 +6,7 @@ Legend: L episodes of the list, N streams.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -27,16 +27,6 @@ BIN_EDGES = (1.0, 2.0, 3.0, 5.0, 8.0, 12.0, 16.0, 20.0, 25.0, 30.0)
 """Of geodesic distances, in metres."""
 SUMMARIZED = ("spl", "success", "soft_spl", "distance_to_goal", "collisions")
 NUM_RESAMPLES = 2000
-
-
-@dataclass(frozen=True)
-class Played:
-    """What came of the episodes, in the order of the list."""
-
-    measures: dict[str, np.ndarray]
-    """[L] each, named as in `PointNav.last_measures`."""
-    trajectories: list[np.ndarray]
-    """[steps + 1, 2] each; empty unless they were recorded."""
 
 
 def evaluate_agent(
@@ -63,9 +53,9 @@ def evaluate_agent(
     bank = bank or load_bank(config)
     scenes, numbers = fixed_episodes(bank, episodes)
     simulator = PointNav(min(num_envs, episodes), device, config, bank=bank)
-    played = play(simulator, kind.make(simulator, seed).act, scenes, numbers)
+    measures = play(simulator, kind.make(simulator, seed).act, scenes, numbers)
     about = {"agent": agent, "env": "pointnav", "tier": tier, "split": split, "scenes": bank.num_scenes}
-    return {**about, **summarize(played.measures)}
+    return {**about, **summarize(measures)}
 
 
 def fixed_episodes(bank: SceneBank, count: int) -> tuple[list[int], list[int]]:
@@ -79,28 +69,21 @@ def fixed_episodes(bank: SceneBank, count: int) -> tuple[list[int], list[int]]:
     return scenes, [int(orders[index % bank.num_scenes][index // bank.num_scenes]) for index in range(count)]
 
 
-def play(
-    simulator: PointNav, act: Act, scenes: Sequence[int], episodes: Sequence[int], *, record: bool = False
-) -> Played:
-    """Play the listed episodes of the simulator's bank; with `record`, keep where the agent went."""
+def play(simulator: PointNav, act: Act, scenes: Sequence[int], episodes: Sequence[int]) -> dict[str, np.ndarray]:
+    """Play the listed episodes of the simulator's bank: their measures, [L] each, named as in `PointNav.last_measures`."""
     count, num = len(scenes), simulator.num_envs
     obs = simulator.load_episodes(scenes, episodes)
     began = torch.ones(num, dtype=torch.bool, device=simulator.device)
     measures: dict[str, np.ndarray] = {}
-    trajectories: list[list[np.ndarray]] = [[] for _ in range(count)]
     at, done = np.arange(num), np.zeros(count, bool)  # the number in the list that each stream is playing
     while not done.all():
-        before = simulator.poses.cpu().numpy() if record else None
         step = simulator.step(act(obs, began))
         obs, began = step.obs, step.terminated | step.truncated
         ended = began.cpu().numpy()
-        for stream in np.flatnonzero(at < count) if before is not None else ():
-            assert before is not None
-            trajectories[at[stream]].append(before[stream, :2])
         if ended.any():
             _note(simulator, measures, at, done, ended)
             at += num * ended
-    return Played(measures, [np.array(points) for points in trajectories] if record else [])
+    return measures
 
 
 def _note(
