@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import nn
 
+from paceline.distributed.reduce import FlatGradients
 from paceline.errors import UsageError
 
 
@@ -56,6 +58,17 @@ def make_optimizer(parameters: Iterable[nn.Parameter], config: OptimizerConfig) 
     return torch.optim.Adam(
         parameters, lr=rate, betas=(config.beta1, config.beta2), eps=config.eps, fused=True, capturable=on_cuda
     )
+
+
+def parts_of(gradients: FlatGradients, parameters: Sequence[Sequence[nn.Parameter]]) -> list[FlatGradients]:
+    """`gradients` of several modules' parameters, module by module, in the same memory: they are averaged together,
+    and each can be clipped by a norm of its own."""
+    parts = []
+    for flat in gradients.flat.split([sum(parameter.numel() for parameter in own) for own in parameters]):
+        part = copy.copy(gradients)
+        part.flat = flat
+        parts.append(part)
+    return parts
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

@@ -5,12 +5,13 @@ B rows of a mini-batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from paceline.cuda_graph import CudaGraph
 from paceline.distributed.reduce import FlatGradients
@@ -23,12 +24,13 @@ from paceline.experience.sequences import (
     shuffled_rows,
     shuffled_sequences,
 )
-from paceline.learner.optimizer import OptimizerConfig, make_optimizer, set_rate
+from paceline.learner.entropy import EntropyCoefficient
+from paceline.learner.optimizer import OptimizerConfig, make_optimizer, parts_of, set_rate
 from paceline.ops.ppo import approximate_kl, clipped_surrogate, value_loss
 from paceline.policy.actor_critic import ActorCritic, Recall
 from paceline.policy.compute import ComputeConfig
 
-METRICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "policy_lag", "grad_norm")
+ROW_METRICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "policy_lag")
 MOST_GRAPHS = 8
 """Shapes of mini-batches that are recorded, the first that come; others run as they are."""
 
@@ -52,7 +54,12 @@ class PPOConfig:
     value_clip: float | None = None
     """Limit a value's change per rollout to this; None does not."""
     entropy_coef: float = 0.01
-    """Weight of the entropy bonus."""
+    """Weight of the entropy bonus; where it is learned, its initial value."""
+    entropy_target: float | None = None
+    """Learn that weight, so that the policy's entropy does not stay below this many nats, summed over the components
+    of an action (VER: 0, for Gaussian actions, whose entropy may be negative). None keeps it constant."""
+    entropy_bounds: tuple[float, float] = (1e-4, 1.0)
+    """What a learned weight stays within."""
     normalize_advantage: bool = False
     """Give advantages mean 0 and deviation 1 over the rollouts of all ranks; DD-PPO does not."""
     normalize_returns: bool = False
@@ -74,6 +81,14 @@ class PPOConfig:
             raise UsageError(f"ppo.sequences {self.sequences!r} does not exist; allowed: auto, packed, columns")
         if not self.clip > 0:
             raise UsageError(f"ppo.clip must be above 0, got {self.clip}")
+        low, high = self.entropy_bounds
+        if not 0 < low <= high:
+            raise UsageError(f"ppo.entropy_bounds must be above 0 and in rising order, got {low} and {high}")
+        if self.entropy_target is not None and not low <= self.entropy_coef <= high:
+            raise UsageError(
+                f"ppo.entropy_coef is {self.entropy_coef}; a learned one (ppo.entropy_target) has to start within "
+                f"ppo.entropy_bounds, between {low} and {high}"
+            )
 
 
 class Sample(NamedTuple):
@@ -108,8 +123,15 @@ class PPOLearner:
     ) -> None:
         compute = compute or ComputeConfig()
         self._policy, self._group, self.config, self._optimizer_config = policy, group, config, optimizer_config
-        self._gradients = FlatGradients(policy.parameters())
-        self.optimizer = make_optimizer(policy.parameters(), optimizer_config)
+        self._coefficient = _entropy_coefficient(policy, config, group.device)
+        self._taught: dict[str, nn.Module] = {"policy": policy}
+        """What is optimised, in the order of its gradients; all but the policy is saved with the learner."""
+        if self._coefficient is not None:
+            self._taught["entropy"] = self._coefficient
+        parameters = [list(module.parameters()) for module in self._taught.values()]
+        self._gradients = FlatGradients(itertools.chain(*parameters))
+        self._parts = dict(zip(self._taught, parts_of(self._gradients, parameters), strict=True))
+        self.optimizer = make_optimizer(itertools.chain(*parameters), optimizer_config)
         self._generator = generator
         # The loop over a recurrent core would be unrolled, which takes minutes to compile: then only the encoders are.
         compiled = compute.compile and not policy.is_recurrent
@@ -118,6 +140,8 @@ class PPOLearner:
         if compute.cuda_graphs and group.device.type == "cuda":
             self._graphs = {}
         self._advantage = torch.empty(0)
+        self._step_metrics = ("grad_norm",) if self._coefficient is None else ("grad_norm", "entropy_coef")
+        self._metrics = (*ROW_METRICS, *self._step_metrics)
 
     @property
     def version(self) -> int:
@@ -128,7 +152,7 @@ class PPOLearner:
         """Learn from a finished rollout, after a share `progress` of the run; means over all ranks' rows."""
         set_rate(self.optimizer, self._optimizer_config.rate_at(progress))
         self._set_advantages(rollout)
-        totals = torch.zeros(len(METRICS) + 1, device=self._group.device)
+        totals = self._no_sums()
         for _ in range(self.config.epochs):
             before = totals.clone()
             for batch in self._split(rollout):
@@ -181,17 +205,24 @@ class PPOLearner:
         """Gradients of this rank's mean loss, and the sums of every metric."""
         self._gradients.zero()
         if len(batch.rows) == 0:  # a rank without a valid row still takes part in the reduction, with nothing
-            return torch.zeros(len(METRICS) + 1, device=self._group.device)
+            return self._no_sums()
         loss, sums = self._losses(self._gather(rollout, batch))
         loss.backward()
         return sums
 
     def _apply(self, sums: Tensor) -> Tensor:
-        """Move the weights by the gradients; `sums` completed."""
-        norm = self._gradients.clip(self._optimizer_config.max_grad_norm)
+        """Move the weights by the gradients; `sums` completed. The policy's gradient alone is clipped, by its norm."""
+        step = [self._parts["policy"].clip(self._optimizer_config.max_grad_norm)]
         self.optimizer.step()
-        sums[-2] = norm * sums[-1]
+        if self._coefficient is not None:
+            self._coefficient.bound()
+            step.append(self._coefficient().detach())
+        sums[len(ROW_METRICS) : -1] = torch.stack(step) * sums[-1]
         return sums
+
+    def _no_sums(self) -> Tensor:
+        """[metrics + 1]: the sums of every metric over no rows, and their number."""
+        return torch.zeros(len(self._metrics) + 1, device=self._group.device)
 
     def _gather(self, rollout: Rollout, batch: MiniBatch) -> Sample:
         rows = batch.rows.to(self._group.device)
@@ -220,7 +251,7 @@ class PPOLearner:
         log_ratio = log_prob - sample.log_prob
         policy_loss = clipped_surrogate(log_ratio, sample.advantage, config.clip)
         critic_loss = value_loss(value, sample.value, sample.returns, config.value_clip)
-        loss = policy_loss + config.value_coef * critic_loss - config.entropy_coef * entropy
+        loss = policy_loss + config.value_coef * critic_loss + self._entropy_loss(entropy)
         if sample.weight is not None:
             loss = loss * sample.weight
         with torch.no_grad():
@@ -234,8 +265,13 @@ class PPOLearner:
             loss = torch.where(sample.valid, loss, 0.0)
             columns = torch.where(sample.valid, columns, 0.0)
             count = sample.valid.sum().float().view(1)
-        sums = torch.cat([columns.sum(1), torch.zeros_like(count), count])
+        sums = torch.cat([columns.sum(1), count.new_zeros(len(self._step_metrics)), count])
         return loss.sum() / count.clamp(min=1.0).squeeze(0), sums
+
+    def _entropy_loss(self, entropy: Tensor) -> Tensor:
+        if self._coefficient is None:
+            return -self.config.entropy_coef * entropy
+        return self._coefficient.loss(entropy)
 
     def _graph_for(self, rollout: Rollout, batch: MiniBatch) -> StepGraph | None:
         """The recording for mini-batches of this shape; None where there is to be none."""
@@ -252,20 +288,30 @@ class PPOLearner:
         if self.config.target_kl is None:
             return False
         sums = self._group.sum_(sums.clone())
-        return bool(sums[METRICS.index("approx_kl")] / sums[-1] > self.config.target_kl)
+        return bool(sums[ROW_METRICS.index("approx_kl")] / sums[-1] > self.config.target_kl)
 
     def _report(self, totals: Tensor) -> dict[str, float]:
         """Means over the rows of all ranks; the one look at the device of an update."""
         *sums, count = self._group.sum_(totals).tolist()
-        return {name: total / max(count, 1.0) for name, total in zip(METRICS, sums, strict=True)}
+        return {name: total / max(count, 1.0) for name, total in zip(self._metrics, sums, strict=True)}
 
     def state_dict(self) -> dict:
-        return {"optimizer": self.optimizer.state_dict()}
+        taught = {name: module.state_dict() for name, module in self._taught.items() if name != "policy"}
+        return {"optimizer": self.optimizer.state_dict(), **taught}
 
     def load_state_dict(self, state: dict) -> None:
-        """Take over the optimiser's moments. How it computes is this device's business, wherever they were saved: a
-        learning rate that lies elsewhere, say, would be recorded as the number it is now."""
+        """Take over what is taught beside the policy, and the optimiser's moments. How that computes is this device's
+        business, wherever they were saved: a learning rate that lies elsewhere, say, would be recorded as the number
+        it is now."""
         saved = state["optimizer"]
+        taught = self._taught.keys() - {"policy"}
+        if taught != state.keys() - {"optimizer"}:
+            raise UsageError(
+                f"the checkpoint is of a learner with {_listing(state.keys() - {'optimizer'})} beside its policy, this "
+                f"one has {_listing(taught)}; a run is resumed with the ppo settings that it was started with"
+            )
+        for name in taught:
+            self._taught[name].load_state_dict(state[name])
         groups = [
             group | {name: mine[name] for name in ("lr", "capturable", "fused")}
             for group, mine in zip(saved["param_groups"], self.optimizer.param_groups, strict=True)
@@ -273,6 +319,23 @@ class PPOLearner:
         self.optimizer.load_state_dict(saved | {"param_groups": groups})
         if self._graphs:
             self._graphs.clear()  # they write to the moments of before
+
+
+def _entropy_coefficient(policy: ActorCritic, config: PPOConfig, device: torch.device) -> EntropyCoefficient | None:
+    """The learned weight of the entropy bonus; None where it is constant."""
+    if config.entropy_target is None:
+        return None
+    most = policy.head.max_entropy
+    if config.entropy_target >= most:
+        raise UsageError(
+            f"ppo.entropy_target is {config.entropy_target} nats; these actions have at most {most:.4g}, and a policy "
+            "that is to learn anything has less"
+        )
+    return EntropyCoefficient(config.entropy_coef, config.entropy_target, config.entropy_bounds).to(device)
+
+
+def _listing(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "nothing"
 
 
 class StepGraph:
@@ -285,7 +348,7 @@ class StepGraph:
             rows=batch.rows.to(device, copy=True),
             starts=batch.starts.to(device, copy=True) if batch.starts is not None else None,
         )
-        self._sums = torch.zeros(len(METRICS) + 1, device=device)
+        self._sums = learner._no_sums()
         self._backward = CudaGraph(lambda: self._sums.copy_(learner._backward(rollout, self._batch)))
         self._apply = CudaGraph(lambda: learner._apply(self._sums))
 

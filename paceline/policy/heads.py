@@ -82,6 +82,8 @@ class ActionHead(nn.Module):
         self._output_sizes = [family.num_outputs for family in self._typed_families()]
         self._param_sizes = [family.num_params for family in self._typed_families()]
         self.num_params = sum(self._param_sizes)
+        self.max_entropy = sum(family.max_entropy for family in self._typed_families())
+        """In nats; infinite for Boxes that are not squashed."""
         self.linear = orthogonal(nn.Linear(in_features, sum(self._output_sizes)), OUTPUT_GAIN)
         if config.initial_logits:
             num_logits = sum(sum(_sizes(leaf)) for leaf in groups[Categoricals])
