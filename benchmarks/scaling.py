@@ -4,7 +4,8 @@ The paper's appendix D: every rank has 4 environments at random, collects and le
 5 rounds are divided by their time; the same seeds for all numbers of ranks and all thresholds. Scaling is relative to
 one rank of the same regime. Simulators sleep, as those on GPUs or other machines do; environments differ by scene
 (uneven) or do not (even). Policy, losses and the all-reduce are real. Meant for a machine with about a core per rank:
-on fewer, ranks wait for cores, and that is what is measured.
+on fewer, ranks wait for cores, and that is what is measured. Numbers of ranks that fit on the cores together are
+measured at the same time.
 """
 
 from __future__ import annotations
@@ -14,15 +15,18 @@ import os
 import statistics
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from benchmarks.report import context, print_context, print_table
+from paceline.pool.config import available_core_ids
 
 SCENE = "obs=8&dtype=float32&episode_length=200"
 REGIMES = {
-    "even": f"synthetic:constant?mean=0.03&{SCENE}",
-    "uneven": f"synthetic:scene?mean=0.03&sigma=0.7&{SCENE}",
+    "even": f"synthetic:constant?mean=0.02&{SCENE}",
+    "uneven": f"synthetic:scene?mean=0.02&sigma=0.7&{SCENE}",
 }
 THRESHOLDS = (0.5, 0.6, 0.8, 1.0)
 RANKS = (1, 2, 4, 8, 16)
@@ -37,17 +41,22 @@ def run(quick: bool) -> dict[str, Any]:
     thresholds = (0.6,) if quick else THRESHOLDS
     seeds = (1,) if quick else (1, 2)
     rates: dict[tuple[str, float, int], list[float]] = {}
-    for size in ranks:
+
+    def measure(size: int) -> None:
         settings = [
             {"regime": regime, "env": env, "threshold": p, "seed": seed, "steps": 8 if quick else STEPS}
+            for seed in seeds
             for regime, env in REGIMES.items()
             for p in (thresholds if size > 1 else (1.0,))  # alone there is nobody to be preempted by
-            for seed in seeds
         ]
-        print(f"{size} ranks: {len(settings)} settings ...", flush=True)  # this takes minutes
         for result in launch(size, settings):
             key = (result["regime"], result["threshold"], size)
             rates.setdefault(key, []).append(result["steps_per_second"])
+            print(f"  {size} ranks, {key[0]}, p = {key[1]:.0%}: {result['steps_per_second']:.0f} sps", flush=True)
+
+    for together in side_by_side(ranks, len(available_core_ids())):
+        with ThreadPoolExecutor(len(together)) as threads:
+            list(threads.map(measure, together))  # the list raises what went wrong
     scaling = relative(rates, ranks, thresholds)
     for regime in REGIMES:
         print_table(
@@ -62,16 +71,35 @@ def run(quick: bool) -> dict[str, Any]:
     return {"context": facts, "rates": {str(key): value for key, value in rates.items()}, "scaling": scaling}
 
 
-def launch(size: int, settings: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def side_by_side(ranks: tuple[int, ...], cores: int) -> list[list[int]]:
+    """Numbers of ranks in groups that have a core for every rank; one that has not is a group of its own."""
+    groups: list[list[int]] = []
+    for size in sorted(ranks, reverse=True):
+        group = next((group for group in groups if sum(group) + size <= cores), None)
+        if group is None:
+            groups.append([size])
+        else:
+            group.append(size)
+    return groups
+
+
+def launch(size: int, settings: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The results of all settings, each as soon as it is there."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size)]
     command += ["-m", "benchmarks.scaling_rank", json.dumps(settings)]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
-    results = [
-        json.loads(line.removeprefix("RESULT ")) for line in done.stdout.splitlines() if line.startswith("RESULT ")
-    ]
-    if len(results) != len(settings):
-        raise RuntimeError(f"{size} ranks failed:\n{done.stdout}\n{done.stderr}")
-    return results
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    missing, other = len(settings), []
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    ) as ranks:
+        for line in ranks.stdout or ():
+            if line.startswith("RESULT "):
+                missing -= 1
+                yield json.loads(line.removeprefix("RESULT "))
+            else:
+                other.append(line)
+    if missing:
+        raise RuntimeError(f"{size} ranks failed:\n{''.join(other)}")
 
 
 def relative(rates: dict, ranks: tuple[int, ...], thresholds: tuple[float, ...]) -> dict[str, Any]:

@@ -103,7 +103,8 @@ def main() -> None:
             about = {"seed": seed, "steps": (update + 1) * steps, "return": float(np.mean(recent))}
             print("PROGRESS " + json.dumps(about | {"seconds": time.perf_counter() - begin}), flush=True)
     seconds = time.perf_counter() - begin
-    print("RESULT " + json.dumps({"seed": seed, "return": float(np.mean(recent)), "seconds": seconds}), flush=True)
+    about = {"seed": seed, "steps": updates * steps, "return": float(np.mean(recent)), "seconds": seconds}
+    print("RESULT " + json.dumps(about), flush=True)
 
 
 if __name__ == "__main__":

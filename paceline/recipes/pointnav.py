@@ -46,7 +46,7 @@ def pointnav() -> Config:
             core=CoreConfig(kind="lstm", hidden=512, layers=2),
             head=STOP_RARELY,
         ),
-        ppo=PPOConfig(epochs=1, minibatches=8, entropy_coef=0.01, normalize_advantage=True),
+        ppo=PPOConfig(epochs=1, minibatches=16, entropy_coef=0.01, normalize_advantage=True),
         optimizer=OptimizerConfig(learning_rate=5e-4, schedule="linear"),
         compute=ComputeConfig(precision="bfloat16", compile=True),
     )
