@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 import torch
@@ -24,10 +24,11 @@ from paceline.experience.sequences import (
     shuffled_rows,
     shuffled_sequences,
 )
+from paceline.learner.auxiliary import CPCA, AuxiliaryConfig, Judgement, make_auxiliary
 from paceline.learner.entropy import EntropyCoefficient
 from paceline.learner.optimizer import OptimizerConfig, make_optimizer, parts_of, set_rate
 from paceline.ops.ppo import approximate_kl, clipped_surrogate, value_loss
-from paceline.policy.actor_critic import ActorCritic, Recall
+from paceline.policy.actor_critic import ActorCritic, Evaluation, Recall
 from paceline.policy.compute import ComputeConfig
 
 ROW_METRICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "policy_lag")
@@ -69,6 +70,7 @@ class PPOConfig:
     sequences: Literal["auto", "packed", "columns"] = "auto"
     """How a recurrent policy's rows are batched: as packed sequences of single episodes, or as whole columns (all
     steps of a slot), which can be recorded as a CUDA graph. auto takes columns where updates are recorded."""
+    auxiliary: AuxiliaryConfig = field(default_factory=AuxiliaryConfig)
 
     def __post_init__(self) -> None:
         for name in ("epochs", "minibatches"):
@@ -124,13 +126,17 @@ class PPOLearner:
         compute = compute or ComputeConfig()
         self._policy, self._group, self.config, self._optimizer_config = policy, group, config, optimizer_config
         self._coefficient = _entropy_coefficient(policy, config, group.device)
+        self._auxiliary = make_auxiliary(policy, config.auxiliary, group)
         self._taught: dict[str, nn.Module] = {"policy": policy}
         """What is optimised, in the order of its gradients; all but the policy is saved with the learner."""
+        if self._auxiliary is not None:
+            self._taught["auxiliary"] = self._auxiliary
         if self._coefficient is not None:
             self._taught["entropy"] = self._coefficient
         parameters = [list(module.parameters()) for module in self._taught.values()]
         self._gradients = FlatGradients(itertools.chain(*parameters))
         self._parts = dict(zip(self._taught, parts_of(self._gradients, parameters), strict=True))
+        self._clipped = [name for name in self._taught if name != "entropy"]  # a single number needs no limit
         self.optimizer = make_optimizer(itertools.chain(*parameters), optimizer_config)
         self._generator = generator
         # The loop over a recurrent core would be unrolled, which takes minutes to compile: then only the encoders are.
@@ -141,7 +147,7 @@ class PPOLearner:
             self._graphs = {}
         self._advantage = torch.empty(0)
         self._step_metrics = ("grad_norm",) if self._coefficient is None else ("grad_norm", "entropy_coef")
-        self._metrics = (*ROW_METRICS, *self._step_metrics)
+        self._metrics = (*ROW_METRICS, *(CPCA.METRICS if self._auxiliary is not None else ()), *self._step_metrics)
 
     @property
     def version(self) -> int:
@@ -211,13 +217,14 @@ class PPOLearner:
         return sums
 
     def _apply(self, sums: Tensor) -> Tensor:
-        """Move the weights by the gradients; `sums` completed. The policy's gradient alone is clipped, by its norm."""
-        step = [self._parts["policy"].clip(self._optimizer_config.max_grad_norm)]
+        """Move the weights by the gradients; `sums` completed. What is clipped is clipped by a norm of its own."""
+        norms = {name: self._parts[name].clip(self._optimizer_config.max_grad_norm) for name in self._clipped}
         self.optimizer.step()
+        step = [norms["policy"]]
         if self._coefficient is not None:
             self._coefficient.bound()
             step.append(self._coefficient().detach())
-        sums[len(ROW_METRICS) : -1] = torch.stack(step) * sums[-1]
+        sums[-1 - len(step) : -1] = torch.stack(step) * sums[-1]
         return sums
 
     def _no_sums(self) -> Tensor:
@@ -247,10 +254,10 @@ class PPOLearner:
     def _row_losses(self, sample: Sample) -> tuple[Tensor, Tensor]:
         """The mean loss of the valid rows, and the sums of every metric over them with their number."""
         config = self.config
-        log_prob, entropy, value = self._policy.evaluate(sample.obs, sample.actions, sample.recall)
-        log_ratio = log_prob - sample.log_prob
+        evaluation = self._policy.evaluate(sample.obs, sample.actions, sample.recall)
+        log_ratio, entropy = evaluation.log_prob - sample.log_prob, evaluation.entropy
         policy_loss = clipped_surrogate(log_ratio, sample.advantage, config.clip)
-        critic_loss = value_loss(value, sample.value, sample.returns, config.value_clip)
+        critic_loss = value_loss(evaluation.value, sample.value, sample.returns, config.value_clip)
         loss = policy_loss + config.value_coef * critic_loss + self._entropy_loss(entropy)
         if sample.weight is not None:
             loss = loss * sample.weight
@@ -265,8 +272,18 @@ class PPOLearner:
             loss = torch.where(sample.valid, loss, 0.0)
             columns = torch.where(sample.valid, columns, 0.0)
             count = sample.valid.sum().float().view(1)
-        sums = torch.cat([columns.sum(1), count.new_zeros(len(self._step_metrics)), count])
-        return loss.sum() / count.clamp(min=1.0).squeeze(0), sums
+        mean = loss.sum() / count.clamp(min=1.0).squeeze(0)
+        sums = columns.sum(1)
+        if self._auxiliary is not None:
+            judgement = self._judge(self._auxiliary, sample, evaluation)
+            mean = mean + config.auxiliary.weight * judgement.loss
+            sums = torch.cat([sums, torch.stack(judgement).detach() * count])
+        return mean, torch.cat([sums, count.new_zeros(len(self._step_metrics)), count])
+
+    def _judge(self, auxiliary: CPCA, sample: Sample, evaluation: Evaluation) -> Judgement:
+        assert sample.recall is not None
+        actions = self._policy.action_features(sample.actions)
+        return auxiliary(evaluation.features, evaluation.belief, actions, sample.recall, sample.valid)
 
     def _entropy_loss(self, entropy: Tensor) -> Tensor:
         if self._coefficient is None:

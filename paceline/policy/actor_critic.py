@@ -88,6 +88,21 @@ class Recall(NamedTuple):
     """[T, K] bool: rows are T turns of K columns."""
 
 
+class Evaluation(NamedTuple):
+    """What a policy says of a mini-batch, under its present weights."""
+
+    log_prob: Tensor
+    """[M]: of the actions taken."""
+    entropy: Tensor
+    """[M]."""
+    value: Tensor
+    """[M]."""
+    features: Tensor
+    """[M, F]: observations as the trunk encodes them, in the precision of the layers."""
+    belief: Tensor
+    """[M, ...]: what the core made of them and of what it remembers; the features themselves where it has no memory."""
+
+
 class ActorCritic(nn.Module):
     """A policy and its value function. Results are float32, whatever `precision` its layers compute in."""
 
@@ -105,7 +120,7 @@ class ActorCritic(nn.Module):
         self._normalizes = config.normalize_obs
         self.trunk = Trunk(inputs, config)
         self.core = Core(self.trunk.out_features, config.core)
-        self._masked_action = spec.actions[0].name
+        self._actions = spec.actions
         self.head = ActionHead(spec.actions, self.core.out_features, config.head)
         self.critic_trunk = Trunk(inputs, config) if config.critic == "separate" else None
         self.critic = nn.Linear(self.core.out_features, 1)
@@ -150,20 +165,23 @@ class ActorCritic(nn.Module):
                 return self._value(seen, None)
             return self._value(seen, self.core.step(self.trunk(seen), state)[0])
 
-    def evaluate(
-        self, obs: dict[str, Tensor], actions: dict[str, Tensor], recall: Recall | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Log-probabilities of actions taken, entropies and values [M], under the present weights.
-
-        A recurrent policy needs to know, by `recall`, what the rows follow.
-        """
+    def evaluate(self, obs: dict[str, Tensor], actions: dict[str, Tensor], recall: Recall | None) -> Evaluation:
+        """Evaluate actions taken. A recurrent policy needs to know, by `recall`, what the rows follow."""
         with self._autocast(next(iter(obs.values()))):
             seen = self._see(obs)
             features = self.trunk(seen)
-            if recall is not None:
-                features = self._remember(features, recall)
-            params, value = self.head(features, self._mask(obs)), self._value(seen, features)
-        return self.head.log_prob(params, actions), self.head.entropy(params), value
+            belief = self._remember(features, recall) if recall is not None else features
+            params, value = self.head(belief, self._mask(obs)), self._value(seen, belief)
+        return Evaluation(self.head.log_prob(params, actions), self.head.entropy(params), value, features, belief)
+
+    @property
+    def num_action_features(self) -> int:
+        return sum(flat_size(leaf) for leaf in self._actions)
+
+    def action_features(self, actions: dict[str, Tensor]) -> Tensor:
+        """[M, num_action_features]: actions as the environment gets them; choices one-hot."""
+        taken = self.head.env_actions(actions)
+        return torch.cat([flatten(taken[leaf.name], leaf) for leaf in self._actions], 1)
 
     def _remember(self, features: Tensor, recall: Recall) -> Tensor:
         if recall.episode_start is not None:
@@ -200,7 +218,7 @@ class ActorCritic(nn.Module):
         return {name: normalizer(obs[name]) for name, normalizer in zip(self._names, self.normalizers, strict=True)}
 
     def _mask(self, obs: dict[str, Tensor]) -> dict[str, Tensor] | None:
-        return {self._masked_action: obs[MASK].bool().flatten(1)} if MASK in obs else None
+        return {self._actions[0].name: obs[MASK].bool().flatten(1)} if MASK in obs else None
 
     def _value(self, seen: dict[str, Tensor], features: Tensor | None) -> Tensor:
         if self.critic_trunk is not None:
@@ -216,15 +234,15 @@ class Trunk(nn.Module):
         images = [leaf for leaf in leaves if is_image(leaf)]
         self._vectors = [leaf for leaf in leaves if not is_image(leaf)]
         self._image_names = [leaf.name for leaf in images]
-        self.images = nn.ModuleList(
-            ENCODERS[config.encoder](seen_shape(leaf), hidden=config.encoder_size) for leaf in images
-        )
+        encoders = [ENCODERS[config.encoder](seen_shape(leaf), hidden=config.encoder_size) for leaf in images]
+        self.images = nn.ModuleList(encoders)
         self.vectors: VectorEncoder | None = None
         if self._vectors:
             width = sum(flat_size(leaf) for leaf in self._vectors)
             self.vectors = VectorEncoder((width,), hidden_sizes=config.hidden, activation=config.activation)
-        parts = [*self.images, self.vectors] if self.vectors is not None else [*self.images]
-        self.out_features = sum(int(part.out_features) for part in parts)
+        self.num_image_features = sum(encoder.out_features for encoder in encoders)
+        """The first ones; those of everything else follow."""
+        self.out_features = self.num_image_features + (self.vectors.out_features if self.vectors is not None else 0)
 
     def forward(self, obs: dict[str, Tensor]) -> Tensor:
         parts = [encoder(obs[name]) for name, encoder in zip(self._image_names, self.images, strict=True)]
