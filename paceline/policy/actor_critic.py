@@ -36,6 +36,7 @@ from paceline.policy.encoders import (
 from paceline.policy.heads import ActionHead, HeadConfig
 from paceline.policy.normalizer import ObservationNormalizer
 from paceline.policy.resnet import ResNetEncoder
+from paceline.policy.ver_resnet import VERResNetEncoder
 from paceline.pool.protocol import PoolSpec
 from paceline.pool.spaces import Leaf
 
@@ -48,6 +49,7 @@ ENCODERS: dict[str, Callable[..., Any]] = {
     "sample_factory": SampleFactoryConv,
     "impala": ImpalaResNet,
     **{name: partial(ResNetEncoder, name=name) for name in ("resnet18", "resnet50", "se_resnext50", "se_resnext101")},
+    "ver_resnet18": VERResNetEncoder,
 }
 
 
@@ -56,7 +58,15 @@ class PolicyConfig:
     """The network."""
 
     encoder: Literal[
-        "patches", "nature", "sample_factory", "impala", "resnet18", "resnet50", "se_resnext50", "se_resnext101"
+        "patches",
+        "nature",
+        "sample_factory",
+        "impala",
+        "resnet18",
+        "resnet50",
+        "se_resnext50",
+        "se_resnext101",
+        "ver_resnet18",
     ] = "nature"
     """What encodes images."""
     encoder_size: int = 512

@@ -84,15 +84,10 @@ class ResNetEncoder(nn.Module):
         self.pool = nn.AvgPool2d(2)
         self.trunk = ResNet(in_channels, ARCHITECTURES[name], base_planes=base_planes, num_groups=num_groups)
         area = math.prod(-(-(side // 2) // ResNet.stride) for side in leaf_shape[1:])
-        compressed = max(1, round(COMPRESSED_FEATURES / area))
-        self.compress = nn.Sequential(
-            nn.Conv2d(self.trunk.out_channels, compressed, 3, padding=1, bias=False),
-            nn.GroupNorm(1, compressed),
-            nn.ReLU(inplace=True),
-        )
-        self.linear = nn.Linear(compressed * area, hidden)
+        self.compress, num_compressed = compression(self.trunk.out_channels, area)
+        self.linear = nn.Linear(num_compressed, hidden)
         self.out_features = hidden
-        self.apply(_initialise)
+        self.apply(initialise)
 
     def forward(self, obs: Tensor) -> Tensor:
         features = self.compress(self.trunk(self.pool(as_float(obs))))
@@ -183,7 +178,18 @@ class SqueezeExcite(nn.Module):
         return x * gates[:, :, None, None]
 
 
-def _initialise(layer: nn.Module) -> None:
+def compression(channels: int, area: int) -> tuple[nn.Module, int]:
+    """A 3x3 convolution after which about `COMPRESSED_FEATURES` are left of `area` pixels, and how many they are."""
+    compressed = max(1, round(COMPRESSED_FEATURES / area))
+    layers = nn.Sequential(
+        nn.Conv2d(channels, compressed, 3, padding=1, bias=False),
+        nn.GroupNorm(1, compressed),
+        nn.ReLU(inplace=True),
+    )
+    return layers, compressed * area
+
+
+def initialise(layer: nn.Module) -> None:
     if isinstance(layer, nn.Conv2d | nn.Linear):
         nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
         if layer.bias is not None:

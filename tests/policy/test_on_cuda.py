@@ -15,6 +15,7 @@ from paceline.policy.encoders import ImpalaResNet, NatureCNN, SampleFactoryConv,
 from paceline.policy.heads import ActionHead, HeadConfig
 from paceline.policy.normalizer import ObservationNormalizer, ReturnNormalizer
 from paceline.policy.resnet import ResNetEncoder
+from paceline.policy.ver_resnet import VERResNetEncoder
 from paceline.pool.spaces import leaves
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -52,6 +53,7 @@ def no_waiting() -> Iterator[None]:
         lambda: VectorEncoder((3, 64, 64), hidden_sizes=(16,)),
         lambda: ResNetEncoder((3, 64, 64), "resnet18", hidden=16),
         lambda: ResNetEncoder((3, 64, 64), "se_resnext50", hidden=16),
+        lambda: VERResNetEncoder((3, 64, 64), hidden=16),
     ],
 )
 def test_encoders(encoder):
