@@ -1,6 +1,6 @@
 """`Rollout`: one flat table of steps on the learner's device, for one update.
 
-Legend: T steps, N slots, R = T * N rows, B rows of a mini-batch, C truncated rows, D numbers of recurrent state.
+Legend: T steps, N slots, R rows, B rows of a mini-batch, C truncated rows, D numbers of recurrent state.
 
 A row is one decision: begun with what was known when acting, completed when its slot is next received. Reward and end
 flags that come with an observation belong to the row before it. A row is trained on only if its slot was active when
@@ -10,11 +10,15 @@ it was begun and its simulator was not lost before it was completed.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from paceline.experience.book import LockStep, Rows, Variable
 from paceline.ops.gae import gae
+from paceline.pool.protocol import StepBatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,49 +74,71 @@ class Cuts:
 
 
 class Rollout:
-    """Up to T lock-step turns of N slots. Row t * N + slot is turn t of a slot.
+    """A table of rows, and the book that says whose they are: `LockStep`, unless another is given.
 
     Its memory stays where it is, rollout after rollout: a recorded update may read it. `truncation_gap` says that no
-    slot is truncated twice within so many turns, which bounds the final observations to keep.
+    slot is truncated twice within so many turns, which bounds the final observations to keep. With `weighted`, rows
+    of slots that gave more than their share weigh less.
     """
 
-    def __init__(self, steps: int, num_slots: int, device: torch.device, truncation_gap: int = 1) -> None:
-        self.steps, self.num_slots, self.device = steps, num_slots, device
-        rows = steps * num_slots
+    def __init__(
+        self,
+        steps: int,
+        num_slots: int,
+        device: torch.device,
+        truncation_gap: int = 1,
+        *,
+        book: LockStep | Variable | None = None,
+        weighted: bool = False,
+    ) -> None:
+        self.num_slots, self.device = num_slots, device
+        self.book = book or LockStep(steps, num_slots)
+        rows = self.book.capacity
         self.log_prob, self.value, self.reward, self.next_value, self.advantage, self.returns = (
             torch.full((rows,), torch.nan, device=device) for _ in range(6)
         )
         self.version = torch.zeros(rows, dtype=torch.int64, device=device)
-        self.weight: Tensor | None = None
+        self.weight: Tensor | None = torch.ones(rows, device=device) if weighted else None
         """[R]: importance weights of the rows; None where all weigh the same."""
         self.terminated, self.truncated, self.episode_start, self.valid = (
             torch.zeros(rows, dtype=torch.bool, device=device) for _ in range(4)
         )
+        self.stale: Tensor | None = None
+        """[R] bool: rows of the rollout before that are trained on once more, and counted nowhere; None for none."""
         self.obs: dict[str, Tensor] = {}
         self.actions: dict[str, Tensor] = {}
         self.state = torch.empty(0)
-        self.turns = 0
         self._cuts: list[Cuts] = []
         self._most_cuts = num_slots * -(-steps // truncation_gap)
         self._device_cuts: DeviceCuts | None = None
 
     @property
     def num_rows(self) -> int:
-        """Rows begun since `clear`."""
-        return self.turns * self.num_slots
+        """The rows of this rollout are among the first so many; `valid` says which they are."""
+        return self.book.num_rows
+
+    @property
+    def turns(self) -> int | None:
+        """Turns of all slots in lock-step; None where slots differ in steps."""
+        return self.book.turns if isinstance(self.book, LockStep) else None
 
     def clear(self) -> None:
-        """Forget everything; memory is kept."""
-        self.turns = 0
+        """The next rollout; memory is kept, and so are rows that are in flight."""
         self._cuts.clear()
+        self.stale = None
         if self._device_cuts is not None:
             self._device_cuts.clear()
+        carried = self.book.start()
+        if carried is not None:
+            old, new = (rows.to(self.device) for rows in carried)
+            for column in self._columns().values():
+                column[new] = column[old]
 
-    def begin(self, decision: Decision) -> None:
-        """The next turn: one row for every slot."""
+    def begin(self, decision: Decision, batch: StepBatch | None = None) -> None:
+        """One row for every slot of `batch`; in lock-step, for all slots."""
         if not self.obs:
             self._allocate(decision)
-        rows = slice(self.num_rows, self.num_rows + self.num_slots)
+        rows = self._on_device(self.book.begin(batch))
         for name, values in decision.obs.items():
             self.obs[name][rows] = values
         for name, values in decision.actions.items():
@@ -124,18 +150,19 @@ class Rollout:
         self.version[rows] = decision.version
         if self.state.shape[1]:
             self.state[rows] = decision.state
-        self.turns += 1
 
-    def complete(self, outcome: Outcome) -> None:
-        """What came of the turn begun last."""
-        rows = slice(self.num_rows - self.num_slots, self.num_rows)
+    def complete(self, outcome: Outcome, batch: StepBatch | None = None) -> None:
+        """What came of the last decisions of the slots of `batch`."""
+        rows = self._on_device(self.book.complete(batch))
         self.reward[rows] = outcome.reward
         self.terminated[rows] = outcome.terminated
         self.truncated[rows] = outcome.truncated
         self.valid[rows] &= ~outcome.lost
         if outcome.cuts is not None:
-            self._cuts.append(replace(outcome.cuts, rows=outcome.cuts.rows + rows.start))
+            at = outcome.cuts.rows
+            self._cuts.append(replace(outcome.cuts, rows=at + rows.start if isinstance(rows, slice) else rows[at]))
         if outcome.unsure_cuts is not None:
+            assert isinstance(rows, slice), "simulators on the device are stepped together"
             if self._device_cuts is None:
                 self._device_cuts = DeviceCuts(outcome.unsure_cuts, self._most_cuts)
             self._device_cuts.add(outcome.unsure_cuts, outcome.truncated, first_row=rows.start)
@@ -163,41 +190,117 @@ class Rollout:
     ) -> None:
         """Compute advantages and value targets.
 
-        `last_value` [N] is V of the observation after the last turn, `cut_value` [C] that of the rollout's `cuts`.
+        `last_value` [N] is V of the observation after each slot's last row, where that row is complete (a row in
+        flight is never looked beyond); `cut_value` [C] is that of the rollout's `cuts`.
         """
-        shape = self.turns, self.num_slots
-        used = slice(0, self.num_rows)
-        value = self.value[used].view(shape)
-        terminated, truncated = self.terminated[used].view(shape), self.truncated[used].view(shape)
-        next_value = torch.cat([value[1:], last_value[None]])
+        if isinstance(self.book, Variable):
+            self._take_from_book(self.book)
+        streams = self.book.streams(self.device)
+        value, terminated, truncated = (streams.of(c) for c in (self.value, self.terminated, self.truncated))
+        valid = streams.of(self.valid)
+        following = torch.cat([value[1:], last_value[None]])
+        if streams.present is not None:
+            valid = valid & streams.present
+            goes_on = torch.cat([streams.present[1:], torch.zeros_like(streams.present[:1])])
+            following = torch.where(goes_on, following, last_value[None])
+        streams.write(self.next_value, following)
         if cuts is not None:
             assert cut_value is not None
-            next_value.view(-1)[cuts.rows] = cut_value
-        next_value = torch.where(terminated, 0.0, next_value)
-        valid = self.valid[used].view(shape)
-        # A lost row has no outcome: the row before it stops at its value, as at the end of a rollout.
+            self.next_value[cuts.rows] = cut_value
+        next_value = torch.where(terminated, 0.0, streams.of(self.next_value))
+        # A row without an outcome, lost or in flight: the row before it stops at its value, as at a rollout's end.
         follows = torch.cat([valid[1:], torch.zeros_like(valid[:1])])
+        # Where there is no outcome, memory may hold anything, NaN included, which no weight of 0 would stop.
+        reward, known_value, next_value = (
+            torch.where(valid, x, 0.0) for x in (streams.of(self.reward), value, next_value)
+        )
         advantage = gae(
-            self.reward[used].view(shape),
-            value,
+            reward,
+            known_value,
             next_value,
             follows & valid & ~terminated & ~truncated,
             discount=discount,
             trace_decay=trace_decay,
         )
-        self.next_value[used] = next_value.view(-1)
-        self.advantage[used] = torch.where(valid, advantage, 0.0).view(-1)
-        self.returns[used] = self.advantage[used] + self.value[used]
+        advantage = torch.where(valid, advantage, 0.0)
+        streams.write(self.next_value, next_value)
+        streams.write(self.advantage, advantage)
+        streams.write(self.returns, advantage + value)
+
+    def completed_turns(self) -> list[tuple[Tensor, Rows]]:
+        """Slots and rows of every slot's first completed row, then of every slot's second, and so on."""
+        return [(slots.to(self.device), self._on_device(rows)) for slots, rows in self.book.completed_turns()]
+
+    def _take_from_book(self, book: Variable) -> None:
+        """What only the book knows: which rows are this rollout's, which are stale, and what they weigh."""
+        valid, stale = book.valid(), book.stale()
+        self.valid.copy_(torch.from_numpy(valid))
+        self.stale = torch.from_numpy(stale).to(self.device) if stale is not None else None
+        if self.weight is not None:
+            rows = np.flatnonzero(valid)
+            weights = torch.from_numpy(book.weights()[book.slots_of(rows)]).float()
+            self.weight[torch.from_numpy(rows).to(self.device)] = weights.to(self.device)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a variable rollout has so far; nothing may be in flight."""
+        assert isinstance(self.book, Variable)
+        rows = torch.from_numpy(self.book.rows_begun()).to(self.device)
+        cuts = self.cuts()
+        return {
+            "book": self.book.state_dict(),
+            "rows": {name: column[rows].cpu() for name, column in self._columns().items()},
+            "cuts": None if cuts is None else _to_host({"rows": cuts.rows, "state": cuts.state, "obs": cuts.obs}),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """A new rollout goes on as the saved one did."""
+        assert isinstance(self.book, Variable)
+        self.book.load_state_dict(state["book"])
+        saved = state["rows"]
+        if not self.obs:
+            self.obs, self.actions = (
+                {name.removeprefix(kind): self._like(rows) for name, rows in saved.items() if name.startswith(kind)}
+                for kind in ("obs/", "actions/")
+            )
+            self.state = self._like(saved["state"])
+        rows = torch.from_numpy(self.book.rows_begun()).to(self.device)
+        for name, column in self._columns().items():
+            column[rows] = saved[name].to(self.device)
+        if state["cuts"] is not None:
+            obs = {name: values.to(self.device) for name, values in state["cuts"]["obs"].items()}
+            at, after = (state["cuts"][name].to(self.device) for name in ("rows", "state"))
+            self._cuts = [Cuts(rows=at, obs=obs, state=after)]
+
+    def _columns(self) -> dict[str, Tensor]:
+        """All that a row is before targets are computed."""
+        return {
+            **{f"obs/{name}": column for name, column in self.obs.items()},
+            **{f"actions/{name}": column for name, column in self.actions.items()},
+            "log_prob": self.log_prob,
+            "value": self.value,
+            "state": self.state,
+            "version": self.version,
+            "episode_start": self.episode_start,
+            "valid": self.valid,
+            "reward": self.reward,
+            "terminated": self.terminated,
+            "truncated": self.truncated,
+        }
 
     def _allocate(self, decision: Decision) -> None:
-        rows = self.steps * self.num_slots
+        self.obs = {name: self._like(values) for name, values in decision.obs.items()}
+        self.actions = {name: self._like(values) for name, values in decision.actions.items()}
+        self.state = self._like(decision.state)
 
-        def like(example: Tensor) -> Tensor:
-            return torch.zeros((rows, *example.shape[1:]), dtype=example.dtype, device=self.device)
+    def _like(self, example: Tensor) -> Tensor:
+        return torch.zeros((self.book.capacity, *example.shape[1:]), dtype=example.dtype, device=self.device)
 
-        self.obs = {name: like(values) for name, values in decision.obs.items()}
-        self.actions = {name: like(values) for name, values in decision.actions.items()}
-        self.state = like(decision.state)
+    def _on_device(self, rows: Rows) -> Rows:
+        return rows if isinstance(rows, slice) else rows.to(self.device)
+
+
+def _to_host(tree: Any) -> Any:
+    return {name: _to_host(value) for name, value in tree.items()} if isinstance(tree, dict) else tree.cpu()
 
 
 class DeviceCuts:

@@ -33,8 +33,8 @@ class MiniBatch:
 
 
 def shuffled_rows(rollout: Rollout, count: int, generator: torch.Generator | None) -> Iterator[MiniBatch]:
-    """All valid rows in random order, in `count` mini-batches whose sizes differ by at most one."""
-    rows = valid_rows(rollout)
+    """All rows to train on in random order, in `count` mini-batches whose sizes differ by at most one."""
+    rows = torch.nonzero(trained(rollout)).squeeze(1)
     order = torch.randperm(len(rows), generator=generator)  # on the host: the same order whatever the device
     for part in torch.tensor_split(rows[order.to(rows.device)], count):
         yield MiniBatch(rows=part)
@@ -58,6 +58,8 @@ def shuffled_sequences(rollout: Rollout, count: int, generator: torch.Generator 
 
 def shuffled_columns(rollout: Rollout, count: int, generator: torch.Generator | None) -> Iterator[MiniBatch]:
     """Whole columns (all turns of a slot) in random order, in `count` mini-batches of almost equal size."""
+    if rollout.turns is None:
+        raise ValueError("a rollout whose slots differ in steps has no whole columns")
     order = torch.randperm(rollout.num_slots, generator=generator).to(rollout.device)
     first_rows = torch.arange(rollout.turns, device=rollout.device)[:, None] * rollout.num_slots
     for slots in torch.tensor_split(order, count):
@@ -65,18 +67,16 @@ def shuffled_columns(rollout: Rollout, count: int, generator: torch.Generator | 
 
 
 def sequences(rollout: Rollout) -> tuple[Tensor, Tensor]:
-    """Valid rows slot by slot and in order within, and the lengths of the sequences that they form (on the host).
+    """Rows to train on, slot by slot and in order within, and the lengths of the sequences that they form (on the host).
 
     One look at the device per rollout: everything after it is arithmetic on the host.
     """
-    shape = rollout.turns, rollout.num_slots
-    used = slice(0, rollout.num_rows)
-    valid = rollout.valid[used].view(shape).T.cpu()
-    start = rollout.episode_start[used].view(shape).T.cpu().clone()
-    start[:, 0] = True
-    start[:, 1:] |= ~valid[:, :-1]  # after a gap nothing is continued
-    rows = torch.arange(rollout.num_rows).view(shape).T[valid]
-    first = torch.nonzero(start[valid]).squeeze(1)
+    rows, joined = rollout.book.in_order()
+    used = trained(rollout).cpu()[rows]
+    start = rollout.episode_start[: rollout.num_rows].cpu()[rows] | ~joined
+    start[1:] |= ~used[:-1]  # after a gap nothing is continued
+    rows = rows[used]
+    first = torch.nonzero(start[used]).squeeze(1)
     lengths = torch.diff(first, append=torch.tensor([len(rows)]))
     return rows, lengths
 
@@ -93,6 +93,12 @@ def pack(rows: Tensor, begins: Tensor, lengths: Tensor) -> MiniBatch:
     return MiniBatch(rows=rows[at], batch_sizes=inside.sum(1), starts=rows[begins])
 
 
+def trained(rollout: Rollout) -> Tensor:
+    """[rows] bool: the rows to train on, those that fill a short rollout up included."""
+    valid = rollout.valid[: rollout.num_rows]
+    return valid if rollout.stale is None else valid | rollout.stale
+
+
 def valid_rows(rollout: Rollout) -> Tensor:
-    """The rows that may be trained on."""
+    """The rows that this rollout has brought."""
     return torch.nonzero(rollout.valid[: rollout.num_rows]).squeeze(1)

@@ -24,12 +24,12 @@ class Targets:
             self._normalizer = ReturnNormalizer(num_slots, gamma=config.discount).to(group.device)
 
     def complete(self, rollout: Rollout, batch: StepBatch) -> None:
-        """Advantages and value targets of a collected rollout; `batch` is what follows its last turn."""
+        """Advantages and value targets of a collected rollout; `batch` is what follows the last rows of its slots."""
         if self._normalizer is not None:
             self._scale_rewards(rollout, self._normalizer)
         cuts = rollout.cuts()
         rollout.finish(
-            self._actor.values(batch),
+            self._actor.last_values(batch),
             cuts,
             self._actor.cut_values(cuts) if cuts is not None else None,
             discount=self._config.discount,
@@ -37,15 +37,15 @@ class Targets:
         )
 
     def _scale_rewards(self, rollout: Rollout, normalizer: ReturnNormalizer) -> None:
-        shape = rollout.turns, rollout.num_slots
-        used = slice(0, rollout.num_rows)
-        slots = torch.arange(rollout.num_slots, device=rollout.device)
-        columns = (rollout.reward, rollout.terminated, rollout.truncated, rollout.valid)
-        turns = zip(*(column[used].view(shape) for column in columns), strict=True)
-        sums = sum(normalizer.observe(slots, *turn) for turn in turns)
-        assert isinstance(sums, torch.Tensor)
+        """Turn by turn, every slot's running return moves on; a row in flight waits for the next rollout."""
+        sums = torch.zeros(3, dtype=torch.float64, device=rollout.device)
+        turns = rollout.completed_turns()
+        for slots, rows in turns:
+            columns = (rollout.reward, rollout.terminated, rollout.truncated, rollout.valid)
+            sums += normalizer.observe(slots, *(column[rows] for column in columns))
         normalizer.absorb(self._group.sum_(sums))
-        rollout.reward[used] = normalizer(rollout.reward[used])
+        for _, rows in turns:
+            rollout.reward[rows] = normalizer(rollout.reward[rows])
 
     def state_dict(self) -> dict[str, Any]:
         return self._normalizer.state_dict() if self._normalizer is not None else {}

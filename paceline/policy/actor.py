@@ -111,6 +111,15 @@ class Actor:
         """[B]: V of a batch's observations. No state moves: the same observations are decided on later."""
         return self._policy.value(self._to_device(batch.obs), self._of(self.state, self._slots(batch)))
 
+    def last_values(self, batch: StepBatch) -> Tensor:
+        """[N]: V of the observations that are held, by slot; 0 for the other slots."""
+        if len(batch.slots) == self._num_slots:
+            return self.values(batch)
+        values = torch.zeros(self._num_slots, device=self._device)
+        if len(batch.slots):
+            values[self._tensor(batch.slots)] = self.values(batch)
+        return values
+
     @torch.no_grad()
     def cut_values(self, cuts: Cuts) -> Tensor:
         """[C]: V of final observations."""
