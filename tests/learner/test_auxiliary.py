@@ -17,7 +17,7 @@ from paceline.checkpoint import CheckpointFolder
 from paceline.distributed.runtime import Group, Place
 from paceline.errors import UsageError
 from paceline.experience.rollout import Decision, Outcome, Rollout
-from paceline.experience.sequences import MiniBatch
+from paceline.experience.sequences import MiniBatch, shuffled_sequences
 from paceline.learner import auxiliary
 from paceline.learner.auxiliary import CPCA, AuxiliaryConfig, Questions, ask, make_auxiliary, spread, successors
 from paceline.learner.optimizer import OptimizerConfig
@@ -27,6 +27,7 @@ from paceline.policy.compute import ComputeConfig
 from paceline.policy.cores import CoreConfig
 from paceline.pool.protocol import PoolSpec
 from paceline.run import train
+from tests.experience.test_variable import cases, rollouts
 from tests.integration.ranks import on_ranks
 from tests.integration.test_training import assert_equal, tiny, weights
 from tests.learner.test_ppo import alone, flat, on_device, refill
@@ -163,6 +164,27 @@ def check(questions: Questions, expected: dict[tuple[int, int], int], valid: tor
                 assert fair == (is_asked[q][p] and bool(valid[decoy]))
             if is_asked[q][p]:
                 assert answer[q][p] == expected[start, ahead[q][p] + 1]
+
+
+@settings(max_examples=60, deadline=None)
+@given(**cases)
+def test_what_followed_where_slots_differ_in_steps(seed, steps, num_slots, faults, preempted):
+    """Rows lie anywhere; each says which decision of which slot it is, and what follows is the next one of that slot,
+    in the same episode and brought by the same rollout."""
+    for _, rollout, _, _ in rollouts(seed, steps, num_slots, faults, preempted):
+        stale = rollout.stale if rollout.stale is not None else torch.zeros_like(rollout.valid)
+        for batch in shuffled_sequences(rollout, 2, None):
+            rows = batch.rows
+            if len(rows) == 0:  # never evaluated
+                continue
+            following, continues = successors(Recall(torch.empty(0), batch.batch_sizes), None, len(rows))
+            place = {name: i for i, name in enumerate(rollout.log_prob[rows].tolist())}
+            for i, name in enumerate(place):
+                after = place.get(name + 1)
+                if after is not None and (rollout.episode_start[rows[after]] or stale[rows[after]] != stale[rows[i]]):
+                    after = None
+                assert bool(continues[i]) == (after is not None)
+                assert following[i] == (i if after is None else after)
 
 
 def test_every_pair_and_every_decoy_is_asked_about_at_some_time():
