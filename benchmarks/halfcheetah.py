@@ -56,7 +56,16 @@ def measure(system: str, seed: int, steps: int) -> Curve:
     with tempfile.TemporaryDirectory() as folder:
         if system == "paceline":
             options = f"--device cpu --pool.kind serial --threads 1 --steps {steps} --seed {seed}"
-            command = [sys.executable, "-m", "paceline.cli", "train", "halfcheetah", *options.split(), "--run-dir", folder]
+            command = [
+                sys.executable,
+                "-m",
+                "paceline.cli",
+                "train",
+                "halfcheetah",
+                *options.split(),
+                "--run-dir",
+                folder,
+            ]
         else:
             command = [sys.executable, "-m", PEERS[system], str(seed), "HalfCheetah-v5", str(steps)]
         done = subprocess.run(command, capture_output=True, text=True)

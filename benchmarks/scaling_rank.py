@@ -52,6 +52,9 @@ class Rounds:
         self.marks.append(time.perf_counter())
         self.steps.append(rollout.num_rows)
 
+    def checkpoint_due(self) -> bool:
+        return False
+
     def throughput(self) -> float:
         """Steps of all ranks per second over the last rounds."""
         steps = self.group.sum_(torch.tensor([float(sum(self.steps[-COUNTED:]))])).item()

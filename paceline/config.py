@@ -17,10 +17,12 @@ from paceline.errors import UsageError
 from paceline.learner.optimizer import OptimizerConfig
 from paceline.learner.ppo import PPOConfig
 from paceline.policy.actor_critic import PolicyConfig
+from paceline.policy.batching import BatchingConfig
 from paceline.policy.compute import ComputeConfig
 from paceline.pool.config import PoolConfig
+from paceline.schedule.ver import VERConfig
 
-System = Literal["ddppo"]
+System = Literal["ddppo", "ver"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +55,8 @@ class Config:
     ppo: PPOConfig = field(default_factory=PPOConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     preemption: PreemptionConfig = field(default_factory=PreemptionConfig)
+    ver: VERConfig = field(default_factory=VERConfig)
+    batching: BatchingConfig = field(default_factory=BatchingConfig)
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
 

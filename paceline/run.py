@@ -72,6 +72,8 @@ class Run:
         self._last_checkpoint = time.monotonic()
         self._last_report = (time.monotonic(), 0)
         self._losses: dict[str, float] = {}
+        self._rollout: Rollout | None = None
+        self._restored_rollout: dict[str, Any] | None = None
         self._metrics = _metrics_writer(config, folder) if group.is_first else None
         self._progress = Progress(f"{config.system} on {config.env}") if group.is_first else None
 
@@ -122,8 +124,17 @@ class Run:
         self._losses = losses
         if self.group.is_first and (now - self._last_report[0] >= REPORT_SECONDS or self.step >= self.config.steps):
             self._tell(now, losses)
-        if self.group.any(now - self._last_checkpoint >= self.config.checkpoint.seconds):
-            self.save()
+
+    def checkpoint_due(self) -> bool:
+        """Whether to `save` now, which all ranks decide together."""
+        return self.group.any(time.monotonic() - self._last_checkpoint >= self.config.checkpoint.seconds)
+
+    def keep(self, rollout: Rollout) -> None:
+        """Save what `rollout` has so far with every checkpoint, and take over what one had that was restored."""
+        self._rollout = rollout
+        state, self._restored_rollout = self._restored_rollout, None
+        if state is not None and rollout.fits(state):
+            rollout.load_state_dict(state)
 
     def _count_episodes(self, sums: tuple[float, ...]) -> None:
         """Note the number of episodes of an iteration, and the sums of what `episode_means` gives."""
@@ -168,6 +179,7 @@ class Run:
             "generator": self._generator.get_state(),
             "actor": {name: tensor.cpu() for name, tensor in self.actor.state_dict().items()},
             "targets": {name: tensor.cpu() for name, tensor in self.targets.state_dict().items()},
+            "rollout": self._rollout.state_dict() if self._rollout is not None else None,
         }
         try:
             pool_state: bytes | None = self.pool.state()
@@ -219,6 +231,7 @@ class Run:
         self.pool.restore(pool_state)
         self.actor.load_state_dict(mine["actor"])
         self.targets.continue_episodes(mine["targets"])
+        self._restored_rollout = mine.get("rollout")
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:

@@ -1,50 +1,105 @@
-"""DD-PPO's preemption of stragglers (Wijmans et al., 2020, section 3 and figure 9).
+"""The preemption of stragglers: when a rank stops collecting early, so that the others need not wait for it.
 
-Ranks that have finished their rollout count themselves; a rank that is still collecting ends early once enough are
-done. Every iteration has a counter of its own: nothing is ever reset, so nothing can be read while it is.
+`ByCount` is DD-PPO's (Wijmans et al., 2020, section 3 and figure 9): ranks that have finished their rollout count
+themselves; a rank that is still collecting ends early once enough are done. Every iteration has a counter of its own:
+nothing is ever reset, so nothing can be read while it is.
+
+`ByDeadline` is VER's (Wijmans et al., 2022, section 2.3): before a rollout all ranks compute the same deadline, the one
+that lets them collect the most steps per second, learning included.
 """
 
 from __future__ import annotations
 
+import time
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+import torch
 
 from paceline.distributed.runtime import Group
 from paceline.errors import UsageError
+
+OVERSHOOTS = 16
+"""Over so many rollouts it is averaged how late a rank notices its deadline."""
+SLACK = 1.05
+"""Times the best deadline: rates vary, and a rank that stops a few steps short of full loses more than the others wait."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PreemptionConfig:
     """When stragglers end their rollout early."""
 
+    kind: Literal["auto", "count", "deadline"] = "auto"
+    """count: once enough ranks are done (DD-PPO); deadline: when more steps are no longer worth the others' time (VER).
+    auto takes the system's own."""
     threshold: float = 0.6
-    """Preempt once more than this share of the ranks is done; 1 never preempts."""
+    """count: preempt once more than this share of the ranks is done; 1 never preempts."""
     minimum: float = 0.25
-    """No rollout ends before this share of its steps, so that every environment contributes."""
+    """count: no rollout ends before this share of its steps, so that every environment contributes."""
 
     def __post_init__(self) -> None:
+        if self.kind not in ("auto", "count", "deadline"):
+            raise UsageError(f"preemption.kind {self.kind!r} does not exist; allowed: auto, count, deadline")
         for name in ("threshold", "minimum"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UsageError(f"preemption.{name} must be between 0 and 1, got {getattr(self, name)}")
 
 
-class Preemption:
-    """One rank's part in it: `should_stop` after every step, `finished` once at the end of every rollout."""
+class Preemption(Protocol):
+    """One rank's part in it: the methods are called in this order in every iteration, `should_stop` in every loop."""
 
-    def __init__(self, config: PreemptionConfig, group: Group, steps: int) -> None:
-        self._group, self._steps = group, steps
+    def begin(self) -> None:
+        """A rollout begins."""
+        ...
+
+    def seconds_left(self) -> float | None:
+        """No wait for simulators may be longer; None where it may."""
+        ...
+
+    def should_stop(self, collected: int) -> bool:
+        """Whether a rank that has collected so many steps is to end its rollout now."""
+        ...
+
+    def finished(self, collected: int) -> None:
+        """This rank's rollout has ended, early or not."""
+        ...
+
+    def learned(self) -> None:
+        """All ranks have learned from it."""
+        ...
+
+
+def make_preemption(config: PreemptionConfig, group: Group, goal: int, own: Literal["count", "deadline"]) -> Preemption:
+    """For rollouts of `goal` steps a rank; `own` is the system's own kind."""
+    kind = own if config.kind == "auto" else config.kind
+    return ByCount(config, group, goal) if kind == "count" else ByDeadline(group, goal)
+
+
+class ByCount:
+    """Ends early once enough ranks are done."""
+
+    def __init__(self, config: PreemptionConfig, group: Group, goal: int) -> None:
+        self._group, self._goal = group, goal
         self._needed = config.threshold * group.size
-        self._least = config.minimum * steps
+        self._least = config.minimum * goal
         self._iteration = 0
 
-    def should_stop(self, step: int) -> bool:
-        """Whether a rank that has collected `step` steps is to end its rollout now."""
+    def begin(self) -> None:
+        pass
+
+    def seconds_left(self) -> float | None:
+        return None
+
+    def should_stop(self, collected: int) -> bool:
         store = self._group.store
-        if store is None or step < self._least or step >= self._steps or self._needed >= self._group.size:
+        if store is None or collected < self._least or collected >= self._goal or self._needed >= self._group.size:
             return False
         return store.add(self._key(self._iteration), 0) > self._needed
 
-    def finished(self) -> None:
-        """This rank's rollout has ended, early or not."""
+    def finished(self, collected: int) -> None:
         store = self._group.store
         if store is not None:
             store.add(self._key(self._iteration), 1)
@@ -53,6 +108,62 @@ class Preemption:
                 store.delete_key(self._key(self._iteration - 2))
         self._iteration += 1
 
+    def learned(self) -> None:
+        pass
+
     @staticmethod
     def _key(iteration: int) -> str:
         return f"rollouts_done/{iteration}"
+
+
+class ByDeadline:
+    """Ends at the deadline of equation 1, from how fast all ranks collected and learned the last time."""
+
+    def __init__(self, group: Group, goal: int, now: Callable[[], float] = time.monotonic) -> None:
+        self._group, self._goal, self._now = group, goal, now
+        self._began = self._ended = 0.0
+        self._rate = 0.0
+        self._deadline = float("inf")
+        self._late: deque[float] = deque(maxlen=OVERSHOOTS)
+
+    def begin(self) -> None:
+        self._began = self._now()
+
+    def seconds_left(self) -> float | None:
+        if self._deadline == float("inf"):
+            return None
+        usually_late = sum(self._late) / len(self._late) if self._late else 0.0
+        return max(0.0, self._deadline - usually_late - (self._now() - self._began))
+
+    def should_stop(self, collected: int) -> bool:
+        return self.seconds_left() == 0.0
+
+    def finished(self, collected: int) -> None:
+        self._ended = self._now()
+        seconds = self._ended - self._began
+        self._rate = collected / max(seconds, 1e-9)
+        if collected < self._goal:  # not full: it was the deadline that ended it, now or a little earlier
+            self._late.append(max(0.0, seconds - self._deadline))
+
+    def learned(self) -> None:
+        if self._group.size == 1:
+            return
+        facts = torch.zeros(self._group.size, 2, dtype=torch.float64, device=self._group.device)
+        facts[self._group.rank, 0] = self._rate
+        facts[self._group.rank, 1] = self._now() - self._ended
+        rates, learning = self._group.sum_(facts).cpu().numpy().T
+        # Whoever came last to the first all-reduce waited for nobody: its time is that of learning alone.
+        self._deadline = SLACK * best_deadline(rates, float(learning.min()), self._goal)
+
+
+def best_deadline(rates: np.ndarray, learning_seconds: float, goal: int) -> float:
+    """The seconds of collecting that maximise steps / (seconds + learning_seconds): equation 1.
+
+    Rank r collects `rates[r]` steps per second until it has `goal`. A rank's rate is the sum of those of its
+    environments, each one over its mean time per step, so nothing more need be known of them. Between two ranks' becoming
+    full, steps grow linearly with time and the quotient is monotonic: the best time is one at which a rank is full.
+    """
+    full_after = goal / np.maximum(rates, 1e-9)
+    collected = np.minimum(rates[None, :] * full_after[:, None], goal).sum(1)
+    best = int(np.argmax(collected / (full_after + learning_seconds)))
+    return float(full_after[best])

@@ -24,8 +24,10 @@ Rows = slice | Tensor
 class Streams(Protocol):
     """The rows of a rollout as columns [L, N], one per slot, oldest first; a shorter stream ends earlier."""
 
-    present: Tensor | None
-    """[L, N] bool: where there is a row; None for everywhere."""
+    @property
+    def present(self) -> Tensor | None:
+        """[L, N] bool: where there is a row; None for everywhere."""
+        ...
 
     def of(self, column: Tensor) -> Tensor:
         """[R] as [L, N]."""

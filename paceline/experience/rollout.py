@@ -252,6 +252,10 @@ class Rollout:
             "cuts": None if cuts is None else _to_host({"rows": cuts.rows, "state": cuts.state, "obs": cuts.obs}),
         }
 
+    def fits(self, state: dict[str, Any]) -> bool:
+        """Whether a saved rollout had this one's size."""
+        return isinstance(self.book, Variable) and state["book"]["capacity"] == self.book.capacity
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """A new rollout goes on as the saved one did."""
         assert isinstance(self.book, Variable)

@@ -173,6 +173,12 @@ class PPOLearner:
         config = self.config
         if not self._policy.is_recurrent:
             return shuffled_rows(rollout, config.minibatches, self._generator)
+        if rollout.turns is None:
+            if config.sequences == "columns":
+                raise UsageError(
+                    "ppo.sequences columns needs rollouts in lock-step; allowed with this system: packed, auto"
+                )
+            return shuffled_sequences(rollout, config.minibatches, self._generator)
         if config.sequences == "columns" or (config.sequences == "auto" and self._graphs is not None):
             if rollout.num_slots < config.minibatches:
                 raise UsageError(

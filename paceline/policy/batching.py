@@ -1,19 +1,21 @@
 """Adaptive batching: how many slots to wait for before the next decisions.
 
 A decision for one slot costs almost what a decision for many does, so a batch is worth some waiting; but a slot that
-waits is a simulator that stands still. The rule is VER's: up to a share of the mean step time is waited for a minimum
-of slots, after that whoever is ready is served.
+waits is a simulator that stands still. Waiting for others may save at most a decision of their own, so that is how long
+is waited for a minimum of slots; after that whoever is ready is served. (VER's own implementation waits for half the mean
+step of a simulator, which is long where decisions are cheap.)
 """
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 from paceline.errors import UsageError
 from paceline.pool.protocol import Pool, StepBatch
 
 SMOOTHING = 0.05
-"""Weight of the newest batch in the running mean of step times."""
+"""Weight of the newest decision in their running mean time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +26,8 @@ class BatchingConfig:
     """Wait for this share of the slots ..."""
     maximum: float = 1.0
     """... take at most this share at once ..."""
-    patience: float = 0.5
-    """... and wait no longer than this share of the mean step time."""
+    patience: float = 1.0
+    """... and wait no longer than so many times what a decision takes."""
 
     def __post_init__(self) -> None:
         for name in ("minimum", "maximum"):
@@ -38,26 +40,35 @@ class BatchingConfig:
 
 
 class AdaptiveBatching:
-    """Receives batches from a pool by a `BatchingConfig`; learns the mean step time as it goes."""
+    """Receives batches from a pool by a `BatchingConfig`; learns what a decision takes as it goes."""
 
     def __init__(self, pool: Pool, config: BatchingConfig) -> None:
         self._pool, self._patience = pool, config.patience
         slots = pool.spec.num_slots
         self._minimum = max(1, round(config.minimum * slots))
         self._maximum = max(self._minimum, round(config.maximum * slots))
-        self._step_seconds: float | None = None
+        self._decision_seconds = 0.0
+        self._handed_out: float | None = None
 
-    def receive(self) -> StepBatch:
-        """At least one slot, at most the maximum."""
-        wait = self._patience * (self._step_seconds or 0.0)
-        batch = self._pool.recv(min_slots=self._minimum, max_slots=self._maximum, timeout=wait)
+    def receive(self, in_flight: int, most: int | None = None, seconds_left: float | None = None) -> StepBatch:
+        """At least one of the slots in flight, at most `most`; none only where none was ready in `seconds_left`."""
+        self._learn()
+        maximum = self._maximum if most is None else min(self._maximum, most)
+        wait = self._patience * self._decision_seconds
+        wait = wait if seconds_left is None else min(wait, seconds_left)
+        asked = time.perf_counter()
+        batch = self._pool.recv(min_slots=min(self._minimum, maximum, in_flight), max_slots=maximum, timeout=wait)
         if len(batch) == 0:
-            batch = self._pool.recv(min_slots=1, max_slots=self._maximum)
-        self._learn(float(batch.step_seconds.mean()))
+            left = None if seconds_left is None else max(0.0, seconds_left - (time.perf_counter() - asked))
+            batch = self._pool.recv(min_slots=1, max_slots=maximum, timeout=left)
+        self._handed_out = time.perf_counter()
         return batch
 
-    def _learn(self, seconds: float) -> None:
-        if self._step_seconds is None:
-            self._step_seconds = seconds
-        else:
-            self._step_seconds += SMOOTHING * (seconds - self._step_seconds)
+    def pause(self) -> None:
+        """What comes now is no decision."""
+        self._handed_out = None
+
+    def _learn(self) -> None:
+        if self._handed_out is not None:
+            seconds = time.perf_counter() - self._handed_out
+            self._decision_seconds += SMOOTHING * (seconds - self._decision_seconds)

@@ -1,5 +1,6 @@
 """The training systems: four loops over the same parts."""
 
 from paceline.schedule.ddppo import ddppo
+from paceline.schedule.ver import ver
 
-SCHEDULES = {"ddppo": ddppo}
+SCHEDULES = {"ddppo": ddppo, "ver": ver}

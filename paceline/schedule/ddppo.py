@@ -5,10 +5,11 @@ There is no server: all ranks run this loop, and meet in the gradient all-reduce
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from paceline.distributed.preemption import Preemption
+from paceline.distributed.preemption import make_preemption
 from paceline.experience.rollout import Rollout
+from paceline.pool.protocol import StepBatch
 
 if TYPE_CHECKING:
     from paceline.run import Run
@@ -16,13 +17,20 @@ if TYPE_CHECKING:
 
 def ddppo(run: Run) -> None:
     """Algorithm of the paper's figure 9."""
+    with run.clock.time("simulation"):
+        batch = run.pool.recv(min_slots=None)
+    lock_step(run, batch, own="count")
+
+
+def lock_step(run: Run, batch: StepBatch, own: Literal["count", "deadline"]) -> None:
+    """Rollouts of T steps of all slots, the first of which begins with `batch`."""
     config, pool, actor, clock = run.config, run.pool, run.actor, run.clock
-    rollout = Rollout(config.rollout_steps, pool.spec.num_slots, run.group.device, pool.spec.truncation_gap)
-    preemption = Preemption(config.preemption, run.group, config.rollout_steps)
-    with clock.time("simulation"):
-        batch = pool.recv(min_slots=None)
+    slots = pool.spec.num_slots
+    rollout = Rollout(config.rollout_steps, slots, run.group.device, pool.spec.truncation_gap)
+    preemption = make_preemption(config.preemption, run.group, config.rollout_steps * slots, own)
     while not run.finished():
         rollout.clear()
+        preemption.begin()
         for step in range(1, config.rollout_steps + 1):
             with clock.time("inference"):
                 decision = actor.decide(batch)
@@ -33,11 +41,14 @@ def ddppo(run: Run) -> None:
                 batch = pool.recv(min_slots=None)
             with clock.time("inference"):
                 rollout.complete(actor.observe(batch))
-            if preemption.should_stop(step):
+            if preemption.should_stop(step * slots):
                 break
-        preemption.finished()
+        preemption.finished(step * slots)
         with clock.time("learning"):
             run.targets.complete(rollout, batch)
             losses = run.learner.update(rollout, run.progress)
             run.policy.absorb(rollout, run.group)
+        preemption.learned()
         run.report(rollout, losses)
+        if run.checkpoint_due():
+            run.save()

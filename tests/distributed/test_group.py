@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from paceline.distributed.preemption import Preemption, PreemptionConfig
+from paceline.distributed.preemption import ByCount, PreemptionConfig
 from paceline.distributed.reduce import FlatGradients
 from paceline.distributed.runtime import Group, Place, choose_device
 from paceline.errors import UsageError
@@ -90,26 +90,26 @@ class FakeStore:
         del self.counts[key]
 
 
-def make_ranks(size: int, threshold: float, steps: int = 100) -> list[Preemption]:
+def make_ranks(size: int, threshold: float, steps: int = 100) -> list[ByCount]:
     store = FakeStore()
     config = PreemptionConfig(threshold=threshold)
     groups = [Group(Place(rank=r, size=size), torch.device("cpu"), store) for r in range(size)]  # type: ignore[arg-type]
-    return [Preemption(config, group, steps) for group in groups]
+    return [ByCount(config, group, steps) for group in groups]
 
 
 def test_stragglers_stop_once_more_than_the_threshold_are_done():
     ranks = make_ranks(10, 0.6)
     for rank in ranks[:6]:
-        rank.finished()
+        rank.finished(100)
     assert not ranks[9].should_stop(50), "60 % are done, not more"
-    ranks[6].finished()
+    ranks[6].finished(100)
     assert ranks[9].should_stop(50)
 
 
 def test_no_rollout_ends_before_a_quarter_of_its_steps():
     ranks = make_ranks(4, 0.5)
     for rank in ranks[:3]:
-        rank.finished()
+        rank.finished(100)
     assert not ranks[3].should_stop(24)
     assert ranks[3].should_stop(25)
 
@@ -117,7 +117,7 @@ def test_no_rollout_ends_before_a_quarter_of_its_steps():
 def test_a_threshold_of_one_never_preempts():
     ranks = make_ranks(4, 1.0)
     for rank in ranks[:3]:
-        rank.finished()
+        rank.finished(100)
     assert not ranks[3].should_stop(99)
 
 
@@ -125,9 +125,9 @@ def test_every_iteration_has_its_own_counter():
     """Mistake 23: nothing is reset, so a rank that is an iteration behind reads its own iteration's count."""
     ranks = make_ranks(2, 0.4)
     for _ in range(5):
-        ranks[0].finished()
+        ranks[0].finished(100)
         assert ranks[1].should_stop(50), "its peer is done with this iteration"
-        ranks[1].finished()
+        ranks[1].finished(50)
         assert not ranks[0].should_stop(50), "nobody is done with the next one yet"
 
 
@@ -135,14 +135,14 @@ def test_old_counters_are_removed():
     ranks = make_ranks(2, 0.6)
     for _ in range(50):
         for rank in ranks:
-            rank.finished()
+            rank.finished(100)
     assert len(ranks[0]._group.store.counts) <= 3  # type: ignore[union-attr]
 
 
 def test_one_rank_is_never_preempted():
-    alone = Preemption(PreemptionConfig(), Group(Place(), torch.device("cpu"), None), 10)
+    alone = ByCount(PreemptionConfig(), Group(Place(), torch.device("cpu"), None), 10)
     assert not alone.should_stop(9)
-    alone.finished()
+    alone.finished(9)
 
 
 def test_bad_thresholds_are_refused():
@@ -157,7 +157,7 @@ def test_preemption_over_real_ranks():
         import time
 
         group = Group.join("cpu")
-        preemption = Preemption(PreemptionConfig(threshold=0.5, minimum=0.0), group, 10_000)
+        preemption = ByCount(PreemptionConfig(threshold=0.5, minimum=0.0), group, 10_000)
         taken = []
         for _ in range(3):
             step = 0
@@ -168,7 +168,7 @@ def test_preemption_over_real_ranks():
                     time.sleep(0.001)
             else:
                 step = 10_000
-            preemption.finished()
+            preemption.finished(step)
             group.any(False)
             taken.append(step)
         group.close()

@@ -156,15 +156,17 @@ def rollouts(seed: int, steps: int, num_slots: int, faults: bool, preempted: boo
 def test_no_step_is_lost_and_none_is_there_twice(seed, steps, num_slots, faults, preempted):
     """Over all rollouts, the rows of a slot are its usable decisions, in order, each once."""
     seen = defaultdict(list)
+    account: dict[int, list[Step]] = {}
     for world, rollout, _, _ in rollouts(seed, steps, num_slots, faults, preempted):
+        account = world.account
         rows = valid_rows(rollout)
         assert len(rows) == rollout.book.completed <= steps * num_slots
         if not faults and not preempted:
             assert len(rows) == steps * num_slots
         for name in sorted(rollout.log_prob[rows].tolist()):
             seen[int(name // 1000)].append(int(name % 1000))
-    for slot, account in world.account.items():
-        assert seen[slot] == [ordinal for ordinal, step in enumerate(account) if usable(step)]
+    for slot, decisions in account.items():
+        assert seen[slot] == [ordinal for ordinal, step in enumerate(decisions) if usable(step)]
 
 
 @settings(max_examples=100, deadline=None)
@@ -287,7 +289,7 @@ def test_a_saved_rollout_goes_on_as_it_would_have(seed, steps, num_slots):
     """Saved between two rollouts with everything taken in: the next one is the same to the bit."""
     world = World(np.random.default_rng(seed), num_slots, faults=False)
     rollout = Rollout(steps, num_slots, CPU, book=Variable(steps, num_slots), weighted=True)
-    held, _ = collect(rollout, world, world.batch(list(range(num_slots))), num_slots, None)
+    collect(rollout, world, world.batch(list(range(num_slots))), num_slots, None)
     finish(rollout, np.zeros(num_slots))
     flying = np.flatnonzero(rollout.book.in_flight).tolist()
     rollout.clear()

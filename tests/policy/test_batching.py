@@ -34,24 +34,58 @@ def pool():
         yield pool
 
 
-def test_waits_for_the_minimum_but_not_longer_than_its_patience(pool):
+def test_waits_for_the_minimum_but_not_longer_than_its_patience(pool, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("paceline.policy.batching.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("paceline.policy.batching.SMOOTHING", 1.0)
     scripted = Scripted(pool, [4, 2, 0, 1])
     batching = AdaptiveBatching(scripted, BatchingConfig(minimum=0.5, maximum=0.75, patience=0.5))
-    assert len(batching.receive()) == 4
-    assert len(batching.receive()) == 2, "fewer than the minimum, after the wait"
-    assert len(batching.receive()) == 1, "nobody was ready: then the first who is"
+    assert len(batching.receive(8)) == 4
+    now[0] += 0.2  # a decision
+    assert len(batching.receive(8)) == 2, "fewer than the minimum, after the wait"
+    now[0] += 0.4
+    assert len(batching.receive(8)) == 1, "nobody was ready: then the first who is"
     waits = [timeout for _, _, timeout in scripted.asked]
-    assert waits[0] == 0.0, "no step time is known at the start"
-    assert waits[1] == pytest.approx(0.1, rel=1e-3), "half the mean step time"
+    assert waits[0] == 0.0, "nothing is known at the start"
+    assert waits[1:3] == pytest.approx([0.1, 0.2]), "half of what a decision takes"
     assert scripted.asked[3] == (1, 6, None)
     assert all(asked[:2] == (4, 6) for asked in scripted.asked[:3])
+
+
+def test_what_is_no_decision_is_not_learned_from(pool, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("paceline.policy.batching.time.perf_counter", lambda: now[0])
+    scripted = Scripted(pool, [4, 4])
+    batching = AdaptiveBatching(scripted, BatchingConfig())
+    batching.receive(8)
+    batching.pause()
+    now[0] += 100.0
+    batching.receive(8)
+    assert scripted.asked[1][2] == 0.0
+
+
+def test_asks_for_no_more_than_there_is_and_is_wanted(pool):
+    """A wait for more slots than are in flight would never end."""
+    scripted = Scripted(pool, [1, 2])
+    batching = AdaptiveBatching(scripted, BatchingConfig(minimum=0.5))
+    batching.receive(in_flight=2)
+    batching.receive(in_flight=8, most=3)
+    assert [asked[:2] for asked in scripted.asked] == [(2, 8), (3, 3)]
+
+
+def test_does_not_wait_beyond_what_is_left(pool):
+    """Mistake 23: a deadline is kept even if no simulator answers at all."""
+    scripted = Scripted(pool, [0, 0])
+    batching = AdaptiveBatching(scripted, BatchingConfig())
+    assert len(batching.receive(8, seconds_left=0.05)) == 0
+    assert all(timeout is not None and timeout <= 0.05 for _, _, timeout in scripted.asked)
 
 
 def test_real_pool_serves_every_slot(pool):
     batching = AdaptiveBatching(pool, BatchingConfig())
     seen = np.zeros(8, int)
     for _ in range(40):
-        batch = batching.receive()
+        batch = batching.receive(8)
         seen[batch.slots] += 1
         pool.send(np.zeros(len(batch), np.int64), batch.slots)
     assert (seen > 0).all()

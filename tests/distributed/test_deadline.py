@@ -1,0 +1,118 @@
+"""VER's preemption: the deadline of equation 1, and that it is kept."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.distributed.preemption import ByDeadline, PreemptionConfig, best_deadline, make_preemption
+from paceline.distributed.runtime import Group, Place
+from paceline.errors import UsageError
+from tests.integration.ranks import on_ranks
+
+GOAL = 100
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    step_times=st.lists(st.lists(st.floats(1e-3, 1.0), min_size=1, max_size=4), min_size=1, max_size=6),
+    learning=st.floats(0.0, 20.0),
+)
+def test_the_deadline_is_the_best_of_all_times(step_times, learning):
+    """Equation 1 by its words: S / (Time(S) + LT) over all S, with every environment's own time per step."""
+    rates = np.array([sum(1 / seconds for seconds in rank) for rank in step_times])
+    deadline = best_deadline(rates, learning, GOAL)
+
+    def steps_within(seconds: float) -> float:
+        return sum(min(GOAL, sum(seconds / each for each in rank)) for rank in step_times)
+
+    found = steps_within(deadline) / (deadline + learning)
+    for seconds in np.linspace(1e-3, GOAL / rates.min(), 500):
+        assert steps_within(seconds) / (seconds + learning) <= found * (1 + 1e-9)
+
+
+def test_even_ranks_are_not_preempted():
+    assert best_deadline(np.full(8, 50.0), 1.0, GOAL) == 2.0
+
+
+def test_a_straggler_is_preempted_unless_learning_is_what_takes_the_time():
+    """7 ranks are full after 1 s, the eighth after 10: waiting 9 s for one rank is not worth it, unless learning takes long."""
+    rates = np.array([100.0] * 7 + [10.0])
+    assert best_deadline(rates, 0.5, GOAL) == pytest.approx(1.0)
+    assert best_deadline(rates, 500.0, GOAL) == pytest.approx(10.0)
+
+
+def test_a_rank_that_collected_nothing_does_not_stop_the_others():
+    assert best_deadline(np.array([100.0, 0.0]), 1.0, GOAL) == pytest.approx(1.0)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_being_late_is_learned():
+    """A rank that always notices its deadline 0.2 s late is given 0.2 s less."""
+    clock = Clock()
+    rank = ByDeadline(Group(Place(), torch.device("cpu"), None), GOAL, now=clock)
+    rank._deadline = 5.0
+    for expected in (5.0, 4.8, 4.8):
+        rank.begin()
+        assert rank.seconds_left() == pytest.approx(expected)
+        clock.now += 5.2
+        assert rank.should_stop(10)
+        rank.finished(10)
+
+
+def test_one_rank_has_no_deadline():
+    rank = ByDeadline(Group(Place(), torch.device("cpu"), None), GOAL)
+    rank.begin()
+    assert rank.seconds_left() is None and not rank.should_stop(1)
+    rank.finished(GOAL)
+    rank.learned()
+    assert rank.seconds_left() is None
+
+
+def test_the_kind_is_the_systems_own_unless_it_is_named():
+    group = Group(Place(), torch.device("cpu"), None)
+    made = {
+        (kind, own): type(make_preemption(PreemptionConfig(kind=kind), group, GOAL, own)).__name__
+        for kind in ("auto", "count", "deadline")
+        for own in ("count", "deadline")
+    }
+    assert made["auto", "count"] == made["count", "count"] == made["count", "deadline"] == "ByCount"
+    assert made["auto", "deadline"] == made["deadline", "count"] == made["deadline", "deadline"] == "ByDeadline"
+    with pytest.raises(UsageError, match="allowed: auto, count, deadline"):
+        PreemptionConfig(kind="luck")  # type: ignore[arg-type]
+
+
+def test_it_fires_over_real_ranks():
+    """Mistake 23. Two ranks collect fast, one slowly; from the second rollout on it stops with the others."""
+
+    def work():
+        import time
+
+        group = Group.join("cpu")
+        preemption = ByDeadline(group, 50)
+        taken = []
+        for _ in range(3):
+            preemption.begin()
+            collected = 0
+            while collected < 50 and not preemption.should_stop(collected):
+                time.sleep(0.02 if group.rank == 2 else 0.001)
+                collected += 1
+            preemption.finished(collected)
+            group.any(False)
+            preemption.learned()
+            taken.append(collected)
+        group.close()
+        return taken
+
+    *fast, slow = on_ranks(3, work)
+    assert slow[0] == 50 and all(steps < 40 for steps in slow[1:])
+    assert all(sum(rank) > 120 for rank in fast)

@@ -1,0 +1,214 @@
+"""VER as a whole: reproducible, resumable to the bit, survives its simulators, and learns."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from paceline import recipes
+from paceline.checkpoint import CheckpointFolder
+from paceline.config import Config
+from paceline.envs.memory import Memory
+from paceline.errors import UsageError
+from paceline.learner.ppo import PPOConfig
+from paceline.policy.actor_critic import PolicyConfig
+from paceline.policy.batching import BatchingConfig
+from paceline.policy.cores import CoreConfig
+from paceline.pool.config import PoolConfig
+from paceline.run import train
+from paceline.schedule.ver import VERConfig
+from tests.integration.ranks import on_ranks
+from tests.integration.test_training import assert_equal, learns, tiny, weights
+
+HALVES = BatchingConfig(minimum=0.25, maximum=0.5)
+"""With the serial pool: at the end of a rollout some slots have answered and were not taken yet."""
+
+
+@pytest.mark.parametrize("core", ["none", "lstm"])
+@pytest.mark.parametrize("batching", [BatchingConfig(), HALVES], ids=["all", "halves"])
+def test_resumed_after_sigterm_in_mid_rollout_is_bit_equal(tmp_path, core, batching):
+    """2N steps at once = N, SIGTERM in the middle of a rollout, resume, N; with steps in flight at a rollout's end."""
+    marker = tmp_path / "stopped"
+    config = tiny(
+        core,
+        env=f"tests.integration.test_training:Stopping?marker={marker}",
+        system="ver",
+        batching=batching,
+        rollout_steps=15,
+    )
+    stopped = train(config, tmp_path / "parts")
+    assert stopped.interrupted and 0 < stopped.step < config.steps
+    resumed = train(config, tmp_path / "parts", resume="latest")
+    assert resumed.step >= config.steps and not resumed.interrupted
+    train(config, tmp_path / "whole")
+    assert_equal(weights(tmp_path / "parts"), weights(tmp_path / "whole"))
+
+
+def test_checkpoints_in_mid_run_have_every_simulator(tmp_path):
+    """Not deterministic, in worker processes: everything in flight is taken in first, and a run goes on from there."""
+    config = Config(
+        env="synthetic:lognormal?mean=0.002&obs=4&dtype=float32&episode_length=20",
+        system="ver",
+        steps=2000,
+        rollout_steps=16,
+        device="cpu",
+        threads=1,
+        pool=PoolConfig(num_envs=4, kind="process", workers=2),
+        policy=PolicyConfig(hidden=(8,), core=CoreConfig(kind="gru", hidden=8)),
+        checkpoint=dataclasses.replace(Config().checkpoint, seconds=0.2),
+    )
+    train(config, tmp_path)
+    saved = CheckpointFolder(tmp_path / "checkpoints").load()
+    assert saved.state["ranks"][0]["rollout"] is not None
+    resumed = train(dataclasses.replace(config, steps=3000), tmp_path, resume="latest")
+    assert resumed.step >= 3000
+
+
+@pytest.mark.parametrize("variable", [True, False], ids=["ver", "nover"])
+def test_fast_environments_give_more_steps_unless_all_give_the_same(tmp_path, variable, monkeypatch):
+    collected = []
+    from paceline.experience.book import Variable
+
+    plain = Variable.weights
+
+    def noting(self):
+        collected.append(self.collected.copy())
+        return plain(self)
+
+    monkeypatch.setattr(Variable, "weights", noting)
+    config = Config(
+        env="synthetic:minority?mean=0.004&slow=10&fraction=0.25&obs=4&dtype=float32&episode_length=20",
+        system="ver",
+        ver=VERConfig(variable=variable),
+        steps=3 * 16 * 4,
+        rollout_steps=16,
+        device="cpu",
+        threads=1,
+        pool=PoolConfig(num_envs=4, kind="process", workers=4),
+        policy=PolicyConfig(hidden=(8,)),
+    )
+    train(config, tmp_path)
+    assert all(counts.sum() == 64 for counts in collected)
+    if variable:
+        assert max(counts.max() for counts in collected) > 2 * min(counts.min() for counts in collected)
+    else:
+        assert all((counts == 16).all() for counts in collected)
+
+
+class Killed(Memory):
+    """Kills its own process in the middle of an episode, once, if the file it is given does not exist."""
+
+    def __init__(self, marker: str, length: int = 7) -> None:
+        super().__init__(length)
+        self.marker, self.taken = marker, 0
+
+    def step(self, action):
+        self.taken += 1
+        if self.taken == 40 and not os.path.exists(self.marker):
+            open(self.marker, "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)
+
+
+def test_a_killed_simulator_loses_only_its_unfinished_episode(tmp_path, caplog):
+    marker = tmp_path / "killed"
+    config = tiny(
+        env=f"tests.integration.test_ver:Killed?marker={marker}",
+        system="ver",
+        deterministic=False,
+        pool=PoolConfig(num_envs=4, kind="process", workers=4, on_error="restart"),
+    )
+    run = train(config, tmp_path / "run")
+    assert "replacing a simulator" in caplog.text and "SIGKILL" in caplog.text
+    assert run.step == config.steps, "every rollout was full all the same"
+    lengths = [
+        json.loads(line)["episode_length"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    ]
+    assert all(length in (None, 7.0) for length in lengths), "no episode was cut short or joined to another"
+
+
+def test_two_ranks_agree_and_a_straggler_is_preempted(tmp_path):
+    """The slow rank's rollouts are short and filled up with its last one; weights are the same to the bit."""
+    folder = str(tmp_path)
+
+    def work():
+        config = Config(
+            env="synthetic:constant?mean=0.002&obs=4&dtype=float32&episode_length=20",
+            system="ver",
+            steps=1500,
+            rollout_steps=32,
+            device="cpu",
+            threads=1,
+            pool=PoolConfig(num_envs=4, kind="process", workers=4),
+            policy=PolicyConfig(hidden=(8,), core=CoreConfig(kind="lstm", hidden=8)),
+            ppo=PPOConfig(epochs=1, minibatches=2),
+        )
+        if os.environ["RANK"] == "1":
+            config = dataclasses.replace(config, env=config.env.replace("0.002", "0.03"))
+        from paceline.experience.book import Variable
+
+        collected, filled = [], []
+        plain = Variable.stale
+
+        def noting(self):
+            mask = plain(self)
+            collected.append(self.completed)
+            filled.append(0 if mask is None else int(mask.sum()))
+            return mask
+
+        Variable.stale = noting
+        run = train(config, Path(folder) / os.environ["RANK"])
+        return collected, filled, {name: value.clone() for name, value in run.policy.state_dict().items()}
+
+    (fast, none, first), (slow, filled, second) = on_ranks(2, work)
+    assert_equal(first, second)
+    assert sum(fast) > 0.9 * 128 * len(fast) and sum(none) < 0.1 * 128 * len(fast)
+    assert slow[0] == 128 and max(slow[2:]) < 100
+    assert filled[1] + slow[1] == 128, "right after a full rollout there is enough to fill up with"
+
+
+def test_batched_simulators_are_stepped_in_lock_step(tmp_path):
+    config = Config(
+        env="tensor:cartpole",
+        system="ver",
+        steps=2048,
+        rollout_steps=32,
+        device="cpu",
+        threads=1,
+        pool=PoolConfig(num_envs=16),
+        policy=PolicyConfig(hidden=(8,)),
+    )
+    assert train(config, tmp_path).step == 2048
+
+
+def test_columns_are_refused_where_streams_differ_in_length(tmp_path):
+    config = tiny(system="ver", ppo=PPOConfig(sequences="columns"))
+    with pytest.raises(UsageError, match="needs rollouts in lock-step"):
+        train(config, tmp_path)
+
+
+@pytest.mark.parametrize("core", ["lstm", "gru"])
+def test_memory_task_is_learned(tmp_path, core):
+    """Mistake 18, with rollouts shorter than episodes and steps in flight between them."""
+    base = recipes.find("memory")
+    policy = dataclasses.replace(base.policy, core=CoreConfig(kind=core, hidden=64))
+    config = dataclasses.replace(base, policy=policy, device="cpu", threads=1, system="ver")
+    pool = PoolConfig(num_envs=32, kind="process", workers=1)
+    learns(dataclasses.replace(config, pool=pool), 0.9, tmp_path)
+
+
+def test_memory_task_is_learned_on_two_ranks(tmp_path):
+    base = dataclasses.replace(recipes.find("memory"), system="ver", device="cpu", threads=1)
+    config = dataclasses.replace(base, pool=PoolConfig(num_envs=16, kind="serial"))
+    folder = str(tmp_path)
+
+    def work():
+        return train(config, Path(folder)).episode_means()["episode_return"]
+
+    first, second = on_ranks(2, work, timeout=300)
+    assert first == second and first >= 0.9
