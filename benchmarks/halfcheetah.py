@@ -35,7 +35,7 @@ def run(quick: bool) -> dict[str, Any]:
     systems = ["paceline"] + [name for name in PEERS if name != "Stable-Baselines3" or _has_sb3()]
     jobs = [(system, seed) for system in systems for seed in seeds]
     with ThreadPoolExecutor(len(available_core_ids())) as threads:
-        curves = dict(zip(jobs, threads.map(lambda job: measure(*job, steps), jobs), strict=True))
+        curves = dict(zip(jobs, threads.map(lambda job: measure(job[0], job[1], steps), jobs), strict=True))
     last = {system: [curves[system, seed][-1][1] for seed in seeds] for system in systems}
     print_table(
         f"HalfCheetah-v5: mean return of the last 100 episodes after {steps:,} steps",

@@ -10,16 +10,12 @@ measured at the same time.
 
 from __future__ import annotations
 
-import json
-import os
 import statistics
-import subprocess
-import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from benchmarks.ranks import launch
 from benchmarks.report import context, print_context, print_table
 from paceline.pool.config import available_core_ids
 
@@ -49,7 +45,7 @@ def run(quick: bool) -> dict[str, Any]:
             for regime, env in REGIMES.items()
             for p in (thresholds if size > 1 else (1.0,))  # alone there is nobody to be preempted by
         ]
-        for result in launch(size, settings):
+        for result in launch("benchmarks.scaling_rank", size, settings):
             key = (result["regime"], result["threshold"], size)
             rates.setdefault(key, []).append(result["steps_per_second"])
             print(f"  {size} ranks, {key[0]}, p = {key[1]:.0%}: {result['steps_per_second']:.0f} sps", flush=True)
@@ -81,25 +77,6 @@ def side_by_side(ranks: tuple[int, ...], cores: int) -> list[list[int]]:
         else:
             group.append(size)
     return groups
-
-
-def launch(size: int, settings: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The results of all settings, each as soon as it is there."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size)]
-    command += ["-m", "benchmarks.scaling_rank", json.dumps(settings)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    missing, other = len(settings), []
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
-    ) as ranks:
-        for line in ranks.stdout or ():
-            if line.startswith("RESULT "):
-                missing -= 1
-                yield json.loads(line.removeprefix("RESULT "))
-            else:
-                other.append(line)
-    if missing:
-        raise RuntimeError(f"{size} ranks failed:\n{''.join(other)}")
 
 
 def relative(rates: dict, ranks: tuple[int, ...], thresholds: tuple[float, ...]) -> dict[str, Any]:

@@ -1,0 +1,85 @@
+"""DD-PPO, NoVER and VER where simulators are even, uneven by action and uneven by environment (VER's table 1).
+
+Simulators sleep: `even` takes 0.1 s a step; `by action` is log-normal with that mean (sigma 1) at every step; `by environment`
+has 2 of 16 that are ten times slower than the others. 16 environments a rank, each in a process of its own; an LSTM policy; 2 epochs of 2
+mini-batches, learning on. NoVER is VER with the same number of steps from every environment. Steps per second of all
+ranks: the mean over all rounds but the first, and the best round. Ranks share this machine's cores.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from benchmarks.ranks import launch
+from benchmarks.report import context, print_context, print_table
+
+SCENE = "obs=8&dtype=float32&episode_length=200"
+SLEEPING = {
+    "even": f"synthetic:constant?mean=0.1&{SCENE}",
+    "by action": f"synthetic:lognormal?mean=0.1&sigma=1&{SCENE}",
+    "by environment": f"synthetic:minority?mean=0.1&slow=10&fraction=0.125&{SCENE}",
+}
+SIMULATED = {
+    "PointNav, scenes of all sizes": "gym:paceline/PointNav-v0?tier=full&resolution=64&scenes=16",
+    "ViZDoom, my_way_home": "doom:my_way_home",
+}
+SYSTEMS = ("DD-PPO", "NoVER", "VER")
+RANKS = (1, 2, 4, 8)
+STEPS = 16
+PLOT = Path("stragglers.png")
+
+Rates = dict[tuple[str, str, int], tuple[float, float]]
+
+
+def run(quick: bool) -> dict[str, Any]:
+    facts = context()
+    print_context(facts)
+    ranks, seconds = ((1, 2), 2.0) if quick else (RANKS, 10.0)
+    rates: Rates = {}
+    for size in ranks:
+        settings = [
+            {"regime": regime, "env": env.replace("0.1&", "0.01&") if quick else env, "system": system}
+            | {"steps": STEPS, "seconds": seconds}
+            for regime, env in SLEEPING.items()
+            for system in SYSTEMS
+        ]
+        for result in launch("benchmarks.stragglers_rank", size, settings):
+            rates[result["regime"], result["system"], size] = result["mean"], result["best"]
+            print(f"  {size} ranks, {result['regime']}, {result['system']}: {result['mean']:.0f}", flush=True)
+    for regime in SLEEPING:
+        print_table(
+            f"{regime}: steps per second, mean (best round)",
+            ["ranks", *SYSTEMS, "VER / DD-PPO", "VER / NoVER"],
+            [[str(size), *cells(rates, regime, size)] for size in ranks],
+        )
+    if not quick:
+        plot(rates, ranks)
+        print(f"\nplot: {PLOT}")
+    return {"context": facts, "rates": {str(key): value for key, value in rates.items()}}
+
+
+def cells(rates: Rates, regime: str, size: int) -> list[str]:
+    mean = {system: rates[regime, system, size][0] for system in SYSTEMS}
+    shown = [f"{mean[system]:,.0f} ({rates[regime, system, size][1]:,.0f})" for system in SYSTEMS]
+    return [*shown, *(f"{mean['VER'] / mean[other]:.2f}" for other in ("DD-PPO", "NoVER"))]
+
+
+def plot(rates: Rates, ranks: tuple[int, ...]) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, len(SLEEPING), figsize=(11, 3.6))
+    for axis, regime in zip(axes, SLEEPING, strict=True):
+        for system in SYSTEMS:
+            axis.plot(ranks, [rates[regime, system, size][0] for size in ranks], marker="o", label=system)
+        axis.set(title=regime, xlabel="ranks", xscale="log", yscale="log")
+        axis.set_xticks(ranks, [str(size) for size in ranks])
+        axis.minorticks_off()
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("steps per second")
+    axes[0].legend()
+    figure.tight_layout()
+    figure.savefig(PLOT, dpi=120)

@@ -1,0 +1,62 @@
+"""One rank of `benchmarks.stragglers`: every system on every simulator in turn."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from typing import Any
+
+import torch
+
+from benchmarks.ranks import Rounds
+from paceline.config import Config
+from paceline.distributed.runtime import Group
+from paceline.learner.ppo import PPOConfig
+from paceline.policy.actor_critic import PolicyConfig
+from paceline.policy.cores import CoreConfig
+from paceline.pool import PoolConfig, make_pool
+from paceline.schedule import SCHEDULES
+from paceline.schedule.ver import VERConfig
+
+NUM_ENVS = 16
+ROUNDS = 4
+
+
+def measure(group: Group, setting: dict[str, Any]) -> tuple[float, float]:
+    """Mean and best steps per second of all ranks, learning included."""
+    images = setting.get("images", False)
+    config = Config(
+        env=setting["env"],
+        system="ddppo" if setting["system"] == "DD-PPO" else "ver",
+        ver=VERConfig(variable=setting["system"] == "VER"),
+        rollout_steps=setting["steps"],
+        policy=PolicyConfig(
+            encoder="patches", encoder_size=64, hidden=(64,), core=CoreConfig(kind="lstm", hidden=64), activation="relu"
+        )
+        if images
+        else PolicyConfig(hidden=(64,), core=CoreConfig(kind="lstm", hidden=64)),
+        ppo=PPOConfig(epochs=2, minibatches=2),
+        pool=PoolConfig(kind="process", num_envs=NUM_ENVS, workers=setting.get("workers", NUM_ENVS)),
+    )
+    pool = make_pool(config.env, config.pool, seed=1 + 1000 * group.rank)
+    with contextlib.closing(pool):
+        rounds: Any = Rounds(config, group, pool, ROUNDS, setting["seconds"])
+        group.any(False)  # everybody starts together
+        SCHEDULES[config.system](rounds)
+        return rounds.rates()
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    torch.backends.mkldnn.set_flags(_enabled=False)
+    group = Group.join("cpu")
+    for setting in json.loads(sys.argv[1]):
+        mean, best = measure(group, setting)
+        if group.is_first:
+            print("RESULT " + json.dumps(setting | {"mean": mean, "best": best}), flush=True)
+    group.close()
+
+
+if __name__ == "__main__":
+    main()
