@@ -66,6 +66,11 @@ class Rounds:
         enough = self.group.is_first and self.marks[-1] - self.marks[0] >= self._seconds
         return self.group.any(enough)
 
+    def learn(self, rollout: Rollout) -> dict[str, float]:
+        losses = self.learner.update(rollout, self.progress)
+        self.policy.absorb(rollout, self.group)
+        return losses
+
     def report(self, rollout: Rollout, losses: dict[str, float]) -> None:
         self.marks.append(time.perf_counter())
         self.steps.append(int(rollout.valid[: rollout.num_rows].sum()))

@@ -4,6 +4,9 @@ Simulators sleep: `even` takes 0.1 s a step; `by action` is log-normal with that
 has 2 of 16 that are ten times slower than the others. 16 environments a rank, each in a process of its own; an LSTM policy; 2 epochs of 2
 mini-batches, learning on. NoVER is VER with the same number of steps from every environment. Steps per second of all
 ranks: the mean over all rounds but the first, and the best round. Ranks share this machine's cores.
+
+Then one rank with simulators that compute: PointNav apartments of all sizes, one environment each, and ViZDoom, 16 of them in a
+worker process per core.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from typing import Any
 
 from benchmarks.ranks import launch
 from benchmarks.report import context, print_context, print_table
+from paceline.pool.config import available_core_ids
 
 SCENE = "obs=8&dtype=float32&episode_length=200"
 SLEEPING = {
@@ -21,8 +25,8 @@ SLEEPING = {
     "by environment": f"synthetic:minority?mean=0.1&slow=10&fraction=0.125&{SCENE}",
 }
 SIMULATED = {
-    "PointNav, scenes of all sizes": "gym:paceline/PointNav-v0?tier=full&resolution=64&scenes=16",
-    "ViZDoom, my_way_home": "doom:my_way_home",
+    "PointNav": "gym:paceline.envs.pointnav:paceline/PointNav-v0?tier=full&resolution=64&scenes=64",
+    "ViZDoom my_way_home": "doom:my_way_home",
 }
 SYSTEMS = ("DD-PPO", "NoVER", "VER")
 RANKS = (1, 2, 4, 8)
@@ -56,7 +60,25 @@ def run(quick: bool) -> dict[str, Any]:
     if not quick:
         plot(rates, ranks)
         print(f"\nplot: {PLOT}")
+        simulated(rates)
     return {"context": facts, "rates": {str(key): value for key, value in rates.items()}}
+
+
+def simulated(rates: Rates) -> None:
+    """Simulators that compute, on one rank."""
+    cores = len(available_core_ids())
+    settings = [
+        {"regime": name, "env": env, "system": system, "steps": 64, "seconds": 30.0, "images": True, "workers": cores}
+        for name, env in SIMULATED.items()
+        for system in SYSTEMS
+    ]
+    for result in launch("benchmarks.stragglers_rank", 1, settings):
+        rates[result["regime"], result["system"], 1] = result["mean"], result["best"]
+    print_table(
+        "one rank, simulators that compute: steps per second, mean (best round)",
+        ["simulator", *SYSTEMS, "VER / DD-PPO", "VER / NoVER"],
+        [[name, *cells(rates, name, 1)] for name in SIMULATED],
+    )
 
 
 def cells(rates: Rates, regime: str, size: int) -> list[str]:

@@ -68,6 +68,10 @@ class Config:
             raise UsageError(f"seconds must be above 0, got {self.seconds}")
         if self.seed < 0:
             raise UsageError(f"seed must be at least 0, got {self.seed}")
+        if self.deterministic and self.system == "ver" and self.ver.overlap:
+            raise UsageError(
+                "deterministic runs cannot have ver.overlap: what is decided would depend on who is faster"
+            )
         if self.deterministic and self.pool.kind not in ("serial", "tensor", "auto"):
             raise UsageError(
                 f"deterministic runs need the serial pool, not {self.pool.kind!r}: the order of others varies"

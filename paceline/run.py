@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import logging
 import os
@@ -54,10 +55,15 @@ class Run:
         if config.compute.compile:
             self.policy.compile_encoders()
         self.clock = Clock()
-        self.actor = Actor(self.policy, pool.spec, group.device, config.compute, self.clock)
+        overlap = config.system == "ver" and config.ver.overlap
+        self._acting = copy.deepcopy(self.policy) if overlap else self.policy
+        """What decides: the policy that learns, or a copy of it that `publish` brings up to date."""
+        # A recording is disturbed by whatever another thread does on the device.
+        compute = dataclasses.replace(config.compute, cuda_graphs=config.compute.cuda_graphs and not overlap)
+        self.actor = Actor(self._acting, pool.spec, group.device, compute, self.clock)
         self.targets = Targets(self.actor, group, config.ppo, pool.spec.num_slots)
         self._generator = torch.Generator().manual_seed(config.seed + group.rank)
-        self.learner = PPOLearner(self.policy, group, config.ppo, config.optimizer, self._generator, config.compute)
+        self.learner = PPOLearner(self.policy, group, config.ppo, config.optimizer, self._generator, compute)
         self.step = 0
         """Agent steps trained on so far, over all ranks."""
         self.interrupted = False
@@ -98,6 +104,21 @@ class Run:
         out_of_time = self.config.seconds is not None and self.seconds >= self.config.seconds
         with self.clock.time("communication"):
             return self.group.any(self.step >= self.config.steps or out_of_time or self.interrupted)
+
+    def learn(self, rollout: Rollout) -> dict[str, float]:
+        """One update of the policy and of its normalisers, by all ranks together."""
+        losses = self.learner.update(rollout, self.progress)
+        self.policy.absorb(rollout, self.group)
+        return losses
+
+    @torch.no_grad()
+    def publish(self) -> None:
+        """Decide with what was learned, from now on."""
+        if self._acting is not self.policy:
+            for acting, learned in zip(
+                self._acting.state_dict().values(), self.policy.state_dict().values(), strict=True
+            ):
+                acting.copy_(learned)
 
     def report(self, rollout: Rollout, losses: dict[str, float]) -> None:
         """Count an iteration, and tell the world of it now and then."""
@@ -208,6 +229,7 @@ class Run:
         """Continue from a checkpoint: exactly if it has this rank's simulators, with fresh episodes otherwise."""
         state = checkpoint.state
         self.policy.load_state_dict(checkpoint.weights)
+        self.publish()
         self.learner.load_state_dict(state["learner"])
         self.step, self._seconds_before, self._best = state["step"], state["seconds"], state["best"]
         self._agreed_seconds = self._seconds_before

@@ -111,13 +111,15 @@ class Variable:
     """T * N completed rows from whichever slots are ready; rows begun and not yet completed go on into the next rollout.
 
     The table is a ring: a rollout's rows follow those of the rollout before it, which stay readable until they are
-    overwritten. All of this is known to the host.
+    overwritten. With `kept`, so many rollouts before the present one are never touched. All of this is known to the
+    host.
     """
 
-    def __init__(self, steps: int, num_slots: int) -> None:
+    def __init__(self, steps: int, num_slots: int, kept: int = 0) -> None:
         self.num_slots, self.goal = num_slots, steps * num_slots
         # Up to N rows are carried over, up to N are in flight at the end, and some may be lost.
-        self.capacity = self.num_rows = (steps + 2) * num_slots
+        self._most = (steps + 2) * num_slots
+        self.capacity = self.num_rows = (1 + kept) * self._most
         self._slot, self._ordinal = (np.zeros(self.capacity, np.int64) for _ in range(2))
         self._generation = np.full(self.capacity, -1)
         self._asked, self._usable = (np.zeros(self.capacity, bool) for _ in range(2))
@@ -135,7 +137,7 @@ class Variable:
     @property
     def missing(self) -> int:
         """Usable rows until this rollout is full; 0 also where lost rows have used up the table."""
-        if self._begun + self.num_slots > self.capacity:
+        if self._begun + self.num_slots > self._most:
             return 0
         return max(0, self.goal - self.completed)
 
@@ -268,8 +270,8 @@ class Variable:
         self._decisions = state["decisions"].numpy().copy()
 
     def _take(self, count: int) -> np.ndarray:
-        if self._begun + count > self.capacity:
-            raise AssertionError(f"{count} more rows wanted, but {self._begun} of {self.capacity} are taken")
+        if self._begun + count > self._most:
+            raise AssertionError(f"{count} more rows wanted, but {self._begun} of {self._most} are taken")
         rows = (self._first + self._begun + np.arange(count)) % self.capacity
         self._begun += count
         return rows

@@ -9,6 +9,7 @@ it was begun and its simulator was not lost before it was completed.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -226,6 +227,13 @@ class Rollout:
         streams.write(self.next_value, next_value)
         streams.write(self.advantage, advantage)
         streams.write(self.returns, advantage + value)
+
+    def frozen(self) -> Rollout:
+        """This rollout as it is now, to learn from while the next is collected into the same table: only the book and
+        the masks are copied, so its rows must be among those that the book keeps."""
+        frozen = copy.copy(self)
+        frozen.book, frozen.valid = copy.deepcopy(self.book), self.valid.clone()
+        return frozen
 
     def completed_turns(self) -> list[tuple[Tensor, Rows]]:
         """Slots and rows of every slot's first completed row, then of every slot's second, and so on."""

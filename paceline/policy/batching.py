@@ -11,6 +11,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+import numpy as np
+
 from paceline.errors import UsageError
 from paceline.pool.protocol import Pool, StepBatch
 
@@ -50,17 +52,27 @@ class AdaptiveBatching:
         self._decision_seconds = 0.0
         self._handed_out: float | None = None
 
-    def receive(self, in_flight: int, most: int | None = None, seconds_left: float | None = None) -> StepBatch:
-        """At least one of the slots in flight, at most `most`; none only where none was ready in `seconds_left`."""
+    def receive(
+        self,
+        in_flight: int,
+        most: int | None = None,
+        seconds_left: float | None = None,
+        rank: np.ndarray | None = None,
+    ) -> StepBatch:
+        """At least one of the slots in flight, at most `most`; none only where none was ready in `seconds_left`.
+
+        Where not all that are ready can be taken, those of lower `rank` [slots] come first.
+        """
         self._learn()
         maximum = self._maximum if most is None else min(self._maximum, most)
         wait = self._patience * self._decision_seconds
         wait = wait if seconds_left is None else min(wait, seconds_left)
         asked = time.perf_counter()
-        batch = self._pool.recv(min_slots=min(self._minimum, maximum, in_flight), max_slots=maximum, timeout=wait)
+        minimum = min(self._minimum, maximum, in_flight)
+        batch = self._pool.recv(min_slots=minimum, max_slots=maximum, timeout=wait, rank=rank)
         if len(batch) == 0:
             left = None if seconds_left is None else max(0.0, seconds_left - (time.perf_counter() - asked))
-            batch = self._pool.recv(min_slots=1, max_slots=maximum, timeout=left)
+            batch = self._pool.recv(min_slots=1, max_slots=maximum, timeout=left, rank=rank)
         self._handed_out = time.perf_counter()
         return batch
 

@@ -98,6 +98,7 @@ class ProcessPool:
         max_slots: int | None = None,
         timeout: float | None = None,
         group: int | None = None,
+        rank: np.ndarray | None = None,
     ) -> StepBatch:
         book = self._book
         want = book.wanted(min_slots, group)
@@ -110,7 +111,7 @@ class ProcessPool:
             self._listen(left)
         if want == 0:
             self._listen(0.0)
-        return self._table.batch(*book.take(max_slots, group))
+        return self._table.batch(*book.take(max_slots, group, rank))
 
     def send(self, actions: Array | Mapping[str, Array], slots: Array) -> None:
         book, table = self._book, self._table

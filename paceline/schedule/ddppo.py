@@ -46,8 +46,7 @@ def lock_step(run: Run, batch: StepBatch, own: Literal["count", "deadline"]) -> 
         preemption.finished(step * slots)
         with clock.time("learning"):
             run.targets.complete(rollout, batch)
-            losses = run.learner.update(rollout, run.progress)
-            run.policy.absorb(rollout, run.group)
+            losses = run.learn(rollout)
         preemption.learned()
         run.report(rollout, losses)
         if run.checkpoint_due():

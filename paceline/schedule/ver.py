@@ -6,10 +6,12 @@ learns, and is the beginning of the next rollout. docs/ver.md has the invariants
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from paceline.distributed.preemption import Preemption, make_preemption
@@ -32,75 +34,113 @@ class VERConfig:
     """Take steps from whoever is ready; without it every stream gives exactly T a rollout (the paper's NoVER)."""
     importance_weights: bool = True
     """Rows of streams that gave more than the mean weigh less, so that fast simulators do not decide what is learned."""
+    overlap: bool = False
+    """Learn from a rollout while the next one is collected, with weights that are one update older."""
 
 
 def ver(run: Run) -> None:
     """Section 2 of the paper."""
     config, pool, clock = run.config, run.pool, run.clock
-    slots = pool.spec.num_slots
-    book = Variable(config.rollout_steps, slots)
-    rollout = Rollout(config.rollout_steps, slots, run.group.device, book=book, weighted=config.ver.importance_weights)
-    preemption = make_preemption(config.preemption, run.group, book.goal, own="deadline")
     with clock.time("simulation"):
         held = pool.recv(min_slots=None)
     if isinstance(held.reward, Tensor):  # a batched simulator steps all of its streams at once: nothing is uneven
         lock_step(run, held, own="deadline")
         return
+    slots = pool.spec.num_slots
+    book = Variable(config.rollout_steps, slots, kept=2 if config.ver.overlap else 0)
+    rollout = Rollout(config.rollout_steps, slots, run.group.device, book=book, weighted=config.ver.importance_weights)
     run.keep(rollout)
-    batching = AdaptiveBatching(pool, config.batching)
+    preemption = make_preemption(config.preemption, run.group, book.goal, own="deadline")
+    collector = Collector(run, rollout, book, preemption, held)
+    if config.ver.overlap:
+        overlapping(run, rollout, preemption, collector)
+    else:
+        in_turn(run, rollout, preemption, collector)
+    collector.take_in()  # the last checkpoint has every simulator
+
+
+def in_turn(run: Run, rollout: Rollout, preemption: Preemption, collector: Collector) -> None:
+    """Collect, learn, collect, learn."""
     while not run.finished():
-        held = collect(run, rollout, book, preemption, batching, held)
-        with clock.time("learning"):
-            run.targets.complete(rollout, held)
-            losses = run.learner.update(rollout, run.progress)
-            run.policy.absorb(rollout, run.group)
+        collector.collect()
+        with run.clock.time("learning"):
+            run.targets.complete(rollout, collector.held)
+            losses = run.learn(rollout)
         preemption.learned()
         run.report(rollout, losses)
         rollout.clear()
-        due = run.checkpoint_due()
-        if due or config.deterministic:
-            held = take_in(run, rollout, book, held)
+        collector.save_if_due()
+
+
+def overlapping(run: Run, rollout: Rollout, preemption: Preemption, collector: Collector) -> None:
+    """Learn from a rollout beside the collection of the next. Ranks meet either here or in the update, never in both."""
+    lesson: Rollout | None = None
+    with ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(torch.get_num_threads(),)) as beside:
+        while not run.finished():
+            learning = beside.submit(run.learn, lesson) if lesson is not None else None
+            collector.collect()
+            with run.clock.time("learning"):
+                losses = learning.result() if learning is not None else {}
+                run.targets.complete(rollout, collector.held)
+                run.publish()
+            preemption.learned()
+            if lesson is not None:
+                run.report(lesson, losses)
+            lesson = rollout.frozen()
+            rollout.clear()
+            collector.save_if_due()
+
+
+class Collector:
+    """Fills rollouts from whoever is ready; between two of them it holds the slots that were received last."""
+
+    def __init__(self, run: Run, rollout: Rollout, book: Variable, preemption: Preemption, held: StepBatch) -> None:
+        self._run, self._rollout, self._book, self._preemption = run, rollout, book, preemption
+        self._batching = AdaptiveBatching(run.pool, run.config.batching)
+        self.held = held
+
+    def collect(self) -> None:
+        """Steps until the rollout is full, or until the deadline."""
+        run, rollout, book, preemption = self._run, self._rollout, self._book, self._preemption
+        parked: list[StepBatch] = []
+        held = self.held
+        preemption.begin()
+        while book.missing and not preemption.should_stop(book.completed):
+            if not run.config.ver.variable:
+                done = book.collected[held.slots] >= run.config.rollout_steps
+                parked.append(part(held, done))
+                held = part(held, ~done)
+            if len(held):
+                with run.clock.time("inference"):
+                    decision = run.actor.decide(held)
+                    rollout.begin(decision, held)
+                    actions = run.actor.env_actions(decision, held)
+                with run.clock.time("simulation"):
+                    run.pool.send(actions, held.slots)
+            with run.clock.time("simulation"):
+                flying, left = int(book.in_flight.sum()), preemption.seconds_left()
+                held = self._batching.receive(flying, book.missing, left, rank=book.collected)
+            with run.clock.time("inference"):
+                rollout.complete(run.actor.observe(held), held)
+        preemption.finished(book.completed)
+        self._batching.pause()
+        self.held = union([*parked, held]) if parked else held
+
+    def save_if_due(self) -> None:
+        """A checkpoint, with all simulators in it. A deterministic run goes the same way whether it saves or not."""
+        due = self._run.checkpoint_due()
+        if due or self._run.config.deterministic:
+            self.take_in()
         if due:
-            run.save()
-    take_in(run, rollout, book, held)  # the last checkpoint has every simulator
+            self._run.save()
 
-
-def collect(
-    run: Run, rollout: Rollout, book: Variable, preemption: Preemption, batching: AdaptiveBatching, held: StepBatch
-) -> StepBatch:
-    """Fill a rollout, beginning with the slots that are held; those that are held when it is full."""
-    pool, actor, clock, steps = run.pool, run.actor, run.clock, run.config.rollout_steps
-    parked: list[StepBatch] = []
-    preemption.begin()
-    while book.missing and not preemption.should_stop(book.completed):
-        if not run.config.ver.variable:
-            done = book.collected[held.slots] >= steps
-            parked.append(part(held, done))
-            held = part(held, ~done)
-        if len(held):
-            with clock.time("inference"):
-                decision = actor.decide(held)
-                rollout.begin(decision, held)
-                actions = actor.env_actions(decision, held)
-            with clock.time("simulation"):
-                pool.send(actions, held.slots)
-        with clock.time("simulation"):
-            held = batching.receive(int(book.in_flight.sum()), book.missing, preemption.seconds_left())
-        with clock.time("inference"):
-            rollout.complete(actor.observe(held), held)
-    preemption.finished(book.completed)
-    batching.pause()
-    return union([*parked, held]) if parked else held
-
-
-def take_in(run: Run, rollout: Rollout, book: Variable, held: StepBatch) -> StepBatch:
-    """Wait for everything in flight, which the next rollout begins with: all slots, held."""
-    flying = int(np.count_nonzero(book.in_flight))
-    if flying == 0:
-        return held
-    everything = np.ones(len(held), bool)
-    kept = part(held, everything)  # its arrays hold until the next `recv` only
-    with run.clock.time("simulation"):
-        batch = run.pool.recv(min_slots=flying)
-    rollout.complete(run.actor.observe(batch), batch)
-    return union([kept, batch])
+    def take_in(self) -> None:
+        """Wait for everything in flight, which the next rollout begins with: then all slots are held."""
+        flying = int(np.count_nonzero(self._book.in_flight))
+        if flying == 0:
+            return
+        kept = part(self.held, np.ones(len(self.held), bool))  # its arrays hold until the next `recv` only
+        with self._run.clock.time("simulation"):
+            batch = self._run.pool.recv(min_slots=flying)
+        self._rollout.complete(self._run.actor.observe(batch), batch)
+        self.held = union([kept, batch])

@@ -212,3 +212,39 @@ def test_memory_task_is_learned_on_two_ranks(tmp_path):
 
     first, second = on_ranks(2, work, timeout=300)
     assert first == second and first >= 0.9
+
+
+def test_learning_beside_collecting_is_one_update_behind(tmp_path):
+    """Overlap: rows are decided with the weights before last; every rollout is learned from once, on both ranks alike."""
+    config = tiny(
+        system="ver",
+        deterministic=False,
+        ver=VERConfig(overlap=True),
+        pool=PoolConfig(num_envs=4, kind="process", workers=2),
+    )
+    run = train(config, tmp_path)
+    reports = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert run.step == config.steps and int(run.policy.version) == 8
+    assert 1.0 <= reports[-1]["policy_lag"] < 1.5, "one update, and another for rows that were in flight between two"
+    with pytest.raises(UsageError, match="overlap"):
+        dataclasses.replace(config, deterministic=True, pool=PoolConfig(num_envs=4, kind="serial"))
+
+
+def test_learning_beside_collecting_on_two_ranks(tmp_path):
+    config = tiny(system="ver", deterministic=False, ver=VERConfig(overlap=True))
+    folder = str(tmp_path)
+
+    def work():
+        run = train(config, Path(folder))
+        return {name: value.clone() for name, value in run.policy.state_dict().items()}
+
+    first, second = on_ranks(2, work)
+    assert_equal(first, second)
+
+
+def test_cartpole_is_learned_beside_collecting(tmp_path):
+    """One update of lag is little."""
+    base = dataclasses.replace(
+        recipes.find("cartpole"), device="cpu", threads=1, system="ver", ver=VERConfig(overlap=True)
+    )
+    learns(dataclasses.replace(base, pool=PoolConfig(num_envs=16, kind="serial")), 400, tmp_path)

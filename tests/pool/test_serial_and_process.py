@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from paceline.envs.registry import Factory
 from paceline.errors import UsageError
+from paceline.pool import make_pool
 from paceline.pool.config import PoolConfig
 from paceline.pool.process import ProcessPool
 from paceline.pool.serial import SerialPool
@@ -307,3 +308,16 @@ class TestBadCalls:
             pool.recv(min_slots=7)
         with pytest.raises(ValueError, match="group 3"):
             pool.recv(min_slots=0, group=3)
+
+
+@pytest.mark.parametrize("kind", ["serial", "process"])
+def test_those_of_lower_rank_come_first_where_not_all_can(kind):
+    """Least-collected first: among equals the oldest, and no one is left out for good."""
+    with make_pool("gym:CartPole-v1", PoolConfig(kind=kind, num_envs=4)) as pool:
+        batch = pool.recv(min_slots=None)
+        pool.send(np.zeros(4, np.int64), batch.slots)
+        pool.recv(min_slots=4, max_slots=1)  # all are ready now, and one is taken
+        rank = np.array([5, 9, 0, 1])
+        first = pool.recv(min_slots=3, max_slots=2, rank=rank)
+        assert first.slots.tolist() == [2, 3]
+        assert pool.recv(min_slots=1, rank=rank).slots.tolist() == [1]
