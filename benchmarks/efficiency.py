@@ -23,7 +23,7 @@ POINTNAV = "gym:paceline.envs.pointnav:paceline/PointNav-v0?tier=small&resolutio
 TASKS = {
     "CartPole": "cartpole --steps 100000 --pool.num-envs 16",
     "Acrobot": "cartpole --env gym:Acrobot-v1 --steps 150000 --pool.num-envs 16",
-    "PointNav, small": f"pointnav-small --env {POINTNAV} --seconds None --steps 250000 --pool.num-envs 16",
+    "PointNav, small": f"pointnav-small --env {POINTNAV} --seconds None --steps 60000 --pool.num-envs 16",
 }
 SYSTEMS = ("ddppo", "ver")
 SEEDS = (1, 2, 3)
