@@ -14,13 +14,16 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 import torch
 
 from paceline.distributed.runtime import Group
 from paceline.errors import UsageError
+
+if TYPE_CHECKING:
+    from paceline.config import Config
 
 OVERSHOOTS = 16
 """Over so many rollouts it is averaged how late a rank notices its deadline."""
@@ -51,8 +54,8 @@ class PreemptionConfig:
 class Preemption(Protocol):
     """One rank's part in it: the methods are called in this order in every iteration, `should_stop` in every loop."""
 
-    def begin(self) -> None:
-        """A rollout begins."""
+    def begin(self, collected: int) -> None:
+        """A rollout begins, which has so many steps already."""
         ...
 
     def seconds_left(self) -> float | None:
@@ -67,15 +70,18 @@ class Preemption(Protocol):
         """This rank's rollout has ended, early or not."""
         ...
 
-    def learned(self) -> None:
-        """All ranks have learned from it."""
+    def learned(self, beside: float | None = None) -> None:
+        """All ranks have learned from it; `beside` says that it took so many seconds beside the collection."""
         ...
 
 
-def make_preemption(config: PreemptionConfig, group: Group, goal: int, own: Literal["count", "deadline"]) -> Preemption:
-    """For rollouts of `goal` steps a rank; `own` is the system's own kind."""
-    kind = own if config.kind == "auto" else config.kind
-    return ByCount(config, group, goal) if kind == "count" else ByDeadline(group, goal)
+def make_preemption(config: Config, group: Group, goal: int, own: Literal["count", "deadline"]) -> Preemption:
+    """For rollouts of `goal` steps a rank; `own` is the system's own kind. A deterministic run preempts nobody: who is
+    faster must not matter."""
+    kind = own if config.preemption.kind == "auto" else config.preemption.kind
+    if config.deterministic:
+        return ByCount(PreemptionConfig(threshold=1.0), group, goal)
+    return ByCount(config.preemption, group, goal) if kind == "count" else ByDeadline(group, goal)
 
 
 class ByCount:
@@ -87,7 +93,7 @@ class ByCount:
         self._least = config.minimum * goal
         self._iteration = 0
 
-    def begin(self) -> None:
+    def begin(self, collected: int) -> None:
         pass
 
     def seconds_left(self) -> float | None:
@@ -108,7 +114,7 @@ class ByCount:
                 store.delete_key(self._key(self._iteration - 2))
         self._iteration += 1
 
-    def learned(self) -> None:
+    def learned(self, beside: float | None = None) -> None:
         pass
 
     @staticmethod
@@ -122,18 +128,18 @@ class ByDeadline:
     def __init__(self, group: Group, goal: int, now: Callable[[], float] = time.monotonic) -> None:
         self._group, self._goal, self._now = group, goal, now
         self._began = self._ended = 0.0
-        self._rate = 0.0
-        self._deadline = float("inf")
+        self._had, self._rate = 0, 0.0
+        self._deadline = self._stop_after = float("inf")
         self._late: deque[float] = deque(maxlen=OVERSHOOTS)
 
-    def begin(self) -> None:
-        self._began = self._now()
+    def begin(self, collected: int) -> None:
+        self._began, self._had = self._now(), collected
+        self._stop_after = self._deadline - (sum(self._late) / len(self._late) if self._late else 0.0)
 
     def seconds_left(self) -> float | None:
-        if self._deadline == float("inf"):
+        if self._stop_after == float("inf"):
             return None
-        usually_late = sum(self._late) / len(self._late) if self._late else 0.0
-        return max(0.0, self._deadline - usually_late - (self._now() - self._began))
+        return max(0.0, self._stop_after - (self._now() - self._began))
 
     def should_stop(self, collected: int) -> bool:
         return self.seconds_left() == 0.0
@@ -141,29 +147,33 @@ class ByDeadline:
     def finished(self, collected: int) -> None:
         self._ended = self._now()
         seconds = self._ended - self._began
-        self._rate = collected / max(seconds, 1e-9)
-        if collected < self._goal:  # not full: it was the deadline that ended it, now or a little earlier
-            self._late.append(max(0.0, seconds - self._deadline))
+        self._rate = (collected - self._had) / max(seconds, 1e-9)
+        if collected < self._goal and self._stop_after < float("inf"):  # it was the deadline that ended it
+            self._late.append(max(0.0, seconds - self._stop_after))
 
-    def learned(self) -> None:
+    def learned(self, beside: float | None = None) -> None:
         if self._group.size == 1:
             return
         facts = torch.zeros(self._group.size, 2, dtype=torch.float64, device=self._group.device)
         facts[self._group.rank, 0] = self._rate
-        facts[self._group.rank, 1] = self._now() - self._ended
+        facts[self._group.rank, 1] = self._now() - self._ended if beside is None else beside
         rates, learning = self._group.sum_(facts).cpu().numpy().T
         # Whoever came last to the first all-reduce waited for nobody: its time is that of learning alone.
-        self._deadline = SLACK * best_deadline(rates, float(learning.min()), self._goal)
+        best = best_deadline(rates, float(learning.min()), self._goal, beside=beside is not None)
+        self._deadline = SLACK * best
 
 
-def best_deadline(rates: np.ndarray, learning_seconds: float, goal: int) -> float:
-    """The seconds of collecting that maximise steps / (seconds + learning_seconds): equation 1.
+def best_deadline(rates: np.ndarray, learning_seconds: float, goal: int, *, beside: bool = False) -> float:
+    """The seconds of collecting that maximise steps / (seconds + learning_seconds): equation 1. Where learning goes on
+    beside collecting, an iteration takes the longer of the two instead.
 
     Rank r collects `rates[r]` steps per second until it has `goal`. A rank's rate is the sum of those of its
     environments, each one over its mean time per step, so nothing more need be known of them. Between two ranks' becoming
-    full, steps grow linearly with time and the quotient is monotonic: the best time is one at which a rank is full.
+    full, steps grow linearly with time and the quotient is monotonic: the best time is one at which a rank is full (or
+    at which learning is done).
     """
     full_after = goal / np.maximum(rates, 1e-9)
-    collected = np.minimum(rates[None, :] * full_after[:, None], goal).sum(1)
-    best = int(np.argmax(collected / (full_after + learning_seconds)))
-    return float(full_after[best])
+    times = np.append(full_after, learning_seconds) if beside else full_after
+    lasting = np.maximum(times, learning_seconds) if beside else times + learning_seconds
+    collected = np.minimum(rates[None, :] * times[:, None], goal).sum(1)
+    return float(times[np.argmax(collected / np.maximum(lasting, 1e-9))])

@@ -9,7 +9,7 @@ the variable book are those of docs/ver.md; tests/experience/test_variable.py ho
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -67,6 +67,15 @@ class Ragged:
         column[self._present_rows] = values[self.present]
 
 
+class Carried(NamedTuple):
+    """P rows in flight that move on into the next rollout."""
+
+    old: Tensor
+    new: Tensor
+    asked: Tensor
+    """[P] bool: usable, if they are completed."""
+
+
 class LockStep:
     """T turns of all N slots: row t * N + slot is turn t of a slot."""
 
@@ -110,6 +119,9 @@ class LockStep:
 class Variable:
     """T * N completed rows from whichever slots are ready; rows begun and not yet completed go on into the next rollout.
 
+    A row counts when it is completed and its simulator was not lost. It is usable if the slot was also asked for a
+    decision: an agent out of the game takes part in the steps of its environment, and none of it is experience.
+
     The table is a ring: a rollout's rows follow those of the rollout before it, which stay readable until they are
     overwritten. With `kept`, so many rollouts before the present one are never touched. All of this is known to the
     host.
@@ -127,27 +139,25 @@ class Variable:
         self._decisions = np.zeros(num_slots, np.int64)
         self._now, self._first, self._begun = 0, 0, 0
         self.collected = np.zeros(num_slots, np.int64)
-        """[N]: usable rows of each slot in this rollout."""
+        """[N]: rows of each slot that count in this rollout."""
 
     @property
     def completed(self) -> int:
-        """Usable rows of this rollout."""
+        """Rows that count in this rollout."""
         return int(self.collected.sum())
 
     @property
-    def missing(self) -> int:
-        """Usable rows until this rollout is full; 0 also where lost rows have used up the table."""
-        if self._begun + self.num_slots > self._most:
-            return 0
-        return max(0, self.goal - self.completed)
+    def is_full(self) -> bool:
+        """Whether this rollout is over: nothing is missing, or lost rows have left no room for another turn of all."""
+        return self.completed >= self.goal or self._begun + self.num_slots > self._most
 
     @property
     def in_flight(self) -> np.ndarray:
         """[N] bool: slots with a row that is begun and not completed."""
         return self._pending >= 0
 
-    def start(self) -> tuple[Tensor, Tensor] | None:
-        """The next rollout. Rows in flight are its first: where to copy them from, and where to."""
+    def start(self) -> Carried | None:
+        """The next rollout. Rows in flight are its first."""
         slots = np.flatnonzero(self.in_flight)
         slots = slots[np.argsort((self._pending[slots] - self._first) % self.capacity)]  # as they were begun
         old = self._pending[slots]
@@ -160,7 +170,7 @@ class Variable:
             return None
         new = self._take(len(slots))
         self._enter(new, slots, ordinals, asked)
-        return torch.from_numpy(old.copy()), torch.from_numpy(new)
+        return Carried(torch.from_numpy(old.copy()), torch.from_numpy(new), torch.from_numpy(asked))
 
     def begin(self, batch: StepBatch | None) -> Rows:
         """Rows for new decisions of a batch's slots."""
@@ -180,9 +190,8 @@ class Variable:
         if (rows < 0).any():
             raise AssertionError(f"slots {batch.slots[rows < 0].tolist()} have no row in flight")
         self._pending[batch.slots] = -1
-        usable = self._asked[rows] & ~batch.lost
-        self._usable[rows] = usable
-        self.collected[batch.slots] += usable
+        self._usable[rows] = self._asked[rows] & ~batch.lost
+        self.collected[batch.slots] += ~batch.lost
         return torch.from_numpy(rows)
 
     def valid(self) -> np.ndarray:
@@ -190,7 +199,7 @@ class Variable:
         return self._usable & (self._generation == self._now)
 
     def stale(self) -> np.ndarray | None:
-        """[R] bool: rows of the rollout before, the latest first, that fill this one up; None where none are needed."""
+        """[R] bool: the latest rows of the rollout before that fill this one up; None where none are needed."""
         old = (self._first - 1 - np.arange(self.capacity - self._begun)) % self.capacity
         old = old[self._usable[old] & (self._generation[old] == self._now - 1)][: self.goal - self.completed]
         if self.completed >= self.goal or len(old) == 0:
@@ -200,7 +209,7 @@ class Variable:
         return mask
 
     def weights(self) -> np.ndarray:
-        """[N]: importance weights of the slots, at most 1: whoever gave more rows than the mean weighs as if it had not."""
+        """[N]: importance weights of the slots, at most 1: rows of a slot that took more steps than the mean weigh less."""
         mean = self.completed / self.num_slots
         return np.minimum(1.0, mean / np.maximum(self.collected, 1))
 
@@ -235,7 +244,7 @@ class Variable:
 
     def in_order(self) -> tuple[Tensor, Tensor]:
         """Rows of this rollout and of the one before, stream after stream, and whether each directly follows the one
-        before it. A rollout's first row of a slot follows nothing: its stored state is of newer weights."""
+        before it. A rollout's first row of a slot follows nothing: the rows before it were learned from already."""
         rows = (self._first + self._begun + np.arange(self.capacity)) % self.capacity  # oldest first
         rows = rows[self._generation[rows] >= max(0, self._now - 1)]
         stream = self._generation[rows] * self.num_slots + self._slot[rows]
@@ -256,6 +265,7 @@ class Variable:
             "capacity": self.capacity,
             "first": self._first,
             "decisions": torch.from_numpy(self._decisions.copy()),
+            "collected": torch.from_numpy(self.collected.copy()),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -266,7 +276,7 @@ class Variable:
         self._enter(rows, slots, state["ordinal"].numpy(), state["asked"].numpy())
         self._pending[:] = -1
         self._usable[rows] = state["usable"].numpy()
-        self.collected = np.bincount(slots[self._usable[rows]], minlength=self.num_slots)
+        self.collected = state["collected"].numpy().copy()
         self._decisions = state["decisions"].numpy().copy()
 
     def _take(self, count: int) -> np.ndarray:

@@ -131,9 +131,10 @@ class Rollout:
             self._device_cuts.clear()
         carried = self.book.start()
         if carried is not None:
-            old, new = (rows.to(self.device) for rows in carried)
+            old, new, asked = (rows.to(self.device) for rows in carried)
             for column in self._columns().values():
                 column[new] = column[old]
+            self.valid[new] = asked  # in the rollout that is over they were not
 
     def begin(self, decision: Decision, batch: StepBatch | None = None) -> None:
         """One row for every slot of `batch`; in lock-step, for all slots."""

@@ -202,9 +202,12 @@ class PPOLearner:
         # Sums over the valid rows without looking at how many there are, which would be a wait.
         advantage = torch.where(valid, rollout.advantage[used], 0.0)
         sums = self._group.sum_(torch.stack([valid.sum().float(), advantage.sum(), advantage.square().sum()]))
-        mean = sums[1] / sums[0]
-        variance = (sums[2] / sums[0] - mean.square()).clamp(min=0.0)
-        self._advantage.copy_((rollout.advantage - mean) / (variance.sqrt() + 1e-8))
+        count = sums[0].clamp(min=1.0)
+        mean = sums[1] / count
+        variance = (sums[2] / count - mean.square()).clamp(min=0.0)
+        # Without a single new row there is nothing to normalise by; stale ones may be trained on all the same.
+        deviation = torch.where(sums[0] > 0, variance.sqrt() + 1e-8, 1.0)
+        self._advantage.copy_((rollout.advantage - mean) / deviation)
 
     def _step(self, rollout: Rollout, batch: MiniBatch) -> Tensor:
         """One gradient step: sums of every metric over the rows, and their number."""

@@ -61,7 +61,7 @@ class Actor:
         slots = self._slots(batch)
         state, start = self._of(self.state, slots), self._of(self.episode_start, slots)
         choice = self._choose(obs, state)
-        active = self._tensor(batch.active)
+        active = self._tensor(batch.active).clone()  # it is looked at again when the pool's memory has moved on
         self.state = self._with(self.state, slots, choice.state)
         self.episode_start = self._with(self.episode_start, slots, torch.zeros_like(start))
         self._was_active = self._with(self._was_active, slots, active)
@@ -113,23 +113,28 @@ class Actor:
 
     def last_values(self, batch: StepBatch) -> Tensor:
         """[N]: V of the observations that are held, by slot; 0 for the other slots."""
-        if len(batch.slots) == self._num_slots:
+        slots = self._slots(batch)
+        if slots is None:
             return self.values(batch)
         values = torch.zeros(self._num_slots, device=self._device)
-        if len(batch.slots):
-            values[self._tensor(batch.slots)] = self.values(batch)
+        if len(slots):
+            values[slots] = self._few_values(self._to_device(batch.obs), self.state[slots])
         return values
 
-    @torch.no_grad()
     def cut_values(self, cuts: Cuts) -> Tensor:
         """[C]: V of final observations."""
-        count = len(cuts.rows)
-        if self._graphs is None:
-            return self._policy.value(cuts.obs, cuts.state)
+        return self._few_values(cuts.obs, cuts.state)
+
+    @torch.no_grad()
+    def _few_values(self, obs: dict[str, Tensor], state: Tensor) -> Tensor:
+        """[C]: V of any number of observations."""
+        if self._device.type != "cuda":
+            return self._policy.value(obs, state)
         # In batches of few sizes: a compiled network is compiled again for every new one.
+        count = len(state)
         size = 1 << max(3, (count - 1).bit_length())
-        obs = {name: _padded(values, size) for name, values in cuts.obs.items()}
-        return self._policy.value(obs, _padded(cuts.state, size))[:count]
+        padded = {name: _padded(values, size) for name, values in obs.items()}
+        return self._policy.value(padded, _padded(state, size))[:count]
 
     def state_dict(self) -> dict[str, Tensor]:
         return {"state": self.state, "episode_start": self.episode_start, "was_active": self._was_active}

@@ -27,10 +27,10 @@ def lock_step(run: Run, batch: StepBatch, own: Literal["count", "deadline"]) -> 
     config, pool, actor, clock = run.config, run.pool, run.actor, run.clock
     slots = pool.spec.num_slots
     rollout = Rollout(config.rollout_steps, slots, run.group.device, pool.spec.truncation_gap)
-    preemption = make_preemption(config.preemption, run.group, config.rollout_steps * slots, own)
+    preemption = make_preemption(config, run.group, config.rollout_steps * slots, own)
     while not run.finished():
         rollout.clear()
-        preemption.begin()
+        preemption.begin(0)
         for step in range(1, config.rollout_steps + 1):
             with clock.time("inference"):
                 decision = actor.decide(batch)

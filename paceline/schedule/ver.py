@@ -6,6 +6,8 @@ learns, and is the beginning of the next rollout. docs/ver.md has the invariants
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,6 +17,7 @@ import torch
 from torch import Tensor
 
 from paceline.distributed.preemption import Preemption, make_preemption
+from paceline.errors import UsageError
 from paceline.experience.book import Variable
 from paceline.experience.rollout import Rollout
 from paceline.policy.batching import AdaptiveBatching
@@ -44,13 +47,15 @@ def ver(run: Run) -> None:
     with clock.time("simulation"):
         held = pool.recv(min_slots=None)
     if isinstance(held.reward, Tensor):  # a batched simulator steps all of its streams at once: nothing is uneven
+        if config.ver.overlap:
+            raise UsageError("ver.overlap is for simulators in other processes; batched ones step in this one")
         lock_step(run, held, own="deadline")
         return
     slots = pool.spec.num_slots
     book = Variable(config.rollout_steps, slots, kept=2 if config.ver.overlap else 0)
     rollout = Rollout(config.rollout_steps, slots, run.group.device, book=book, weighted=config.ver.importance_weights)
     run.keep(rollout)
-    preemption = make_preemption(config.preemption, run.group, book.goal, own="deadline")
+    preemption = make_preemption(run.config, run.group, book.goal, own="deadline")
     collector = Collector(run, rollout, book, preemption, held)
     if config.ver.overlap:
         overlapping(run, rollout, preemption, collector)
@@ -77,18 +82,23 @@ def overlapping(run: Run, rollout: Rollout, preemption: Preemption, collector: C
     lesson: Rollout | None = None
     with ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(torch.get_num_threads(),)) as beside:
         while not run.finished():
-            learning = beside.submit(run.learn, lesson) if lesson is not None else None
+            learning = beside.submit(_timed, run.learn, lesson) if lesson is not None else None
             collector.collect()
             with run.clock.time("learning"):
-                losses = learning.result() if learning is not None else {}
+                losses, seconds = learning.result() if learning is not None else ({}, 0.0)
                 run.targets.complete(rollout, collector.held)
                 run.publish()
-            preemption.learned()
+            preemption.learned(beside=seconds)
             if lesson is not None:
                 run.report(lesson, losses)
             lesson = rollout.frozen()
             rollout.clear()
             collector.save_if_due()
+
+
+def _timed(function: Callable[[Rollout], dict[str, float]], rollout: Rollout) -> tuple[dict[str, float], float]:
+    begin = time.monotonic()
+    return function(rollout), time.monotonic() - begin
 
 
 class Collector:
@@ -104,12 +114,14 @@ class Collector:
         run, rollout, book, preemption = self._run, self._rollout, self._book, self._preemption
         parked: list[StepBatch] = []
         held = self.held
-        preemption.begin()
-        while book.missing and not preemption.should_stop(book.completed):
+        preemption.begin(book.completed)
+        while not book.is_full and not preemption.should_stop(book.completed):
+            missing = book.goal - book.completed
             if not run.config.ver.variable:
                 done = book.collected[held.slots] >= run.config.rollout_steps
-                parked.append(part(held, done))
-                held = part(held, ~done)
+                if done.any():
+                    parked.append(part(held, done))
+                    held = part(held, ~done)
             if len(held):
                 with run.clock.time("inference"):
                     decision = run.actor.decide(held)
@@ -119,7 +131,7 @@ class Collector:
                     run.pool.send(actions, held.slots)
             with run.clock.time("simulation"):
                 flying, left = int(book.in_flight.sum()), preemption.seconds_left()
-                held = self._batching.receive(flying, book.missing, left, rank=book.collected)
+                held = self._batching.receive(flying, missing, left, rank=book.collected)
             with run.clock.time("inference"):
                 rollout.complete(run.actor.observe(held), held)
         preemption.finished(book.completed)

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paceline.config import Config
 from paceline.distributed.preemption import ByDeadline, PreemptionConfig, best_deadline, make_preemption
 from paceline.distributed.runtime import Group, Place
 from paceline.errors import UsageError
@@ -57,21 +58,42 @@ class Clock:
 
 
 def test_being_late_is_learned():
-    """A rank that always notices its deadline 0.2 s late is given 0.2 s less."""
+    """A rank that always notices 0.2 s late is given 0.2 s less, and is on time from then on."""
     clock = Clock()
     rank = ByDeadline(Group(Place(), torch.device("cpu"), None), GOAL, now=clock)
     rank._deadline = 5.0
-    for expected in (5.0, 4.8, 4.8):
-        rank.begin()
+    for expected in (5.0, 4.8, 4.8, 4.8):
+        rank.begin(0)
         assert rank.seconds_left() == pytest.approx(expected)
-        clock.now += 5.2
+        clock.now += rank.seconds_left() + 0.2
         assert rank.should_stop(10)
         rank.finished(10)
 
 
+def test_steps_from_before_are_not_part_of_the_rate():
+    """After a checkpoint a rollout begins with steps that cost it nothing."""
+    clock = Clock()
+    rank = ByDeadline(Group(Place(), torch.device("cpu"), None), GOAL, now=clock)
+    rank.begin(20)
+    clock.now += 4.0
+    rank.finished(GOAL)
+    assert rank._rate == pytest.approx(20.0)
+
+
+@settings(max_examples=100, deadline=None)
+@given(rates=st.lists(st.floats(1.0, 500.0), min_size=1, max_size=6), learning=st.floats(0.0, 20.0))
+def test_learning_beside_collecting_lets_the_slow_collect(rates, learning):
+    """An iteration takes the longer of the two: what is collected while others still learn costs nothing."""
+    rates = np.array(rates)
+    deadline = best_deadline(rates, learning, GOAL, beside=True)
+    steps = np.minimum(rates * deadline, GOAL).sum() / max(deadline, learning)
+    for seconds in np.linspace(1e-3, GOAL / rates.min(), 300):
+        assert np.minimum(rates * seconds, GOAL).sum() / max(seconds, learning) <= steps * (1 + 1e-9)
+
+
 def test_one_rank_has_no_deadline():
     rank = ByDeadline(Group(Place(), torch.device("cpu"), None), GOAL)
-    rank.begin()
+    rank.begin(0)
     assert rank.seconds_left() is None and not rank.should_stop(1)
     rank.finished(GOAL)
     rank.learned()
@@ -81,12 +103,14 @@ def test_one_rank_has_no_deadline():
 def test_the_kind_is_the_systems_own_unless_it_is_named():
     group = Group(Place(), torch.device("cpu"), None)
     made = {
-        (kind, own): type(make_preemption(PreemptionConfig(kind=kind), group, GOAL, own)).__name__
+        (kind, own): type(make_preemption(Config(preemption=PreemptionConfig(kind=kind)), group, GOAL, own)).__name__
         for kind in ("auto", "count", "deadline")
         for own in ("count", "deadline")
     }
     assert made["auto", "count"] == made["count", "count"] == made["count", "deadline"] == "ByCount"
     assert made["auto", "deadline"] == made["deadline", "count"] == made["deadline", "deadline"] == "ByDeadline"
+    deterministic = make_preemption(Config(deterministic=True), group, GOAL, "deadline")
+    assert deterministic.seconds_left() is None, "who is faster must not matter"
     with pytest.raises(UsageError, match="allowed: auto, count, deadline"):
         PreemptionConfig(kind="luck")  # type: ignore[arg-type]
 
@@ -101,7 +125,7 @@ def test_it_fires_over_real_ranks():
         preemption = ByDeadline(group, 50)
         taken = []
         for _ in range(3):
-            preemption.begin()
+            preemption.begin(0)
             collected = 0
             while collected < 50 and not preemption.should_stop(collected):
                 time.sleep(0.02 if group.rank == 2 else 0.001)

@@ -11,9 +11,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paceline.distributed.runtime import Group, Place
 from paceline.experience.book import Variable
 from paceline.experience.rollout import Cuts, Decision, Outcome, Rollout
 from paceline.experience.sequences import sequences, shuffled_sequences, valid_rows
+from paceline.learner.ppo import PPOConfig
+from paceline.learner.targets import Targets
 from paceline.pool.protocol import StepBatch
 from tests.experience.oracle import Step, lambda_advantages
 
@@ -113,12 +116,12 @@ def collect(
             rollout.begin(world.decide(held), held)
         flying = np.flatnonzero(book.in_flight)
         count = int(world.rng.integers(1, len(flying) + 1))
-        count = min(count, most, max(1, book.missing))
+        count = min(count, most, book.goal - book.completed)
         slots = sorted(world.rng.choice(flying, count, replace=False).tolist())
         held, outcome = world.answer(slots)
         rollout.complete(outcome, held)
         turns += 1
-        if book.missing == 0 or turns == stop_after:
+        if book.is_full or turns == stop_after:
             return held, begins
 
 
@@ -126,6 +129,19 @@ def finish(rollout: Rollout, last_values: np.ndarray) -> None:
     cuts = rollout.cuts()
     cut_value = cuts.obs["name"][:, 0] if cuts is not None else None
     rollout.finish(torch.tensor(last_values, dtype=torch.float32), cuts, cut_value, discount=0.9, trace_decay=0.8)
+
+
+class Values:
+    """An actor that has nothing to say but zeros."""
+
+    def __init__(self, num_slots: int) -> None:
+        self._num_slots = num_slots
+
+    def last_values(self, batch: StepBatch) -> torch.Tensor:
+        return torch.zeros(self._num_slots)
+
+    def cut_values(self, cuts: Cuts) -> torch.Tensor:
+        return torch.zeros(len(cuts.rows))
 
 
 cases = {
@@ -160,9 +176,10 @@ def test_no_step_is_lost_and_none_is_there_twice(seed, steps, num_slots, faults,
     for world, rollout, _, _ in rollouts(seed, steps, num_slots, faults, preempted):
         account = world.account
         rows = valid_rows(rollout)
-        assert len(rows) == rollout.book.completed <= steps * num_slots
-        if not faults and not preempted:
-            assert len(rows) == steps * num_slots
+        assert len(rows) <= rollout.book.completed <= steps * num_slots
+        if not faults:
+            assert len(rows) == rollout.book.completed
+            assert preempted or len(rows) == steps * num_slots
         for name in sorted(rollout.log_prob[rows].tolist()):
             seen[int(name // 1000)].append(int(name % 1000))
     for slot, decisions in account.items():
@@ -211,6 +228,32 @@ def test_every_sequence_has_its_own_pre_step_state(seed, steps, num_slots, fault
             assert len(set(stale[sequence].tolist())) == 1
             first = sequence[0]
             assert rollout.state[first].item() == (0.0 if rollout.episode_start[first] else names[0].item() + 0.5)
+
+
+@settings(max_examples=80, deadline=None)
+@given(**cases)
+def test_running_returns_go_on_through_rollouts(seed, steps, num_slots, faults, preempted):
+    """Mistake 12: a slot's running return is that of its completed steps, whichever rollouts they are in."""
+    rng = np.random.default_rng(seed)
+    world = World(rng, num_slots, faults)
+    rollout = Rollout(steps, num_slots, CPU, book=Variable(steps, num_slots))
+    config = PPOConfig(discount=0.9, normalize_returns=True)
+    targets = Targets(Values(num_slots), Group(Place(), CPU, None), config, num_slots)  # type: ignore[arg-type]
+    held = world.batch(list(range(num_slots)))
+    for _ in range(4):
+        held, _ = collect(rollout, world, held, num_slots, int(rng.integers(1, 6)) if preempted else None)
+        targets.complete(rollout, held)
+    observed = 0
+    for slot in range(num_slots):
+        running = 0.0
+        for step in world.account[slot]:
+            if step.end == "pending":
+                continue
+            observed += usable(step)
+            running = (0.9 * running + step.reward) if usable(step) else 0.0
+            running = 0.0 if step.end in ("terminated", "truncated") else running
+        assert targets._normalizer.running[slot].item() == pytest.approx(running, rel=1e-5, abs=1e-6)
+    assert targets._normalizer.moments.count.item() == observed
 
 
 @settings(max_examples=60, deadline=None)

@@ -115,13 +115,14 @@ class Killed(Memory):
         return super().step(action)
 
 
-def test_a_killed_simulator_loses_only_its_unfinished_episode(tmp_path, caplog):
+@pytest.mark.parametrize("workers", [4, 1], ids=["one lost", "all lost"])
+def test_a_killed_simulator_loses_only_its_unfinished_episode(tmp_path, caplog, workers):
     marker = tmp_path / "killed"
     config = tiny(
         env=f"tests.integration.test_ver:Killed?marker={marker}",
         system="ver",
         deterministic=False,
-        pool=PoolConfig(num_envs=4, kind="process", workers=4, on_error="restart"),
+        pool=PoolConfig(num_envs=4, kind="process", workers=workers, on_error="restart"),
     )
     run = train(config, tmp_path / "run")
     assert "replacing a simulator" in caplog.text and "SIGKILL" in caplog.text
@@ -130,6 +131,24 @@ def test_a_killed_simulator_loses_only_its_unfinished_episode(tmp_path, caplog):
         json.loads(line)["episode_length"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     ]
     assert all(length in (None, 7.0) for length in lengths), "no episode was cut short or joined to another"
+
+
+@pytest.mark.parametrize("variable", [True, False], ids=["ver", "nover"])
+@pytest.mark.parametrize("maximum", [1.0, 0.5])
+def test_agents_out_of_the_game_do_not_hold_up_the_others(tmp_path, variable, maximum):
+    """They take part in their environment's steps, and nothing of it is experience."""
+    config = tiny(
+        "gru",
+        env="tests.pool.multi_agent:Mortal?env=1",
+        system="ver",
+        ver=VERConfig(variable=variable),
+        batching=BatchingConfig(minimum=0.25, maximum=maximum),
+        steps=400,
+    )
+    run = train(config, tmp_path)
+    assert run.step >= 400
+    # Of 4 steps of an episode anna lives 2, bert 4 and cleo 3: three quarters of the rows are experience.
+    assert run.step / int(run.policy.version) == pytest.approx(0.75 * 16 * 12, rel=0.05)
 
 
 def test_two_ranks_agree_and_a_straggler_is_preempted(tmp_path):
@@ -184,6 +203,8 @@ def test_batched_simulators_are_stepped_in_lock_step(tmp_path):
         policy=PolicyConfig(hidden=(8,)),
     )
     assert train(config, tmp_path).step == 2048
+    with pytest.raises(UsageError, match="batched ones step in this one"):
+        train(dataclasses.replace(config, ver=VERConfig(overlap=True)), tmp_path / "overlap")
 
 
 def test_columns_are_refused_where_streams_differ_in_length(tmp_path):
