@@ -52,6 +52,7 @@ class Run:
         if group.device.type == "cpu":
             choose_cpu_kernels(self.policy, config.threads, int(os.environ.get("LOCAL_WORLD_SIZE", group.size)))
         self.policy.precision = getattr(torch, config.compute.precision)
+        self.policy.core.layer_by_layer = config.compute.layer_by_layer
         if config.compute.compile:
             self.policy.compile_encoders()
         self.clock = Clock()

@@ -14,9 +14,11 @@ from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.utils.rnn import PackedSequence
 
 from paceline.errors import UsageError
+from paceline.policy.lstm_scan import lstm_scan
 
 CoreKind = Literal["none", "lstm", "gru"]
 
@@ -53,6 +55,8 @@ class Core(nn.Module):
         self.out_features = in_features if config.kind == "none" else config.hidden
         self._vectors = {"none": 0, "lstm": 2, "gru": 1}[config.kind]
         self.state_size = config.layers * self._vectors * config.hidden
+        self.layer_by_layer = False
+        """Whether `scan` goes through an LSTM layer by layer: the same results, by fewer and larger products."""
         if config.kind != "none":
             self.rnn = (nn.LSTM if config.kind == "lstm" else nn.GRU)(in_features, config.hidden, config.layers)
             for name, values in self.rnn.named_parameters():
@@ -108,11 +112,23 @@ class Core(nn.Module):
         """
         if self.config.kind == "none":
             return features
+        if self.config.kind == "lstm" and self.layer_by_layer:
+            return self.scan_layers(features, starts, initial_state)
         outs, state = [], initial_state
         for row, start in zip(features.unbind(), starts.unbind(), strict=True):
             out, state = self.step(row, torch.where(start[:, None], 0.0, state))
             outs.append(out)
         return torch.stack(outs)
+
+    def scan_layers(self, features: Tensor, starts: Tensor, initial_state: Tensor) -> Tensor:
+        """`scan` of an LSTM, layer by layer instead of turn by turn."""
+        vectors = initial_state.split(self.config.hidden, dim=1)
+        out = features
+        for layer in range(self.config.layers):
+            weight_in, weight, bias_in, bias = self._weights(layer)
+            gates_in = functional.linear(out, weight_in, bias_in + bias)
+            out = lstm_scan(gates_in, starts, vectors[2 * layer], vectors[2 * layer + 1], weight)
+        return out
 
     def _weights(self, layer: int) -> list[Tensor]:
         return [getattr(self.rnn, f"{name}_l{layer}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
