@@ -90,6 +90,11 @@ class SceneBank:
         return cls({name: torch.from_numpy(np.stack([row[name] for row in rows])) for name in rows[0]}, tier, label)
 
     @property
+    def tensors(self) -> dict[str, Tensor]:
+        """All of them, by name."""
+        return self._tensors
+
+    @property
     def num_scenes(self) -> int:
         return len(self._tensors["footprints"])
 

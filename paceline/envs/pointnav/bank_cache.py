@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from paceline.envs.pointnav.bank import SceneBank, bank_label
+from paceline.envs.pointnav.bank_workers import generate
 from paceline.errors import UsageError
 
 log = logging.getLogger(__name__)
@@ -39,7 +40,7 @@ def load_or_generate(
             return found
         start = time.monotonic()
         log.info("pointnav: generating %d %s scenes for %s", num_scenes, tier, split)
-        bank = SceneBank.generate(tier, split, num_scenes, seed)
+        bank = generate(tier, split, num_scenes, seed)
         log.info("pointnav: generated in %.1f s", time.monotonic() - start)
         if can_write:
             try:

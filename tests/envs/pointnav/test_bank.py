@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from paceline.envs.pointnav import bank_cache
+from paceline.envs.pointnav import bank_cache, bank_workers
 from paceline.envs.pointnav.bank import SceneBank, _checksum
 from paceline.envs.pointnav.bank_cache import load_or_generate
 from paceline.envs.pointnav.config import PointNavConfig
@@ -225,3 +225,25 @@ def test_what_does_not_fit_is_refused():
         SceneBank.of_scenes([room(0.6, 0.6)], "small")
     with pytest.raises(UsageError, match="hardly any floor"):
         SceneBank.of_scenes([room(0.5, 0.5, boxes=[(0.1, 0.1, 0.4, 0.4, 0, 1)])], "small")
+
+
+def test_workers_make_the_same_bank():
+    """Whoever makes which scene: the same bytes, in the same order."""
+    alone = SceneBank.generate("small", "val", 7, 2)
+    together = bank_workers.generate("small", "val", 7, 2, workers=3)
+    assert together.label == alone.label
+    assert_equal(together, alone)
+
+
+def test_what_does_not_exist_is_refused_before_any_worker_starts(monkeypatch):
+    monkeypatch.setattr(bank_workers, "_run", None)
+    with pytest.raises(UsageError, match="split 'vale' does not exist"):
+        bank_workers.generate("small", "vale", 64, 0, workers=2)
+    with pytest.raises(UsageError, match="tier"):
+        bank_workers.generate("smal", "val", 64, 0, workers=2)
+
+
+def test_a_worker_that_fails_is_heard(tmp_path):
+    command = [sys.executable, "-c", "raise SystemExit('the scene is not here')"]
+    with pytest.raises(RuntimeError, match="is not here"):
+        bank_workers._run([command], tmp_path / "progress", 1, "small")
