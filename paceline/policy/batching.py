@@ -1,9 +1,10 @@
 """Adaptive batching: how many slots to wait for before the next decisions.
 
 A decision for one slot costs almost what a decision for many does, so a batch is worth some waiting; but a slot that
-waits is a simulator that stands still. Waiting for others may save at most a decision of their own, so that is how long
-is waited for a minimum of slots; after that whoever is ready is served. (VER's own implementation waits for half the mean
-step of a simulator, which is long where decisions are cheap.)
+waits may be a simulator that stands still. Waiting for others may save at most a decision of their own, so that is how
+long is waited for a minimum of slots; after that whoever is ready is served. Where several environments share a worker it
+has others to step meanwhile, and waiting costs little: then the minimum is larger and the wait longer. (VER's own
+implementation waits for half the mean step of a simulator.)
 """
 
 from __future__ import annotations
@@ -24,20 +25,21 @@ SMOOTHING = 0.05
 class BatchingConfig:
     """How many slots are decided for together by systems that do not wait for all."""
 
-    minimum: float = 0.25
-    """Wait for this share of the slots ..."""
+    minimum: float | None = None
+    """Wait for this share of the slots (by default a quarter, or half where environments share workers) ..."""
     maximum: float = 1.0
     """... take at most this share at once ..."""
-    patience: float = 1.0
-    """... and wait no longer than so many times what a decision takes."""
+    patience: float | None = None
+    """... and wait no longer than so many times what a decision takes (by default 1, or 4 where they share workers)."""
 
     def __post_init__(self) -> None:
         for name in ("minimum", "maximum"):
-            if not 0 < getattr(self, name) <= 1:
-                raise UsageError(f"batching.{name} must be above 0 and at most 1, got {getattr(self, name)}")
-        if self.minimum > self.maximum:
+            share = getattr(self, name)
+            if share is not None and not 0 < share <= 1:
+                raise UsageError(f"batching.{name} must be above 0 and at most 1, got {share}")
+        if self.minimum is not None and self.minimum > self.maximum:
             raise UsageError(f"batching.minimum {self.minimum} must not be above batching.maximum {self.maximum}")
-        if self.patience < 0:
+        if self.patience is not None and self.patience < 0:
             raise UsageError(f"batching.patience must be at least 0, got {self.patience}")
 
 
@@ -45,9 +47,11 @@ class AdaptiveBatching:
     """Receives batches from a pool by a `BatchingConfig`; learns what a decision takes as it goes."""
 
     def __init__(self, pool: Pool, config: BatchingConfig) -> None:
-        self._pool, self._patience = pool, config.patience
-        slots = pool.spec.num_slots
-        self._minimum = max(1, round(config.minimum * slots))
+        self._pool = pool
+        slots, shared = pool.spec.num_slots, pool.spec.envs_per_worker > 1
+        minimum = min(config.maximum, 0.5 if shared else 0.25) if config.minimum is None else config.minimum
+        self._patience = (4.0 if shared else 1.0) if config.patience is None else config.patience
+        self._minimum = max(1, round(minimum * slots))
         self._maximum = max(self._minimum, round(config.maximum * slots))
         self._decision_seconds = 0.0
         self._handed_out: float | None = None

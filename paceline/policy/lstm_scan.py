@@ -27,9 +27,7 @@ def lstm_scan(gates_in: Tensor, starts: Tensor, hidden: Tensor, cell: Tensor, we
 
 class _Scan(torch.autograd.Function):
     @staticmethod
-    def forward(  # type: ignore[override]
-        ctx: Any, gates_in: Tensor, starts: Tensor, hidden: Tensor, cell: Tensor, weight: Tensor
-    ) -> Tensor:
+    def forward(ctx: Any, gates_in: Tensor, starts: Tensor, hidden: Tensor, cell: Tensor, weight: Tensor) -> Tensor:
         turns, columns, units = len(gates_in), gates_in.shape[1], weight.shape[1]
         weight = weight.to(gates_in.dtype)
         gates_in = gates_in.contiguous()
@@ -49,7 +47,7 @@ class _Scan(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         gates, cells, seen, keep, weight = ctx.saved_tensors
         turns, columns, units = grad_out.shape
         grad_out = grad_out.contiguous()

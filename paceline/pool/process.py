@@ -239,6 +239,7 @@ class ProcessPool:
             agents_per_env=first["agents"],
             frameskip=factory.frameskip,
             num_groups=self._config.groups,
+            envs_per_worker=self._config.num_envs // self._num_workers,
         )
         head = Heartbeat.nbytes(self._num_workers)
         memory.resize(self._crew.memory_fd, head + SlotTable.nbytes(self.spec))

@@ -31,6 +31,8 @@ class PoolSpec:
     """Simulator frames per step, for counting `fps`."""
     num_groups: int = 1
     """The slots are cut into this many contiguous groups of whole environments, for double buffering."""
+    envs_per_worker: int = 1
+    """Environments that are stepped one after the other: while one waits for its action, its worker has others."""
     truncation_gap: int = 1
     """No slot is truncated twice within so many of its steps, as far as the pool knows."""
     measures: tuple[str, ...] = ()

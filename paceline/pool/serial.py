@@ -38,6 +38,7 @@ class SerialPool:
             agents_per_env=agents_of(envs[0]),
             frameskip=factory.frameskip,
             num_groups=config.groups,
+            envs_per_worker=config.num_envs,
         )
         self._table = SlotTable(self.spec)
         self._steppers: list[Stepper] = [make_stepper(env, index, self._table) for index, env in enumerate(envs)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -50,6 +52,18 @@ def test_waits_for_the_minimum_but_not_longer_than_its_patience(pool, monkeypatc
     assert waits[1:3] == pytest.approx([0.1, 0.2]), "half of what a decision takes"
     assert scripted.asked[3] == (1, 6, None)
     assert all(asked[:2] == (4, 6) for asked in scripted.asked[:3])
+
+
+def test_waits_longer_where_a_worker_has_other_environments_to_step(pool):
+    """By default: half of the slots, and up to four decisions' time, instead of a quarter and one."""
+    scripted = Scripted(pool, [4, 4])
+    for shared, minimum, patience in ((8, 4, 4.0), (1, 2, 1.0)):
+        scripted.spec = dataclasses.replace(pool.spec, envs_per_worker=shared)
+        batching = AdaptiveBatching(scripted, BatchingConfig())
+        batching.receive(8)
+        assert scripted.asked[-1][0] == minimum and batching._patience == patience
+    with make_pool("gym:CartPole-v1", PoolConfig(kind="process", num_envs=4, workers=2)) as two_each:
+        assert two_each.spec.envs_per_worker == 2
 
 
 def test_what_is_no_decision_is_not_learned_from(pool, monkeypatch):
