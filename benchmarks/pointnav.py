@@ -7,24 +7,20 @@ PyTorch's allocator held at most. End to end is `ddppo` with the `pointnav` reci
 
 from __future__ import annotations
 
-import dataclasses
-import tempfile
+import json
+import subprocess
+import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks.pointnav_cell import CPU_AGENTS, GPU_AGENTS, forget_memory, reserved_gib
 from benchmarks.report import context, print_context, print_table, progress
-from paceline import recipes
-from paceline.config import Config
 from paceline.pool import PoolConfig, make_pool
-from paceline.run import Run, train
 
 GPU_STREAMS, CPU_STREAMS = (256, 512, 1024, 2048, 4096, 8192), (16, 64, 256)
 RESOLUTIONS = (32, 64, 128, 256)
-ITERATIONS = 80
-"""Of a training run; the first half compiles and records, the second is measured."""
 
 
 def run(quick: bool) -> dict[str, Any]:
@@ -59,7 +55,7 @@ def simulate(tier: str, streams: int, resolution: int, seconds: float, sensors: 
     """Random actions; the device is waited for at both ends of the measurement."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     progress(f"simulator: {streams} streams, {resolution} pixels")
-    _forget_memory()
+    forget_memory()
     env = f"pointnav:{tier}?resolution={resolution}&sensors={sensors}"
     with make_pool(env, PoolConfig(num_envs=streams), device=device) as pool:
         # Moves, and a stop once in 100: about as often as agents that have learned.
@@ -80,63 +76,24 @@ def simulate(tier: str, streams: int, resolution: int, seconds: float, sensors: 
             count += 10
         rate = count * streams / (time.perf_counter() - start)
     progress("")
-    return {"steps_per_second": rate, "gib": _gib()}
+    return {"steps_per_second": rate, "gib": reserved_gib()}
 
 
 def end_to_end(on_gpu: bool) -> dict[str, dict[str, float]]:
-    if not on_gpu:
-        return {"pointnav-small": training(recipes.find("pointnav-small"))}
-    base = recipes.find("pointnav")
-    agents = {
-        "ResNet18, depth 64x64": base,
-        "ResNet18, RGB 64x64": _with(base, env="pointnav:full?resolution=64&sensors=rgb"),
-        "blind": _with(base, env="pointnav:full?sensors=blind"),
-        "ResNet50, depth 128x128": _with(
-            base,
-            env="pointnav:full?resolution=128&depth_dtype=float16",
-            policy=dataclasses.replace(base.policy, encoder="resnet50"),
-            pool=dataclasses.replace(base.pool, num_envs=512),
-        ),
-    }
-    return {name: training(config) for name, config in agents.items()}
-
-
-def _with(config: Config, **changes: Any) -> Config:
-    return dataclasses.replace(config, **changes)
-
-
-def training(config: Config) -> dict[str, float]:
-    """Steps per second of the second half of the iterations: those before it compile and record."""
-    progress(f"training: {config.env}, {config.policy.encoder}")
-    _forget_memory()
-    marks: list[tuple[float, int]] = []
-    plain_report = Run.report
-
-    def report(self: Run, *arguments: Any) -> None:
-        plain_report(self, *arguments)
-        marks.append((time.perf_counter(), self.step))
-
-    Run.report = report  # type: ignore[method-assign,assignment]
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            train(_with(config, steps=ITERATIONS * config.rollout_steps * config.pool.num_envs), Path(folder))
-    finally:
-        Run.report = plain_report  # type: ignore[method-assign]
+    """Every agent in a process of its own: compiled code and memory of one are nothing to the next."""
+    results = {}
+    for name in GPU_AGENTS if on_gpu else CPU_AGENTS:
+        progress(f"training: {name}")
+        command = [sys.executable, "-m", "benchmarks.pointnav_cell", name]
+        done = subprocess.run(command, capture_output=True, text=True)
+        found = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+        if not found:
+            raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout}\n{done.stderr}")
+        results[name] = json.loads(found[0].removeprefix("RESULT "))
     progress("")
-    (begin, first), (end, last) = marks[len(marks) // 2], marks[-1]
-    return {"steps_per_second": (last - first) / (end - begin), "gib": _gib()}
+    return results
 
 
 def _wait() -> None:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
-
-
-def _forget_memory() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-
-
-def _gib() -> float:
-    return torch.cuda.max_memory_reserved() / 2**30 if torch.cuda.is_available() else 0.0

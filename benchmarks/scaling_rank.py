@@ -24,7 +24,7 @@ ROUNDS, COUNTED = 10, 5
 """Rounds of collecting and learning, and how many of the last ones are counted (the paper's appendix D)."""
 
 
-def measure(group: Group, env: str, threshold: float, seed: int, steps: int) -> float:
+def measure(group: Group, env: str, threshold: float, seed: int, steps: int, first: int) -> float:
     config = Config(
         env=env,
         rollout_steps=steps,
@@ -33,7 +33,7 @@ def measure(group: Group, env: str, threshold: float, seed: int, steps: int) -> 
         preemption=PreemptionConfig(threshold=threshold),
         pool=PoolConfig(kind="process", num_envs=NUM_ENVS, workers=NUM_ENVS),
     )
-    pool = make_pool(env, config.pool, seed=1000 * seed + group.rank)
+    pool = make_pool(env, config.pool, seed=1000 * seed + first + group.rank)
     with contextlib.closing(pool):
         rounds: Any = Rounds(config, group, pool, ROUNDS)
         group.any(False)  # everybody starts together
@@ -47,7 +47,8 @@ def main() -> None:
     torch.backends.mkldnn.set_flags(_enabled=False)
     group = Group.join("cpu")
     for setting in settings:
-        rate = measure(group, setting["env"], setting["threshold"], setting["seed"], setting["steps"])
+        asked = {name: setting[name] for name in ("env", "threshold", "seed", "steps", "first")}
+        rate = measure(group, **asked)
         if group.is_first:
             print("RESULT " + json.dumps(setting | {"steps_per_second": rate}), flush=True)
     group.close()

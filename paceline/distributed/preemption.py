@@ -29,6 +29,8 @@ OVERSHOOTS = 16
 """Over so many rollouts it is averaged how late a rank notices its deadline."""
 SLACK = 1.05
 """Times the best deadline: rates vary, and a rank that stops a few steps short of full loses more than the others wait."""
+LEAST_GAIN = 1.1
+"""Times the steps per second of waiting for everybody: below that, ranks differ by chance, and nobody is preempted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,8 +161,7 @@ class ByDeadline:
         facts[self._group.rank, 1] = self._now() - self._ended if beside is None else beside
         rates, learning = self._group.sum_(facts).cpu().numpy().T
         # Whoever came last to the first all-reduce waited for nobody: its time is that of learning alone.
-        best = best_deadline(rates, float(learning.min()), self._goal, beside=beside is not None)
-        self._deadline = SLACK * best
+        self._deadline = SLACK * best_deadline(rates, float(learning.min()), self._goal, beside=beside is not None)
 
 
 def best_deadline(rates: np.ndarray, learning_seconds: float, goal: int, *, beside: bool = False) -> float:
@@ -170,10 +171,13 @@ def best_deadline(rates: np.ndarray, learning_seconds: float, goal: int, *, besi
     Rank r collects `rates[r]` steps per second until it has `goal`. A rank's rate is the sum of those of its
     environments, each one over its mean time per step, so nothing more need be known of them. Between two ranks' becoming
     full, steps grow linearly with time and the quotient is monotonic: the best time is one at which a rank is full (or
-    at which learning is done).
+    at which learning is done). Infinite where that is hardly better than waiting for everybody.
     """
     full_after = goal / np.maximum(rates, 1e-9)
     times = np.append(full_after, learning_seconds) if beside else full_after
     lasting = np.maximum(times, learning_seconds) if beside else times + learning_seconds
     collected = np.minimum(rates[None, :] * times[:, None], goal).sum(1)
-    return float(times[np.argmax(collected / np.maximum(lasting, 1e-9))])
+    speeds = collected / np.maximum(lasting, 1e-9)
+    if speeds.max() < LEAST_GAIN * speeds[np.argmax(times)]:
+        return float("inf")
+    return float(times[np.argmax(speeds)])
