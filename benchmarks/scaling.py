@@ -1,12 +1,13 @@
 """How DD-PPO scales over ranks, with even and uneven simulators and several preemption thresholds (the paper's figure 4).
 
-The paper's appendix D: every rank has 4 environments at random, collects and learns 10 times, and the steps of the last
-5 rounds are divided by their time; the same seeds for all numbers of ranks and all thresholds. Scaling is relative to
-one rank of the same regime: the mean of what each of the largest number of ranks collects alone, since its scenes may be
-slow or fast ones. Simulators sleep, as those on GPUs or other machines do; environments do not differ (even), or by
-scene, log-normally: most within a factor of two (uneven, sigma 0.3) or of eight (very uneven, sigma 0.7). Policy, losses and the all-reduce are real. Meant for a machine with about a core per rank:
-on fewer, ranks wait for cores, and that is what is measured. Numbers of ranks that fit on the cores together are
-measured at the same time.
+The paper's appendix D: every rank has 4 environments at random, collects and learns 10 times, and the steps of the
+last 5 rounds are divided by their time; the same seeds for all numbers of ranks and all thresholds. Scaling is
+relative to one rank of the same regime: the mean of what each of the largest number of ranks collects alone, since
+its scenes may be slow or fast ones. Simulators sleep, as those on GPUs or other machines do; environments do not
+differ (even), or by scene, log-normally: most within a factor of two (uneven, sigma 0.3) or of eight (very uneven,
+sigma 0.7). Policy, losses and the all-reduce are real. Meant for a machine with about a core per rank: on fewer,
+ranks wait for cores, and that is what is measured. Numbers of ranks that fit on the cores together are measured at
+the same time.
 """
 
 from __future__ import annotations

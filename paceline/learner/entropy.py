@@ -13,7 +13,7 @@ class EntropyCoefficient(nn.Module):
 
     It is the multiplier of that constraint: it grows while H < lambda, falls while H > lambda, and is brought back
     into its bounds after every step. The paper prints its loss as alpha (lambda - sg(H)) - sg(alpha) H, the first term
-    of which, minimised, moves alpha the other way; the sign here is that of Haarnoja et al. (2018, equation 18), from
+    of which, minimised, moves alpha the other way; the sign here is that of Haarnoja et al. (2018), from
     whom it is taken. The logarithm is what is learned: a step changes alpha by a share of itself, at 1e-4 as at 1.
     """
 

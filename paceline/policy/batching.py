@@ -61,11 +61,11 @@ class AdaptiveBatching:
         in_flight: int,
         most: int | None = None,
         seconds_left: float | None = None,
-        rank: np.ndarray | None = None,
+        first: np.ndarray | None = None,
     ) -> StepBatch:
         """At least one of the slots in flight, at most `most`; none only where none was ready in `seconds_left`.
 
-        Where not all that are ready can be taken, those of lower `rank` [slots] come first.
+        Where not all that are ready can be taken, those with lower numbers in `first` [slots] do.
         """
         self._learn()
         maximum = self._maximum if most is None else min(self._maximum, most)
@@ -73,10 +73,10 @@ class AdaptiveBatching:
         wait = wait if seconds_left is None else min(wait, seconds_left)
         asked = time.perf_counter()
         minimum = min(self._minimum, maximum, in_flight)
-        batch = self._pool.recv(min_slots=minimum, max_slots=maximum, timeout=wait, rank=rank)
+        batch = self._pool.recv(min_slots=minimum, max_slots=maximum, timeout=wait, first=first)
         if len(batch) == 0:
             left = None if seconds_left is None else max(0.0, seconds_left - (time.perf_counter() - asked))
-            batch = self._pool.recv(min_slots=1, max_slots=maximum, timeout=left, rank=rank)
+            batch = self._pool.recv(min_slots=1, max_slots=maximum, timeout=left, first=first)
         self._handed_out = time.perf_counter()
         return batch
 

@@ -63,10 +63,10 @@ class SlotBook:
                 self._ready[self._group_of[env]].append(env)
 
     def take(
-        self, max_slots: int | None, group: int | None, rank: np.ndarray | None = None
+        self, max_slots: int | None, group: int | None, first: np.ndarray | None = None
     ) -> tuple[np.ndarray, Rows, np.ndarray]:
         """Hand up to `max_slots` ready slots (whole environments, at least one) to the caller: the oldest, or those of
-        the lowest `rank` (that of an environment is its first slot's).
+        the lowest number in `first` (that of an environment is its first slot's).
 
         Returns the slots, ascending; an index for them, which is a slice where they are a run; and `lost` of each.
         """
@@ -76,8 +76,8 @@ class SlotBook:
         taken: list[int] = []
         for g in self._groups(group):
             queue = self._ready[g]
-            if rank is not None and len(queue) > most - len(taken):
-                queue.sort(key=lambda env: rank[env * self._agents])  # stable: among equals, the oldest first
+            if first is not None and len(queue) > most - len(taken):
+                queue.sort(key=lambda env: first[env * self._agents])  # stable: among equals, the oldest first
             part = queue[: most - len(taken)]
             del queue[: len(part)]
             taken += part

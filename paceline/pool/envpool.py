@@ -94,7 +94,7 @@ class EnvPoolPool:
         max_slots: int | None = None,
         timeout: float | None = None,
         group: int | None = None,
-        rank: np.ndarray | None = None,
+        first: np.ndarray | None = None,
     ) -> StepBatch:
         self._require_running()
         deadline = None if timeout is None else time.monotonic() + timeout

@@ -98,7 +98,7 @@ class ProcessPool:
         max_slots: int | None = None,
         timeout: float | None = None,
         group: int | None = None,
-        rank: np.ndarray | None = None,
+        first: np.ndarray | None = None,
     ) -> StepBatch:
         book = self._book
         want = book.wanted(min_slots, group)
@@ -111,7 +111,7 @@ class ProcessPool:
             self._listen(left)
         if want == 0:
             self._listen(0.0)
-        return self._table.batch(*book.take(max_slots, group, rank))
+        return self._table.batch(*book.take(max_slots, group, first))
 
     def send(self, actions: Array | Mapping[str, Array], slots: Array) -> None:
         book, table = self._book, self._table

@@ -121,11 +121,11 @@ class Pool(Protocol):
         max_slots: int | None = None,
         timeout: float | None = None,
         group: int | None = None,
-        rank: np.ndarray | None = None,
+        first: np.ndarray | None = None,
     ) -> StepBatch:
         """Wait for `min_slots` finished slots and return up to `max_slots` of those ready, oldest first.
 
-        With `rank` [S], those of lower rank first; `serial` and `process` pools go by it, others have no choice.
+        With `first` [S], those with lower numbers there come first; `serial` and `process` pools go by it, others have no choice.
 
         `min_slots=None` is lock-step: all slots (of `group`, if one is given). After `timeout` seconds whatever is
         ready is returned, an empty batch included; without one the wait is unbounded, but dead and hung simulators

@@ -54,7 +54,7 @@ class SerialPool:
         max_slots: int | None = None,
         timeout: float | None = None,
         group: int | None = None,
-        rank: np.ndarray | None = None,
+        first: np.ndarray | None = None,
     ) -> StepBatch:
         """See `Pool.recv`. Everything sent is stepped here, `max_slots` or not: in one process nothing is gained by
         leaving it for later. `timeout` cannot interrupt a step."""
@@ -62,7 +62,7 @@ class SerialPool:
         queue, self._queue = self._queue, []
         for env in queue:
             self._step(env)
-        return self._table.batch(*self._book.take(max_slots, group, rank))
+        return self._table.batch(*self._book.take(max_slots, group, first))
 
     def send(self, actions: Array | Mapping[str, Array], slots: Array) -> None:
         slots, rows = self._book.check(slots)

@@ -127,7 +127,7 @@ class TensorPool:
         max_slots: int | None = None,
         timeout: float | None = None,
         group: int | None = None,
-        rank: np.ndarray | None = None,
+        first: np.ndarray | None = None,
     ) -> StepBatch:
         """See `Pool.recv`. Groups are indivisible: of `max_slots`, as many whole groups as fit, and at least one."""
         if max_slots is not None and max_slots < 1:

@@ -131,7 +131,7 @@ class Collector:
                     run.pool.send(actions, held.slots)
             with run.clock.time("simulation"):
                 flying, left = int(book.in_flight.sum()), preemption.seconds_left()
-                held = self._batching.receive(flying, missing, left, rank=book.collected)
+                held = self._batching.receive(flying, missing, left, first=book.collected)
             with run.clock.time("inference"):
                 rollout.complete(run.actor.observe(held), held)
         preemption.finished(book.completed)

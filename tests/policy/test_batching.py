@@ -20,7 +20,7 @@ class Scripted:
         self._batch = pool.recv(min_slots=None)
         self.asked: list[tuple] = []
 
-    def recv(self, min_slots=1, max_slots=None, timeout=None, group=None, rank=None):
+    def recv(self, min_slots=1, max_slots=None, timeout=None, group=None, first=None):
         self.asked.append((min_slots, max_slots, timeout))
         count = self._ready.pop(0)
         batch = self._batch

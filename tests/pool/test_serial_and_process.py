@@ -311,13 +311,13 @@ class TestBadCalls:
 
 
 @pytest.mark.parametrize("kind", ["serial", "process"])
-def test_those_of_lower_rank_come_first_where_not_all_can(kind):
+def test_those_with_lower_numbers_come_first_where_not_all_can(kind):
     """Least-collected first: among equals the oldest, and no one is left out for good."""
     with make_pool("gym:CartPole-v1", PoolConfig(kind=kind, num_envs=4)) as pool:
         batch = pool.recv(min_slots=None)
         pool.send(np.zeros(4, np.int64), batch.slots)
         pool.recv(min_slots=4, max_slots=1)  # all are ready now, and one is taken
-        rank = np.array([5, 9, 0, 1])
-        first = pool.recv(min_slots=3, max_slots=2, rank=rank)
-        assert first.slots.tolist() == [2, 3]
-        assert pool.recv(min_slots=1, rank=rank).slots.tolist() == [1]
+        numbers = np.array([5, 9, 0, 1])
+        taken = pool.recv(min_slots=3, max_slots=2, first=numbers)
+        assert taken.slots.tolist() == [2, 3]
+        assert pool.recv(min_slots=1, first=numbers).slots.tolist() == [1]

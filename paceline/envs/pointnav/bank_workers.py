@@ -20,6 +20,7 @@ import torch
 from paceline.envs.pointnav.bank import SceneBank, bank_label
 from paceline.envs.pointnav.scene import Scene
 from paceline.envs.pointnav.scenes import generate_scene, scene_seeds, tier_named
+from paceline.pool.config import available_core_ids
 
 log = logging.getLogger(__name__)
 
@@ -30,9 +31,9 @@ LOOK_SECONDS, LOG_SECONDS = 0.1, 5.0
 
 def generate(tier: str, split: str, num_scenes: int, seed: int, workers: int | None = None) -> SceneBank:
     """What `SceneBank.generate` gives, sooner."""
-    tier_named(tier), scene_seeds(split, num_scenes, seed)  # what does not exist is refused here
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    workers = workers or min(cores, num_scenes // WORTH_A_WORKER)
+    tier_named(tier)  # what does not exist is refused here, not by every worker
+    scene_seeds(split, num_scenes, seed)
+    workers = workers or min(len(available_core_ids()), num_scenes // WORTH_A_WORKER)
     if workers <= 1:
         return SceneBank.generate(tier, split, num_scenes, seed)
     with tempfile.TemporaryDirectory() as folder:
