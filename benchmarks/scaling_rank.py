@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
 from typing import Any
@@ -16,7 +15,7 @@ from paceline.distributed.runtime import Group
 from paceline.learner.ppo import PPOConfig
 from paceline.policy.actor_critic import PolicyConfig
 from paceline.policy.cores import CoreConfig
-from paceline.pool import PoolConfig, make_pool
+from paceline.pool import Pool, PoolConfig, make_pool
 from paceline.schedule import SCHEDULES
 
 NUM_ENVS = 4
@@ -24,21 +23,19 @@ ROUNDS, COUNTED = 10, 5
 """Rounds of collecting and learning, and how many of the last ones are counted (the paper's appendix D)."""
 
 
-def measure(group: Group, env: str, threshold: float, seed: int, steps: int, first: int) -> float:
+def measure(group: Group, pool: Pool, env: str, threshold: float, seed: int, steps: int, first: int) -> float:
     config = Config(
         env=env,
         rollout_steps=steps,
         policy=PolicyConfig(hidden=(64,), core=CoreConfig(kind="lstm", hidden=64)),
         ppo=PPOConfig(epochs=2, minibatches=2),
         preemption=PreemptionConfig(threshold=threshold),
-        pool=PoolConfig(kind="process", num_envs=NUM_ENVS, workers=NUM_ENVS),
     )
-    pool = make_pool(env, config.pool, seed=1000 * seed + first + group.rank)
-    with contextlib.closing(pool):
-        rounds: Any = Rounds(config, group, pool, ROUNDS)
-        group.any(False)  # everybody starts together
-        SCHEDULES["ddppo"](rounds)
-        return rounds.rates(COUNTED)[0]
+    pool.reset(1000 * seed + first + group.rank)
+    rounds: Any = Rounds(config, group, pool, ROUNDS)
+    group.any(False)  # everybody starts together
+    SCHEDULES["ddppo"](rounds)
+    return rounds.rates(COUNTED)[0]
 
 
 def main() -> None:
@@ -46,11 +43,14 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.backends.mkldnn.set_flags(_enabled=False)
     group = Group.join("cpu")
-    for setting in settings:
-        asked = {name: setting[name] for name in ("env", "threshold", "seed", "steps", "first")}
-        rate = measure(group, **asked)
-        if group.is_first:
-            print("RESULT " + json.dumps(setting | {"steps_per_second": rate}), flush=True)
+    config = PoolConfig(kind="process", num_envs=NUM_ENVS, workers=NUM_ENVS)
+    for env in dict.fromkeys(setting["env"] for setting in settings):
+        with make_pool(env, config) as pool:
+            for setting in (setting for setting in settings if setting["env"] == env):
+                asked = {name: setting[name] for name in ("env", "threshold", "seed", "steps", "first")}
+                rate = measure(group, pool, **asked)
+                if group.is_first:
+                    print("RESULT " + json.dumps(setting | {"steps_per_second": rate}), flush=True)
     group.close()
 
 

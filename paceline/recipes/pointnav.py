@@ -33,12 +33,12 @@ def pointnav_small() -> Config:
 def pointnav() -> Config:
     """Walk to a point in unseen apartments, from depth: DD-PPO's agent with a ResNet18, on a GPU."""
     return Config(
-        env="pointnav:full?resolution=64&scenes=1024&depth_dtype=float16",
+        env="pointnav:full?resolution=64&scenes=4096&depth_dtype=float16",
         steps=300_000_000,
         seconds=590.0,
         rollout_steps=32,
         device="cuda",
-        pool=PoolConfig(num_envs=2048),
+        pool=PoolConfig(num_envs=4096),
         policy=PolicyConfig(
             encoder="resnet18",
             hidden=(64,),
@@ -46,7 +46,7 @@ def pointnav() -> Config:
             core=CoreConfig(kind="lstm", hidden=512, layers=2),
             head=STOP_RARELY,
         ),
-        ppo=PPOConfig(epochs=1, minibatches=16, entropy_coef=0.01, normalize_advantage=True),
-        optimizer=OptimizerConfig(learning_rate=5e-4, schedule="linear"),
-        compute=ComputeConfig(precision="bfloat16", compile=True),
+        ppo=PPOConfig(epochs=1, minibatches=32, entropy_coef=0.01, normalize_advantage=True),
+        optimizer=OptimizerConfig(learning_rate=8e-4, schedule="linear"),
+        compute=ComputeConfig(precision="bfloat16", compile=True, layer_by_layer=True),
     )
