@@ -20,9 +20,10 @@ from paceline.policy.actor_critic import PolicyConfig
 from paceline.policy.batching import BatchingConfig
 from paceline.policy.compute import ComputeConfig
 from paceline.pool.config import PoolConfig
+from paceline.schedule.appo import APPOConfig
 from paceline.schedule.ver import VERConfig
 
-System = Literal["ddppo", "ver"]
+System = Literal["ddppo", "ver", "appo"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +57,7 @@ class Config:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     preemption: PreemptionConfig = field(default_factory=PreemptionConfig)
     ver: VERConfig = field(default_factory=VERConfig)
+    appo: APPOConfig = field(default_factory=APPOConfig)
     batching: BatchingConfig = field(default_factory=BatchingConfig)
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
@@ -72,10 +74,21 @@ class Config:
             raise UsageError(
                 "deterministic runs cannot have ver.overlap: what is decided would depend on who is faster"
             )
+        if self.deterministic and self.system == "appo":
+            raise UsageError(
+                "deterministic runs cannot have the system appo: it depends on who is faster; allowed: ddppo, ver"
+            )
         if self.deterministic and self.pool.kind not in ("serial", "tensor", "auto"):
             raise UsageError(
                 f"deterministic runs need the serial pool, not {self.pool.kind!r}: the order of others varies"
             )
+
+    @property
+    def resolved_ppo(self) -> PPOConfig:
+        """`ppo`, with what `auto` stands for under this system."""
+        if self.ppo.targets != "auto":
+            return self.ppo
+        return dataclasses.replace(self.ppo, targets="vtrace" if self.system == "appo" else "gae")
 
     def save(self, path: Path) -> None:
         path.write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n")

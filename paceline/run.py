@@ -20,6 +20,7 @@ from paceline.checkpoint import Checkpoint, CheckpointFolder
 from paceline.config import Config
 from paceline.distributed.reduce import gather, synchronize
 from paceline.distributed.runtime import Group
+from paceline.distributed.weights import Publication
 from paceline.envs.registry import resolve
 from paceline.errors import UsageError
 from paceline.experience.rollout import Rollout
@@ -29,6 +30,8 @@ from paceline.policy.actor import Actor
 from paceline.policy.actor_critic import ActorCritic
 from paceline.policy.kernels import choose_cpu_kernels
 from paceline.pool import Pool, PoolConfig, make_pool
+from paceline.pool.protocol import Episode
+from paceline.pool.tensor import TensorPool
 from paceline.telemetry.clock import Clock
 from paceline.telemetry.metrics import MetricsWriter
 from paceline.telemetry.progress import Progress
@@ -53,18 +56,22 @@ class Run:
             choose_cpu_kernels(self.policy, config.threads, int(os.environ.get("LOCAL_WORLD_SIZE", group.size)))
         self.policy.precision = getattr(torch, config.compute.precision)
         self.policy.core.layer_by_layer = config.compute.layer_by_layer
-        if config.compute.compile:
-            self.policy.compile_encoders()
+        self.threads = torch.get_num_threads()
+        """PyTorch's threads; another thread has to be told."""
         self.clock = Clock()
-        overlap = config.system == "ver" and config.ver.overlap
-        self._acting = copy.deepcopy(self.policy) if overlap else self.policy
-        """What decides: the policy that learns, or a copy of it that `publish` brings up to date."""
+        beside = learns_beside(config, pool)
+        acting = copy.deepcopy(self.policy) if beside else self.policy
+        self._publication = Publication(self.policy, acting) if beside else None
+        if config.compute.compile:
+            for policy in {self.policy, acting}:
+                policy.compile_encoders()
         # A recording is disturbed by whatever another thread does on the device.
-        compute = dataclasses.replace(config.compute, cuda_graphs=config.compute.cuda_graphs and not overlap)
-        self.actor = Actor(self._acting, pool.spec, group.device, compute, self.clock)
-        self.targets = Targets(self.actor, group, config.ppo, pool.spec.num_slots)
+        compute = dataclasses.replace(config.compute, cuda_graphs=config.compute.cuda_graphs and not beside)
+        self.actor = Actor(acting, pool.spec, group.device, compute, self.clock)
+        ppo = config.resolved_ppo
+        self.targets = Targets(self.actor, group, ppo, pool.spec.num_slots)
         self._generator = torch.Generator().manual_seed(config.seed + group.rank)
-        self.learner = PPOLearner(self.policy, group, config.ppo, config.optimizer, self._generator, compute)
+        self.learner = PPOLearner(self.policy, group, ppo, config.optimizer, self._generator, compute)
         self.step = 0
         """Agent steps trained on so far, over all ranks."""
         self.interrupted = False
@@ -112,18 +119,20 @@ class Run:
         self.policy.absorb(rollout, self.group)
         return losses
 
-    @torch.no_grad()
     def publish(self) -> None:
-        """Decide with what was learned, from now on."""
-        if self._acting is not self.policy:
-            for acting, learned in zip(
-                self._acting.state_dict().values(), self.policy.state_dict().values(), strict=True
-            ):
-                acting.copy_(learned)
+        """Where another thread decides: let it have what was learned."""
+        if self._publication is not None:
+            self._publication.publish()
 
-    def report(self, rollout: Rollout, losses: dict[str, float]) -> None:
-        """Count an iteration, and tell the world of it now and then."""
-        finished = self.pool.take_episodes()
+    def pick_up(self) -> None:
+        """Decide with what was published last, from now on."""
+        if self._publication is not None:
+            self._publication.pick_up()
+
+    def report(self, rollout: Rollout, losses: dict[str, float], episodes: list[Episode] | None = None) -> None:
+        """Count an iteration, and tell the world of it now and then. `episodes` are those that have finished since the
+        last one, where another thread has the pool."""
+        finished = self.pool.take_episodes() if episodes is None else episodes
         sums = [
             float(rollout.valid[: rollout.num_rows].sum()),
             float(len(finished)),
@@ -133,12 +142,12 @@ class Run:
             self.seconds / self.group.size,
         ]
         with self.clock.time("communication"):
-            steps, *episodes, self._agreed_seconds = self.group.sum_(
+            steps, *sums, self._agreed_seconds = self.group.sum_(
                 torch.tensor(sums, dtype=torch.float64, device=self.group.device)
             ).tolist()
         self.step += int(steps)
         self._iterations += 1
-        self._count_episodes(tuple(episodes))
+        self._count_episodes(tuple(sums))
         if self._iterations == WARM_ITERATIONS and self.group.is_first and self.group.device.type == "cuda":
             total = torch.cuda.get_device_properties(self.group.device).total_memory
             log.info("GPU memory: %.1f of %.0f GiB", torch.cuda.max_memory_reserved() / 2**30, total / 2**30)
@@ -231,6 +240,7 @@ class Run:
         state = checkpoint.state
         self.policy.load_state_dict(checkpoint.weights)
         self.publish()
+        self.pick_up()
         self.learner.load_state_dict(state["learner"])
         self.step, self._seconds_before, self._best = state["step"], state["seconds"], state["best"]
         self._agreed_seconds = self._seconds_before
@@ -320,6 +330,13 @@ def train(config: Config, folder: Path, *, resume: str | None = None) -> Run:
         return run
     finally:
         group.close()
+
+
+def learns_beside(config: Config, pool: Pool) -> bool:
+    """Whether one thread learns while another decides, and needs weights of its own for that."""
+    if isinstance(pool, TensorPool):
+        return False
+    return config.system == "appo" or (config.system == "ver" and config.ver.overlap)
 
 
 def prepare(config: Config, group: Group) -> None:

@@ -91,6 +91,12 @@ class Group:
             values /= self.size
         return values
 
+    def max_(self, values: Tensor) -> Tensor:
+        """The largest of `values` over all ranks, in place."""
+        if self.size > 1:
+            dist.all_reduce(values, op=dist.ReduceOp.MAX)
+        return values
+
     def broadcast_(self, values: Tensor) -> Tensor:
         """Rank 0's `values` everywhere, in place."""
         if self.size > 1:

@@ -100,6 +100,10 @@ class LockStep:
         """The rows of the turn begun last."""
         return slice(self.num_rows - self.num_slots, self.num_rows)
 
+    def columns(self, device: torch.device) -> Tensor:
+        """[T, N]: the row of every turn of every slot."""
+        return torch.arange(self.num_rows, device=device).view(self.turns, self.num_slots)
+
     def streams(self, device: torch.device) -> Streams:
         return Rectangle(self.turns, self.num_slots)
 
@@ -126,6 +130,9 @@ class Variable:
     overwritten. With `kept`, so many rollouts before the present one are never touched. All of this is known to the
     host.
     """
+
+    turns = None
+    """Slots differ in steps."""
 
     def __init__(self, steps: int, num_slots: int, kept: int = 0) -> None:
         self.num_slots, self.goal = num_slots, steps * num_slots
@@ -181,7 +188,7 @@ class Variable:
         rows = self._take(len(slots))
         self._enter(rows, slots, self._decisions[slots], batch.active)
         self._decisions[slots] += 1
-        return _index(rows)
+        return as_rows(rows)
 
     def complete(self, batch: StepBatch | None) -> Rows:
         """The rows in flight of a batch's slots, which now have their outcome."""
@@ -292,8 +299,8 @@ class Variable:
         self._pending[slots] = rows
 
 
-def _index(rows: np.ndarray) -> Rows:
-    """A slice, unless the rows run over the end of the ring."""
-    if len(rows) and rows[-1] - rows[0] == len(rows) - 1:
+def as_rows(rows: np.ndarray) -> Rows:
+    """A slice, if the rows are a run."""
+    if len(rows) and rows[-1] - rows[0] == len(rows) - 1 and (len(rows) < 3 or (np.diff(rows) == 1).all()):
         return slice(int(rows[0]), int(rows[0]) + len(rows))
     return torch.from_numpy(rows)

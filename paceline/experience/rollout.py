@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from paceline.experience.book import LockStep, Rows, Variable
+from paceline.experience.chunks import ChunkBatch, Chunks
 from paceline.ops.gae import gae
 from paceline.pool.protocol import StepBatch
 
@@ -67,11 +68,26 @@ class Cuts:
     """Where truncated episodes would have gone on: what V is still to be computed of."""
 
     rows: Tensor
-    """[C] int64: positions in a batch, or rows of a rollout."""
+    """[C] int64: positions in a batch, or rows of a rollout; on the host where the host knows them."""
     obs: dict[str, Tensor]
     """[C, ...]: final observations."""
     state: Tensor
     """[C, D]: recurrent states after those rows."""
+
+    def part(self, which: Tensor) -> Cuts:
+        """Those that the mask `which` [C], on the host, names."""
+        at = torch.nonzero(which).squeeze(1)
+        on_device = at.to(self.state.device)
+        obs = {name: values[on_device] for name, values in self.obs.items()}
+        return Cuts(rows=self.rows[at], obs=obs, state=self.state[on_device])
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Full chunks, on their way from the thread that collected them to the one that learns from them."""
+
+    book: ChunkBatch
+    cuts: list[Cuts]
 
 
 class Rollout:
@@ -89,11 +105,11 @@ class Rollout:
         device: torch.device,
         truncation_gap: int = 1,
         *,
-        book: LockStep | Variable | None = None,
+        book: LockStep | Variable | Chunks | None = None,
         weighted: bool = False,
     ) -> None:
         self.num_slots, self.device = num_slots, device
-        self.book = book or LockStep(steps, num_slots)
+        self.book: LockStep | Variable | Chunks | ChunkBatch = book or LockStep(steps, num_slots)
         rows = self.book.capacity
         self.log_prob, self.value, self.reward, self.next_value, self.advantage, self.returns = (
             torch.full((rows,), torch.nan, device=device) for _ in range(6)
@@ -101,8 +117,8 @@ class Rollout:
         self.version = torch.zeros(rows, dtype=torch.int64, device=device)
         self.weight: Tensor | None = torch.ones(rows, device=device) if weighted else None
         """[R]: importance weights of the rows; None where all weigh the same."""
-        self.terminated, self.truncated, self.episode_start, self.valid = (
-            torch.zeros(rows, dtype=torch.bool, device=device) for _ in range(4)
+        self.terminated, self.truncated, self.episode_start, self.continues, self.valid = (
+            torch.zeros(rows, dtype=torch.bool, device=device) for _ in range(5)
         )
         self.stale: Tensor | None = None
         """[R] bool: rows of the rollout before that are trained on once more, and counted nowhere; None for none."""
@@ -112,6 +128,7 @@ class Rollout:
         self._cuts: list[Cuts] = []
         self._most_cuts = num_slots * -(-steps // truncation_gap)
         self._device_cuts: DeviceCuts | None = None
+        self._table: Rollout | None = None
 
     @property
     def num_rows(self) -> int:
@@ -121,7 +138,13 @@ class Rollout:
     @property
     def turns(self) -> int | None:
         """Turns of all slots in lock-step; None where slots differ in steps."""
-        return self.book.turns if isinstance(self.book, LockStep) else None
+        return self.book.turns
+
+    def columns(self) -> Tensor:
+        """[T, N]: the rows of every slot, turn by turn; only where slots do not differ in steps."""
+        if not isinstance(self.book, (LockStep, ChunkBatch)):
+            raise ValueError("a rollout whose slots differ in steps has no whole columns")
+        return self.book.columns(self.device)
 
     def clear(self) -> None:
         """The next rollout; memory is kept, and so are rows that are in flight."""
@@ -129,6 +152,7 @@ class Rollout:
         self.stale = None
         if self._device_cuts is not None:
             self._device_cuts.clear()
+        assert isinstance(self.book, (LockStep, Variable))
         carried = self.book.start()
         if carried is not None:
             old, new, asked = (rows.to(self.device) for rows in carried)
@@ -140,6 +164,7 @@ class Rollout:
         """One row for every slot of `batch`; in lock-step, for all slots."""
         if not self.obs:
             self._allocate(decision)
+        assert not isinstance(self.book, ChunkBatch)
         rows = self._on_device(self.book.begin(batch))
         for name, values in decision.obs.items():
             self.obs[name][rows] = values
@@ -155,14 +180,16 @@ class Rollout:
 
     def complete(self, outcome: Outcome, batch: StepBatch | None = None) -> None:
         """What came of the last decisions of the slots of `batch`."""
-        rows = self._on_device(self.book.complete(batch))
+        assert not isinstance(self.book, ChunkBatch)
+        known = self.book.complete(batch)
+        rows = self._on_device(known)
         self.reward[rows] = outcome.reward
         self.terminated[rows] = outcome.terminated
         self.truncated[rows] = outcome.truncated
         self.valid[rows] &= ~outcome.lost
         if outcome.cuts is not None:
             at = outcome.cuts.rows
-            self._cuts.append(replace(outcome.cuts, rows=at + rows.start if isinstance(rows, slice) else rows[at]))
+            self._cuts.append(replace(outcome.cuts, rows=at + known.start if isinstance(known, slice) else known[at]))
         if outcome.unsure_cuts is not None:
             assert isinstance(rows, slice), "simulators on the device are stepped together"
             if self._device_cuts is None:
@@ -176,7 +203,7 @@ class Rollout:
         if not self._cuts:
             return None
         return Cuts(
-            rows=torch.cat([cut.rows for cut in self._cuts]),
+            rows=torch.cat([cut.rows for cut in self._cuts]).to(self.device),
             obs={name: torch.cat([cut.obs[name] for cut in self._cuts]) for name in self._cuts[0].obs},
             state=torch.cat([cut.state for cut in self._cuts]),
         )
@@ -189,14 +216,17 @@ class Rollout:
         *,
         discount: float,
         trace_decay: float,
+        advantages: bool = True,
     ) -> None:
-        """Compute advantages and value targets.
+        """Say of every row what followed it (`next_value`, `continues`); with `advantages`, compute those, and value
+        targets, by generalized advantage estimation.
 
         `last_value` [N] is V of the observation after each slot's last row, where that row is complete (a row in
         flight is never looked beyond); `cut_value` [C] is that of the rollout's `cuts`.
         """
         if isinstance(self.book, Variable):
             self._take_from_book(self.book)
+        assert not isinstance(self.book, Chunks)
         streams = self.book.streams(self.device)
         value, terminated, truncated = (streams.of(c) for c in (self.value, self.terminated, self.truncated))
         valid = streams.of(self.valid)
@@ -216,16 +246,13 @@ class Rollout:
         reward, known_value, next_value = (
             torch.where(valid, x, 0.0) for x in (streams.of(self.reward), value, next_value)
         )
-        advantage = gae(
-            reward,
-            known_value,
-            next_value,
-            follows & valid & ~terminated & ~truncated,
-            discount=discount,
-            trace_decay=trace_decay,
-        )
-        advantage = torch.where(valid, advantage, 0.0)
+        continues = follows & valid & ~terminated & ~truncated
         streams.write(self.next_value, next_value)
+        streams.write(self.continues, continues)
+        if not advantages:
+            return
+        advantage = gae(reward, known_value, next_value, continues, discount=discount, trace_decay=trace_decay)
+        advantage = torch.where(valid, advantage, 0.0)
         streams.write(self.advantage, advantage)
         streams.write(self.returns, advantage + value)
 
@@ -236,8 +263,42 @@ class Rollout:
         frozen.book, frozen.valid = copy.deepcopy(self.book), self.valid.clone()
         return frozen
 
+    def view(self) -> Rollout:
+        """A rollout over the same table, to learn from batches of full chunks while others are filled: see `show`."""
+        view = copy.copy(self)
+        view._table, view.valid, view._cuts = self, torch.zeros_like(self.valid), []
+        return view
+
+    def show(self, batch: Batch) -> None:
+        """Let this view be of a batch, and of nothing else. Its memory stays where it is."""
+        table = self._table
+        assert table is not None
+        self.book, self.num_slots, self._cuts = batch.book, batch.book.num_slots, batch.cuts
+        self.obs, self.actions, self.state = table.obs, table.actions, table.state
+        rows = batch.book.columns(self.device)
+        self.valid.zero_()
+        self.valid[rows] = table.valid[rows]
+
+    def drop_older(self, version: Tensor) -> Tensor:
+        """Leave out rows that weights before `version` decided. Returns how many these are, on the device."""
+        old = self.valid & (self.version < version)
+        self.valid &= ~old
+        return old.sum()
+
+    def take(self, count: int) -> Batch:
+        """The `count` chunks that have been full for longest, with what is known of their ends."""
+        assert isinstance(self.book, Chunks)
+        book, mine, others = self.book.take(count), [], []
+        for cuts in self._cuts:
+            here = book.holds(cuts.rows)
+            mine += [cuts.part(here)] if here.any() else []
+            others += [cuts.part(~here)] if not here.all() else []
+        self._cuts = others
+        return Batch(book, mine)
+
     def completed_turns(self) -> list[tuple[Tensor, Rows]]:
         """Slots and rows of every slot's first completed row, then of every slot's second, and so on."""
+        assert not isinstance(self.book, Chunks)
         return [(slots.to(self.device), self._on_device(rows)) for slots, rows in self.book.completed_turns()]
 
     def _take_from_book(self, book: Variable) -> None:
@@ -281,8 +342,8 @@ class Rollout:
             column[rows] = saved[name].to(self.device)
         if state["cuts"] is not None:
             obs = {name: values.to(self.device) for name, values in state["cuts"]["obs"].items()}
-            at, after = (state["cuts"][name].to(self.device) for name in ("rows", "state"))
-            self._cuts = [Cuts(rows=at, obs=obs, state=after)]
+            after = state["cuts"]["state"].to(self.device)
+            self._cuts = [Cuts(rows=state["cuts"]["rows"], obs=obs, state=after)]
 
     def _columns(self) -> dict[str, Tensor]:
         """All that a row is before targets are computed."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from paceline.experience.chunks import Chunks
 from paceline.experience.rollout import Rollout
 
 
@@ -58,12 +59,11 @@ def shuffled_sequences(rollout: Rollout, count: int, generator: torch.Generator 
 
 def shuffled_columns(rollout: Rollout, count: int, generator: torch.Generator | None) -> Iterator[MiniBatch]:
     """Whole columns (all turns of a slot) in random order, in `count` mini-batches of almost equal size."""
-    if rollout.turns is None:
-        raise ValueError("a rollout whose slots differ in steps has no whole columns")
-    order = torch.randperm(rollout.num_slots, generator=generator).to(rollout.device)
-    first_rows = torch.arange(rollout.turns, device=rollout.device)[:, None] * rollout.num_slots
-    for slots in torch.tensor_split(order, count):
-        yield MiniBatch(rows=(first_rows + slots).flatten(), starts=slots, turns=rollout.turns)
+    columns = rollout.columns()
+    order = torch.randperm(columns.shape[1], generator=generator).to(rollout.device)
+    for chosen in torch.tensor_split(order, count):
+        rows = columns[:, chosen]
+        yield MiniBatch(rows=rows.flatten(), starts=rows[0], turns=len(rows))
 
 
 def sequences(rollout: Rollout) -> tuple[Tensor, Tensor]:
@@ -71,6 +71,7 @@ def sequences(rollout: Rollout) -> tuple[Tensor, Tensor]:
 
     One look at the device per rollout: everything after it is arithmetic on the host.
     """
+    assert not isinstance(rollout.book, Chunks)
     rows, joined = rollout.book.in_order()
     used = trained(rollout).cpu()[rows]
     start = rollout.episode_start[: rollout.num_rows].cpu()[rows] | ~joined

@@ -23,11 +23,13 @@ from paceline.experience.sequences import (
     shuffled_columns,
     shuffled_rows,
     shuffled_sequences,
+    trained,
 )
 from paceline.learner.auxiliary import CPCA, AuxiliaryConfig, Judgement, make_auxiliary
 from paceline.learner.entropy import EntropyCoefficient
 from paceline.learner.optimizer import OptimizerConfig, make_optimizer, parts_of, set_rate
-from paceline.ops.ppo import approximate_kl, clipped_surrogate, value_loss
+from paceline.ops.ppo import approximate_kl, clipped_surrogate, policy_gradient, value_loss
+from paceline.ops.vtrace import vtrace
 from paceline.policy.actor_critic import ActorCritic, Evaluation, Recall
 from paceline.policy.compute import ComputeConfig
 
@@ -48,8 +50,21 @@ class PPOConfig:
     """Gamma: what a reward one step later is worth."""
     trace_decay: float = 0.95
     """Lambda (DD-PPO's tau) of generalized advantage estimation."""
-    clip: float = 0.2
-    """Epsilon: how far the probability ratio may move before it gains nothing more."""
+    targets: Literal["auto", "gae", "vtrace"] = "auto"
+    """What rows teach: generalized advantage estimation by the values of when they were decided, or V-trace, which
+    corrects for a policy that has moved on since. auto takes V-trace for appo and gae for the others."""
+    max_rho: float = 1.0
+    """V-trace's rho-bar: truncates the weights that decide which policy's value is learned."""
+    max_c: float = 1.0
+    """V-trace's c-bar: truncates the weights that decide how far corrections reach."""
+    rho_in_advantage: bool = False
+    """Weigh V-trace's advantages by rho as well, as Sample Factory's code does: then it counts twice, since the
+    probability ratio has it already."""
+    clip: float | None = 0.2
+    """Epsilon: how far the probability ratio may move before it gains nothing more. None does not limit it: the plain
+    policy gradient, weighted by the ratio up to max_rho."""
+    clip_inverse: bool = False
+    """Let the ratio move from 1 / (1 + clip) to 1 + clip, as Sample Factory does, instead of from 1 - clip."""
     value_coef: float = 0.5
     """Weight of the value loss."""
     value_clip: float | None = None
@@ -81,8 +96,13 @@ class PPOConfig:
                 raise UsageError(f"ppo.{name} must be between 0 and 1, got {getattr(self, name)}")
         if self.sequences not in ("auto", "packed", "columns"):
             raise UsageError(f"ppo.sequences {self.sequences!r} does not exist; allowed: auto, packed, columns")
-        if not self.clip > 0:
-            raise UsageError(f"ppo.clip must be above 0, got {self.clip}")
+        if self.clip is not None and not self.clip > 0:
+            raise UsageError(f"ppo.clip must be above 0 or None, got {self.clip}")
+        for name in ("max_rho", "max_c"):
+            if not getattr(self, name) > 0:
+                raise UsageError(f"ppo.{name} must be above 0, got {getattr(self, name)}")
+        if self.targets not in ("auto", "gae", "vtrace"):
+            raise UsageError(f"ppo.targets {self.targets!r} does not exist; allowed: auto, gae, vtrace")
         low, high = self.entropy_bounds
         if not 0 < low <= high:
             raise UsageError(f"ppo.entropy_bounds must be above 0 and in rising order, got {low} and {high}")
@@ -91,6 +111,28 @@ class PPOConfig:
                 f"ppo.entropy_coef is {self.entropy_coef}; a learned one (ppo.entropy_target) has to start within "
                 f"ppo.entropy_bounds, between {low} and {high}"
             )
+
+    @property
+    def ratio_bounds(self) -> tuple[float, float]:
+        """Between what the probability ratio is clipped."""
+        assert self.clip is not None
+        return (1 / (1 + self.clip) if self.clip_inverse else 1 - self.clip), 1 + self.clip
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether targets are V-trace's; auto, which a run has resolved, stands for gae."""
+        return self.targets == "vtrace"
+
+
+class Course(NamedTuple):
+    """What followed the rows of a mini-batch of whole columns: what V-trace needs to know. T turns, K columns."""
+
+    reward: Tensor
+    """[T, K]."""
+    next_value: Tensor
+    """[T, K]: V of what followed, where a column does not say it itself."""
+    continues: Tensor
+    """[T, K] bool: the next row of the column goes on with the episode."""
 
 
 class Sample(NamedTuple):
@@ -102,6 +144,8 @@ class Sample(NamedTuple):
     value: Tensor
     advantage: Tensor
     returns: Tensor
+    course: Course | None
+    """With it, advantages and returns are computed from what the policy says now, and those above are not looked at."""
     lag: Tensor
     """[M] float: by how many updates the weights that acted are behind those that learn."""
     weight: Tensor | None
@@ -139,8 +183,8 @@ class PPOLearner:
         self._clipped = [name for name in self._taught if name != "entropy"]  # a single number needs no limit
         self.optimizer = make_optimizer(itertools.chain(*parameters), optimizer_config)
         self._generator = generator
-        # The loop over a recurrent core would be unrolled, which takes minutes to compile: then only the encoders are.
-        compiled = compute.compile and not policy.is_recurrent
+        # Loops over a recurrent core or a trace would be unrolled, which takes minutes: then only the encoders are compiled.
+        compiled = compute.compile and not policy.is_recurrent and not config.is_traced
         self._losses = torch.compile(self._row_losses) if compiled else self._row_losses
         self._graphs: dict[tuple[int, ...], StepGraph] | None = None
         if compute.cuda_graphs and group.device.type == "cuda":
@@ -165,31 +209,39 @@ class PPOLearner:
                 totals += self._step(rollout, batch)
             if self._moved_too_far(totals - before):
                 break
+        lag = self._lag_bounds(rollout)
         self._policy.version += 1
-        return self._report(totals)
+        return self._report(totals, lag)
 
     def _split(self, rollout: Rollout) -> Iterator[MiniBatch]:
         """One pass over the rollout in mini-batches."""
         config = self.config
-        if not self._policy.is_recurrent:
+        if not self._policy.is_recurrent and not config.is_traced:
             return shuffled_rows(rollout, config.minibatches, self._generator)
+        if config.is_traced and rollout.turns is None:
+            raise UsageError("ppo.targets vtrace needs streams of equal length; allowed with this system: gae, auto")
         if rollout.turns is None:
             if config.sequences == "columns":
                 raise UsageError(
                     "ppo.sequences columns needs rollouts in lock-step; allowed with this system: packed, auto"
                 )
             return shuffled_sequences(rollout, config.minibatches, self._generator)
-        if config.sequences == "columns" or (config.sequences == "auto" and self._graphs is not None):
+        recorded = config.sequences == "auto" and self._graphs is not None
+        if config.is_traced or config.sequences == "columns" or recorded:
             if rollout.num_slots < config.minibatches:
                 raise UsageError(
                     f"ppo.minibatches is {config.minibatches}, but there are only {rollout.num_slots} streams to spread "
-                    "over them; fewer mini-batches, more --pool.num-envs, or --ppo.sequences packed"
+                    "over them; fewer mini-batches, more --pool.num-envs"
+                    + ("" if config.is_traced else ", or --ppo.sequences packed")
                 )
             return shuffled_columns(rollout, config.minibatches, self._generator)
         return shuffled_sequences(rollout, config.minibatches, self._generator)
 
     def _set_advantages(self, rollout: Rollout) -> None:
         """Advantages as they are, or normalised by the moments of all ranks' valid rows, weighted by their counts."""
+        if self.config.is_traced:  # they are computed mini-batch by mini-batch
+            self._advantage = rollout.advantage
+            return
         if self._advantage.shape != rollout.advantage.shape:
             self._advantage = torch.empty_like(rollout.advantage)
             if self._graphs:
@@ -201,13 +253,17 @@ class PPOLearner:
         valid = rollout.valid[used]
         # Sums over the valid rows without looking at how many there are, which would be a wait.
         advantage = torch.where(valid, rollout.advantage[used], 0.0)
+        mean, deviation = self._moments(advantage, valid)
+        self._advantage.copy_((rollout.advantage - mean) / deviation)
+
+    def _moments(self, advantage: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and deviation of the valid advantages of all ranks; those that are not valid are 0."""
         sums = self._group.sum_(torch.stack([valid.sum().float(), advantage.sum(), advantage.square().sum()]))
         count = sums[0].clamp(min=1.0)
         mean = sums[1] / count
         variance = (sums[2] / count - mean.square()).clamp(min=0.0)
         # Without a single new row there is nothing to normalise by; stale ones may be trained on all the same.
-        deviation = torch.where(sums[0] > 0, variance.sqrt() + 1e-8, 1.0)
-        self._advantage.copy_((rollout.advantage - mean) / deviation)
+        return mean, torch.where(sums[0] > 0, variance.sqrt() + 1e-8, 1.0)
 
     def _step(self, rollout: Rollout, batch: MiniBatch) -> Tensor:
         """One gradient step: sums of every metric over the rows, and their number."""
@@ -254,6 +310,7 @@ class PPOLearner:
             value=rollout.value[rows],
             advantage=self._advantage[rows],
             returns=rollout.returns[rows],
+            course=_course(rollout, rows.view(batch.turns, -1)) if self.config.is_traced and batch.turns else None,
             lag=(self._policy.version - rollout.version[rows]).float(),
             weight=rollout.weight[rows] if rollout.weight is not None else None,
             valid=rollout.valid[rows] if batch.turns is not None else None,
@@ -265,13 +322,19 @@ class PPOLearner:
         config = self.config
         evaluation = self._policy.evaluate(sample.obs, sample.actions, sample.recall)
         log_ratio, entropy = evaluation.log_prob - sample.log_prob, evaluation.entropy
-        policy_loss = clipped_surrogate(log_ratio, sample.advantage, config.clip)
-        critic_loss = value_loss(evaluation.value, sample.value, sample.returns, config.value_clip)
+        advantage, returns = sample.advantage, sample.returns
+        if sample.course is not None:
+            advantage, returns = self._trace(sample, sample.course, log_ratio.detach(), evaluation.value.detach())
+        if config.clip is not None:
+            policy_loss = clipped_surrogate(log_ratio, advantage, *config.ratio_bounds)
+        else:
+            policy_loss = policy_gradient(log_ratio, advantage, config.max_rho)
+        critic_loss = value_loss(evaluation.value, sample.value, returns, config.value_clip)
         loss = policy_loss + config.value_coef * critic_loss + self._entropy_loss(entropy)
         if sample.weight is not None:
             loss = loss * sample.weight
         with torch.no_grad():
-            clipped = ((log_ratio.exp() - 1).abs() > config.clip).float()
+            clipped = self._is_clipped(log_ratio.exp()).float()
             columns = torch.stack(
                 [policy_loss, critic_loss, entropy, approximate_kl(log_ratio), clipped, sample.lag]
             ).detach()
@@ -289,6 +352,37 @@ class PPOLearner:
             sums = torch.cat([sums, torch.stack(judgement).detach() * count])
         return mean, torch.cat([sums, count.new_zeros(len(self._step_metrics)), count])
 
+    def _is_clipped(self, ratio: Tensor) -> Tensor:
+        if self.config.clip is None:
+            return ratio > self.config.max_rho
+        low, high = self.config.ratio_bounds
+        return (ratio < low) | (ratio > high)
+
+    def _trace(self, sample: Sample, course: Course, log_ratio: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """V-trace's advantages and targets [M] of a mini-batch, under the policy as it is now."""
+        config, shape = self.config, course.reward.shape
+        assert sample.valid is not None
+        valid = sample.valid.view(shape)
+        # Where there is no outcome, memory may hold anything.
+        log_ratio, value = (torch.where(valid, column.view(shape), 0.0) for column in (log_ratio, value))
+        after = torch.cat([value[1:], value[-1:]])
+        found = vtrace(
+            log_ratio,
+            torch.where(valid, course.reward, 0.0),
+            value,
+            torch.where(course.continues, after, torch.where(valid, course.next_value, 0.0)),
+            course.continues,
+            discount=config.discount,
+            trace_decay=config.trace_decay,
+            max_rho=config.max_rho,
+            max_c=config.max_c,
+        )
+        advantage = found.advantage * found.rho if config.rho_in_advantage else found.advantage
+        if config.normalize_advantage:
+            mean, deviation = self._moments(torch.where(valid, advantage, 0.0), valid)
+            advantage = (advantage - mean) / deviation
+        return advantage.flatten(), found.targets.flatten()
+
     def _judge(self, auxiliary: CPCA, sample: Sample, evaluation: Evaluation) -> Judgement:
         assert sample.recall is not None
         actions = self._policy.action_features(sample.actions)
@@ -303,6 +397,8 @@ class PPOLearner:
         """The recording for mini-batches of this shape; None where there is to be none."""
         if self._graphs is None or batch.batch_sizes is not None or rollout.weight is not None or len(batch.rows) == 0:
             return None
+        if self.config.is_traced and self.config.normalize_advantage and self._group.size > 1:
+            return None  # ranks meet in the middle of it
         key = (id(rollout), len(batch.rows), batch.turns or 0)
         if key not in self._graphs:
             if len(self._graphs) >= MOST_GRAPHS:
@@ -316,10 +412,18 @@ class PPOLearner:
         sums = self._group.sum_(sums.clone())
         return bool(sums[ROW_METRICS.index("approx_kl")] / sums[-1] > self.config.target_kl)
 
-    def _report(self, totals: Tensor) -> dict[str, float]:
+    def _lag_bounds(self, rollout: Rollout) -> Tensor:
+        """[2]: of the rows to train on, by how many updates the weights that decided are behind: -least, most."""
+        used = trained(rollout)
+        lag = (self._policy.version - rollout.version[: rollout.num_rows]).float()
+        return torch.stack([torch.where(used, -lag, -torch.inf).max(), torch.where(used, lag, -torch.inf).max()])
+
+    def _report(self, totals: Tensor, lag: Tensor) -> dict[str, float]:
         """Means over the rows of all ranks; the one look at the device of an update."""
-        *sums, count = self._group.sum_(totals).tolist()
-        return {name: total / max(count, 1.0) for name, total in zip(self._metrics, sums, strict=True)}
+        *sums, count, least, most = torch.cat([self._group.sum_(totals), self._group.max_(lag)]).tolist()
+        means = {name: total / max(count, 1.0) for name, total in zip(self._metrics, sums, strict=True)}
+        bounds = {"policy_lag_min": -least, "policy_lag_max": most} if count else {}
+        return means | bounds
 
     def state_dict(self) -> dict:
         taught = {name: module.state_dict() for name, module in self._taught.items() if name != "policy"}
@@ -358,6 +462,10 @@ def _entropy_coefficient(policy: ActorCritic, config: PPOConfig, device: torch.d
             "that is to learn anything has less"
         )
     return EntropyCoefficient(config.entropy_coef, config.entropy_target, config.entropy_bounds).to(device)
+
+
+def _course(rollout: Rollout, rows: Tensor) -> Course:
+    return Course(rollout.reward[rows], rollout.next_value[rows], rollout.continues[rows])
 
 
 def _listing(names: Iterable[str]) -> str:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from paceline.distributed.runtime import Group
-from paceline.experience.rollout import Rollout
+from paceline.experience.chunks import ChunkBatch
+from paceline.experience.rollout import Cuts, Rollout
 from paceline.learner.ppo import PPOConfig
-from paceline.policy.actor import Actor
+from paceline.policy.actor import Actor, few_values
+from paceline.policy.actor_critic import ActorCritic
 from paceline.policy.normalizer import ReturnNormalizer
 from paceline.pool.protocol import StepBatch
 
@@ -28,12 +31,28 @@ class Targets:
         if self._normalizer is not None:
             self._scale_rewards(rollout, self._normalizer)
         cuts = rollout.cuts()
+        self._finish(
+            rollout, self._actor.last_values(batch), cuts, self._actor.cut_values(cuts) if cuts is not None else None
+        )
+
+    def complete_chunks(self, lesson: Rollout, policy: ActorCritic) -> None:
+        """The same for a batch of chunks: what follows them is in the table, and is judged by `policy`."""
+        if self._normalizer is not None:
+            self._scale_rewards(lesson, self._normalizer)
+        assert isinstance(lesson.book, ChunkBatch)
+        after = lesson.book.after.to(lesson.device)
+        last = few_values(policy, {name: values[after] for name, values in lesson.obs.items()}, lesson.state[after])
+        cuts = lesson.cuts()
+        self._finish(lesson, last, cuts, few_values(policy, cuts.obs, cuts.state) if cuts is not None else None)
+
+    def _finish(self, rollout: Rollout, last_value: Tensor, cuts: Cuts | None, cut_value: Tensor | None) -> None:
         rollout.finish(
-            self._actor.last_values(batch),
+            last_value,
             cuts,
-            self._actor.cut_values(cuts) if cuts is not None else None,
+            cut_value,
             discount=self._config.discount,
             trace_decay=self._config.trace_decay,
+            advantages=not self._config.is_traced,
         )
 
     def _scale_rewards(self, rollout: Rollout, normalizer: ReturnNormalizer) -> None:

@@ -6,10 +6,16 @@ import torch
 from torch import Tensor
 
 
-def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
-    """[B]: the negated objective of DD-PPO's equation 2, -min(r A, clip(r, 1 - eps, 1 + eps) A)."""
+def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, low: float, high: float) -> Tensor:
+    """[B]: the negated objective of DD-PPO's equation 2, -min(r A, clip(r, low, high) A)."""
     ratio = log_ratio.exp()
-    return -torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
+    return -torch.minimum(ratio * advantage, ratio.clamp(low, high) * advantage)
+
+
+def policy_gradient(log_ratio: Tensor, advantage: Tensor, max_rho: float) -> Tensor:
+    """[B]: what IMPALA minimises, -min(max_rho, r) A log pi, with a weight that no gradient flows through."""
+    weight = log_ratio.detach().exp().clamp(max=max_rho)
+    return -weight * advantage * log_ratio
 
 
 def value_loss(value: Tensor, old_value: Tensor, target: Tensor, clip: float | None) -> Tensor:

@@ -118,23 +118,12 @@ class Actor:
             return self.values(batch)
         values = torch.zeros(self._num_slots, device=self._device)
         if len(slots):
-            values[slots] = self._few_values(self._to_device(batch.obs), self.state[slots])
+            values[slots] = few_values(self._policy, self._to_device(batch.obs), self.state[slots])
         return values
 
     def cut_values(self, cuts: Cuts) -> Tensor:
         """[C]: V of final observations."""
-        return self._few_values(cuts.obs, cuts.state)
-
-    @torch.no_grad()
-    def _few_values(self, obs: dict[str, Tensor], state: Tensor) -> Tensor:
-        """[C]: V of any number of observations."""
-        if self._device.type != "cuda":
-            return self._policy.value(obs, state)
-        # In batches of few sizes: a compiled network is compiled again for every new one.
-        count = len(state)
-        size = 1 << max(3, (count - 1).bit_length())
-        padded = {name: _padded(values, size) for name, values in obs.items()}
-        return self._policy.value(padded, _padded(state, size))[:count]
+        return few_values(self._policy, cuts.obs, cuts.state)
 
     def state_dict(self) -> dict[str, Tensor]:
         return {"state": self.state, "episode_start": self.episode_start, "was_active": self._was_active}
@@ -166,7 +155,7 @@ class Actor:
         cut_slots = batch.slots[rows]
         final = {name: values[cut_slots] for name, values in batch.final_obs.items()}
         state = self.state[torch.from_numpy(cut_slots).to(self._device)]
-        return Cuts(rows=torch.from_numpy(rows).to(self._device), obs=self._to_device(final), state=state), None
+        return Cuts(rows=torch.from_numpy(rows), obs=self._to_device(final), state=state), None
 
     def _slots(self, batch: StepBatch) -> Tensor | None:
         """[B]; None stands for all slots in order, which need no indexing."""
@@ -189,6 +178,18 @@ class Actor:
         if isinstance(values, Tensor):
             return values
         return torch.from_numpy(values).to(self._device, non_blocking=True)
+
+
+@torch.no_grad()
+def few_values(policy: ActorCritic, obs: dict[str, Tensor], state: Tensor) -> Tensor:
+    """[C]: V of any number of observations."""
+    if state.device.type != "cuda":
+        return policy.value(obs, state)
+    # In batches of few sizes: a compiled network is compiled again for every new one.
+    count = len(state)
+    size = 1 << max(3, (count - 1).bit_length())
+    padded = {name: _padded(values, size) for name, values in obs.items()}
+    return policy.value(padded, _padded(state, size))[:count]
 
 
 def _padded(values: Tensor, size: int) -> Tensor:

@@ -88,6 +88,7 @@ def overlapping(run: Run, rollout: Rollout, preemption: Preemption, collector: C
                 losses, seconds = learning.result() if learning is not None else ({}, 0.0)
                 run.targets.complete(rollout, collector.held)
                 run.publish()
+                run.pick_up()
             preemption.learned(beside=seconds)
             if lesson is not None:
                 run.report(lesson, losses)
@@ -147,12 +148,16 @@ class Collector:
             self._run.save()
 
     def take_in(self) -> None:
-        """Wait for everything in flight, which the next rollout begins with: then all slots are held."""
-        flying = int(np.count_nonzero(self._book.in_flight))
-        if flying == 0:
-            return
-        kept = part(self.held, np.ones(len(self.held), bool))  # its arrays hold until the next `recv` only
-        with self._run.clock.time("simulation"):
-            batch = self._run.pool.recv(min_slots=flying)
-        self._rollout.complete(self._run.actor.observe(batch), batch)
-        self.held = union([kept, batch])
+        """Wait for everything in flight, which the next rollout begins with."""
+        self.held = take_in(self._run, self._rollout, int(np.count_nonzero(self._book.in_flight)), self.held)
+
+
+def take_in(run: Run, rollout: Rollout, in_flight: int, held: StepBatch) -> StepBatch:
+    """Wait for all slots in flight and complete their rows: then all slots are held."""
+    if in_flight == 0:
+        return held
+    kept = part(held, np.ones(len(held), bool))  # its arrays hold until the next `recv` only
+    with run.clock.time("simulation"):
+        batch = run.pool.recv(min_slots=in_flight)
+    rollout.complete(run.actor.observe(batch), batch)
+    return union([kept, batch])

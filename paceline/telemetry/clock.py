@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,10 +14,12 @@ class Clock:
     """Adds up the seconds spent in each activity; what is in none is "other".
 
     Within an activity another may be timed: its seconds are its own, and not the outer one's as well. Times are the
-    host's: on CUDA a kernel's time shows up where the host waits for it.
+    host's: on CUDA a kernel's time shows up where the host waits for it. They are of the thread that made the clock;
+    what others do beside it takes none of its time.
     """
 
     def __init__(self) -> None:
+        self._thread = threading.get_ident()
         self._spent = dict.fromkeys(ACTIVITIES, 0.0)
         self._since = time.perf_counter()
         self._inner = 0.0
@@ -24,6 +27,9 @@ class Clock:
 
     @contextmanager
     def time(self, activity: str) -> Iterator[None]:
+        if threading.get_ident() != self._thread:
+            yield
+            return
         outer, self._inner = self._inner, 0.0
         start = time.perf_counter()
         try:
@@ -34,11 +40,12 @@ class Clock:
             self._inner = outer + seconds
 
     def take_shares(self) -> dict[str, float]:
-        """The share of each activity since the last call; they add up to 1."""
+        """The share of each activity since the last call; they add up to 1. Any thread may ask: an activity that goes on
+        meanwhile counts as a whole to the next call."""
         now = time.perf_counter()
-        total = max(now - self._since, 1e-9)
-        shares = {activity: seconds / total for activity, seconds in self._spent.items()}
+        spent, self._spent = self._spent, dict.fromkeys(ACTIVITIES, 0.0)
+        total = max(now - self._since, sum(spent.values()), 1e-9)
+        shares = {activity: seconds / total for activity, seconds in spent.items()}
         shares["other"] = max(0.0, 1.0 - sum(shares.values()))
-        self._spent = dict.fromkeys(ACTIVITIES, 0.0)
-        self._since, self._inner = now, 0.0
+        self._since = now
         return shares

@@ -86,7 +86,7 @@ floats = st.floats(-3, 3)
 def test_surrogate_is_the_papers(log_ratio, advantage, clip):
     ratio = np.exp(log_ratio)
     expected = -min(ratio * advantage, np.clip(ratio, 1 - clip, 1 + clip) * advantage)
-    actual = clipped_surrogate(torch.tensor(log_ratio), torch.tensor(advantage), clip)
+    actual = clipped_surrogate(torch.tensor(log_ratio), torch.tensor(advantage), 1 - clip, 1 + clip)
     assert actual.item() == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
 

@@ -1,0 +1,213 @@
+"""APPO (Petrenko et al., 2020, Sample Factory): collection never stops, and learning goes on beside it.
+
+The main thread decides for whoever is ready, always with the latest weights; another learns from trajectories of T steps as
+soon as there are enough of them. Only numbers of chunks travel between the two (see `experience.chunks`). Rows are therefore
+some updates behind the weights that learn from them: V-trace corrects for that, and clipping bounds what it can do.
+
+With several ranks every rank has both threads, and those that learn meet in the gradient all-reduce. All communication between
+ranks is theirs, but for checkpoints, at which they stand still.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from paceline.errors import UsageError
+from paceline.experience.chunks import Chunks
+from paceline.experience.rollout import Batch, Rollout
+from paceline.policy.batching import AdaptiveBatching
+from paceline.pool.protocol import Episode
+from paceline.schedule.ddppo import lock_step
+from paceline.schedule.ver import take_in
+
+if TYPE_CHECKING:
+    from paceline.run import Run
+
+POLL_SECONDS = 0.2
+"""How often a waiting thread looks whether the other is still there."""
+JOIN_SECONDS = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class APPOConfig:
+    """What is APPO's own."""
+
+    batch: int | None = None
+    """Steps of an update, rounded to whole trajectories; by default as many as all slots give in T steps."""
+    waiting: int = 1
+    """Batches that may wait for the learner before collection pauses: more of them are more lag, and no more speed unless
+    the learner's time varies."""
+    max_lag: int = 100
+    """Rows that are more updates behind than this are not learned from."""
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "waiting", "max_lag"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"appo.{name} must be at least 1, got {value}")
+
+
+def appo(run: Run) -> None:
+    """Section 3 of the paper."""
+    config, pool, actor, clock = run.config, run.pool, run.actor, run.clock
+    with clock.time("simulation"):
+        held = pool.recv(min_slots=None)
+    if isinstance(held.reward, Tensor):  # a batched simulator shares its device with the learner: they take turns
+        lock_step(run, held, own="count")
+        return
+    slots, steps = pool.spec.num_slots, config.rollout_steps
+    size = max(1, round(config.appo.batch / steps)) if config.appo.batch is not None else slots
+    book = Chunks(steps, slots, size, config.appo.waiting)
+    rollout = Rollout(steps, slots, run.group.device, book=book)
+    batching = AdaptiveBatching(pool, config.batching)
+    with Learning(run, rollout, book, size) as learning:
+        while not learning.is_over:
+            if learning.wants_checkpoint:
+                held = take_in(run, rollout, book.num_in_flight, held)
+                learning.save()
+            with clock.time("learning"):
+                if not learning.is_offered_all():
+                    continue
+            with clock.time("inference"):
+                run.pick_up()
+                decision = actor.decide(held)
+                rollout.begin(decision, held)
+                actions = actor.env_actions(decision, held)
+            with clock.time("simulation"):
+                pool.send(actions, held.slots)
+            with clock.time("simulation"):
+                held = batching.receive(book.num_in_flight)
+            with clock.time("inference"):
+                rollout.complete(actor.observe(held), held)
+        take_in(run, rollout, book.num_in_flight, held)  # the last checkpoint has every simulator
+
+
+class Offer(NamedTuple):
+    """A batch, and what else the thread that learns needs to know of it."""
+
+    batch: Batch
+    episodes: list[Episode]
+    written: torch.cuda.Event | None
+    """When the rows are on the device."""
+
+
+class Learning:
+    """The thread that learns: batch after batch, in the order in which they were offered.
+
+    It counts, reports and decides when the run is over. A checkpoint is the main thread's: it has the simulators.
+    """
+
+    def __init__(self, run: Run, rollout: Rollout, book: Chunks, size: int) -> None:
+        self._run, self._rollout, self._book, self._size = run, rollout, book, size
+        self._on_gpu = run.group.device.type == "cuda"
+        self._offers: queue.Queue[Offer] = queue.Queue(run.config.appo.waiting)
+        self._offer: Offer | None = None
+        """What could not be handed over yet."""
+        self._over, self._closed, self._saved = threading.Event(), threading.Event(), threading.Event()
+        self._saving = threading.Event()
+        self._error: BaseException | None = None
+        self._busy, self._since = 0.0, time.perf_counter()
+        self._thread = threading.Thread(target=self._work, name="learner", daemon=True)
+
+    def __enter__(self) -> Learning:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closed.set()
+        self._saved.set()
+        self._thread.join(JOIN_SECONDS)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run is. Raises what ended the thread otherwise."""
+        if self._error is not None:
+            raise self._error
+        return self._over.is_set()
+
+    @property
+    def wants_checkpoint(self) -> bool:
+        return self._saving.is_set()
+
+    def save(self) -> None:
+        """The checkpoint that was wanted; all slots are held."""
+        self._saving.clear()
+        self._run.save()
+        self._saved.set()
+
+    def is_offered_all(self) -> bool:
+        """Hand whole batches over, and say whether that was possible. Where enough are waiting already, the learner is
+        behind: then this waits, though not for long, since it may itself be waiting for a checkpoint."""
+        while self._offer is not None or self._book.num_full >= self._size:
+            self._offer = self._offer or self._next_offer()
+            try:
+                self._offers.put(self._offer, timeout=POLL_SECONDS)
+            except queue.Full:
+                return False
+            self._offer = None
+        return True
+
+    def _next_offer(self) -> Offer:
+        written = torch.cuda.current_stream().record_event() if self._on_gpu else None
+        return Offer(self._rollout.take(self._size), self._run.pool.take_episodes(), written)
+
+    def _work(self) -> None:
+        try:
+            torch.set_num_threads(self._run.threads)
+            with torch.cuda.stream(torch.cuda.Stream()) if self._on_gpu else contextlib.nullcontext():
+                self._learn_until_over()
+        except BaseException as error:
+            self._error = error
+
+    def _learn_until_over(self) -> None:
+        run = self._run
+        lesson = self._rollout.view()
+        while not self._over.is_set():
+            offer = self._next()
+            if offer is None:
+                return
+            begin = time.perf_counter()
+            losses = self._learn(lesson, offer)
+            self._busy += time.perf_counter() - begin
+            run.report(lesson, losses | {"learner_busy": self._busy_share()}, offer.episodes)
+            self._book.release(offer.batch.book)
+            if run.checkpoint_due():
+                self._let_save()
+            if run.finished():
+                self._over.set()
+
+    def _learn(self, lesson: Rollout, offer: Offer) -> dict[str, float]:
+        run = self._run
+        if offer.written is not None:
+            torch.cuda.current_stream().wait_event(offer.written)
+        lesson.show(offer.batch)
+        dropped = lesson.drop_older(run.policy.version - run.config.appo.max_lag)
+        run.targets.complete_chunks(lesson, run.policy)
+        losses = run.learn(lesson)  # waits for the device: after it the rows may be overwritten
+        run.publish()
+        return losses | {"dropped_rows": float(dropped)}
+
+    def _next(self) -> Offer | None:
+        """The next batch; None once the main thread has left."""
+        while not self._closed.is_set():
+            with contextlib.suppress(queue.Empty):
+                return self._offers.get(timeout=POLL_SECONDS)
+        return None
+
+    def _let_save(self) -> None:
+        """Stand still until the main thread has saved."""
+        self._saved.clear()
+        self._saving.set()
+        while not self._saved.wait(POLL_SECONDS):
+            pass
+
+    def _busy_share(self) -> float:
+        return self._busy / max(1e-9, time.perf_counter() - self._since)
