@@ -49,10 +49,15 @@ class APPOConfig:
     """Rows that are more updates behind than this are not learned from."""
 
     def __post_init__(self) -> None:
-        for name in ("batch", "waiting", "max_lag"):
+        for name in ("batch", "waiting"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"appo.{name} must be at least 1, got {value}")
+        if self.max_lag < self.waiting + 2:
+            raise UsageError(
+                f"appo.max_lag must be at least appo.waiting + 2, which is {self.waiting + 2}, got {self.max_lag}: where the "
+                "learner is the slower, all rows are that old"
+            )
 
 
 def appo(run: Run) -> None:

@@ -1,0 +1,269 @@
+"""APPO as a whole: learns beside collecting, within its bounds, survives its simulators and its end, and learns tasks."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from paceline import recipes
+from paceline.checkpoint import CheckpointFolder
+from paceline.config import Config
+from paceline.distributed.weights import Publication
+from paceline.envs.memory import Memory
+from paceline.errors import SimulatorError, UsageError
+from paceline.learner.ppo import PPOConfig, PPOLearner
+from paceline.policy.actor_critic import PolicyConfig
+from paceline.policy.cores import CoreConfig
+from paceline.pool.config import PoolConfig
+from paceline.run import train
+from paceline.schedule.appo import APPOConfig
+from tests.integration.ranks import on_ranks
+from tests.integration.test_training import assert_equal, learns, tiny, train_until, weights
+
+
+def small(core: str = "lstm", **changes) -> Config:
+    """8 updates of 64 steps, four chunks each, with everything in it that has a state."""
+    return tiny(core, **{"system": "appo", "deterministic": False, **changes})
+
+
+def reports(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("core", ["none", "lstm", "gru"])
+@pytest.mark.parametrize("targets", ["auto", "gae"])
+@pytest.mark.parametrize("kind", ["serial", "process"])
+def test_a_run_counts_every_step_once(tmp_path, core, targets, kind):
+    config = small(core, pool=PoolConfig(num_envs=4, kind=kind, workers=2 if kind == "process" else None))
+    run = train(dataclasses.replace(config, ppo=dataclasses.replace(config.ppo, targets=targets)), tmp_path)
+    assert run.step == config.steps and int(run.policy.version) == 8
+    last = reports(tmp_path)[-1]
+    assert last["step"] == config.steps and last["dropped_rows"] == 0
+    assert 0 <= last["policy_lag_min"] <= last["policy_lag"] <= last["policy_lag_max"]
+    assert 0 < last["learner_busy"] <= 1
+    assert sum(share for name, share in last.items() if name.startswith("time/")) == pytest.approx(1.0)
+
+
+def test_the_batch_is_what_was_asked_for(tmp_path):
+    """Rounded to whole trajectories, whatever the number of slots."""
+    run = train(small(appo=APPOConfig(batch=90)), tmp_path)  # of chunks of 16
+    assert run.step == 6 * 96 and int(run.policy.version) == 6
+
+
+@pytest.mark.parametrize("waiting", [1, 3])
+def test_back_pressure_bounds_the_lag(tmp_path, monkeypatch, waiting):
+    """A slow learner: collection pauses, and rows are at most as old as the batches that may wait, and two more."""
+    plain, lags = PPOLearner.update, []
+
+    def slow(self, rollout, progress):
+        time.sleep(0.05)
+        losses = plain(self, rollout, progress)
+        lags.append(losses["policy_lag_max"])
+        return losses
+
+    monkeypatch.setattr(PPOLearner, "update", slow)
+    train(small("none", steps=2048, appo=APPOConfig(waiting=waiting)), tmp_path)
+    assert max(lags) <= waiting + 2
+    assert max(lags) > waiting - 1, "they did wait"
+
+
+def test_rows_beyond_the_bound_are_left_out_and_counted(tmp_path, monkeypatch):
+    plain = PPOLearner.update
+
+    def slow(self, rollout, progress):
+        time.sleep(0.02)
+        losses = plain(self, rollout, progress)
+        assert losses.get("policy_lag_max", 0.0) <= 3
+        return losses
+
+    monkeypatch.setattr(PPOLearner, "update", slow)
+    # An update for every chunk, of which four are filled at a time: the first rows of each are the oldest.
+    config = small("none", steps=1024, appo=APPOConfig(batch=16, max_lag=3))
+    run = train(dataclasses.replace(config, ppo=dataclasses.replace(config.ppo, minibatches=1)), tmp_path)
+    found = reports(tmp_path)
+    assert run.step >= 1024 and found[-1]["dropped_rows"] > 0
+    assert run.step < 16 * int(run.policy.version), "what is not learned from is not counted"
+
+
+def test_what_goes_wrong_in_the_learner_is_what_the_user_sees(tmp_path, monkeypatch):
+    def broken(self, rollout, progress):
+        raise ArithmeticError("this very error")
+
+    monkeypatch.setattr(PPOLearner, "update", broken)
+    with pytest.raises(ArithmeticError, match="this very error"):
+        train(small(), tmp_path)
+    assert not [thread for thread in threading.enumerate() if thread.name == "learner"]
+
+
+class Raising(Memory):
+    """Raises in its hundredth step."""
+
+    taken = 0
+
+    def step(self, action):
+        self.taken += 1
+        if self.taken == 100:
+            raise ArithmeticError("this very error")
+        return super().step(action)
+
+
+def test_what_goes_wrong_in_a_simulator_ends_the_learner_too(tmp_path):
+    config = small(
+        env="tests.integration.test_appo:Raising?length=7", pool=PoolConfig(num_envs=4, kind="process", workers=2)
+    )
+    with pytest.raises(SimulatorError, match="this very error"):
+        train(dataclasses.replace(config, steps=10**6), tmp_path)
+    assert not [thread for thread in threading.enumerate() if thread.name == "learner"]
+
+
+def test_a_killed_simulator_loses_only_its_unfinished_episode(tmp_path, caplog):
+    config = small(
+        env=f"tests.integration.test_ver:Killed?marker={tmp_path / 'killed'}",
+        pool=PoolConfig(num_envs=4, kind="process", workers=4, on_error="restart"),
+    )
+    run = train(config, tmp_path / "run")
+    assert "replacing a simulator" in caplog.text and "SIGKILL" in caplog.text
+    assert run.step >= config.steps
+    assert all(report["episode_length"] in (None, 7.0) for report in reports(tmp_path / "run"))
+
+
+def test_agents_out_of_the_game_are_not_experience(tmp_path):
+    """Mistake 28: their rows are there and do not count; three quarters do (see `Mortal`)."""
+    run = train(small("gru", env="tests.pool.multi_agent:Mortal?env=1", steps=400), tmp_path)
+    assert run.step / int(run.policy.version) == pytest.approx(0.75 * 16 * 12, rel=0.05)
+
+
+def test_stopped_and_resumed_nothing_starts_over(tmp_path):
+    """SIGTERM: a checkpoint with every simulator, from which counters, optimiser, normalisers and schedule go on."""
+    config = small(env=f"tests.integration.test_training:Stopping?marker={tmp_path / 'stopped'}", steps=1024)
+    stopped = train(config, tmp_path)
+    assert stopped.interrupted and 0 < stopped.step < config.steps
+    saved = CheckpointFolder(tmp_path / "checkpoints").load()
+    assert saved.state["step"] == stopped.step and saved.pool_state(0) is not None
+    resumed = train(config, tmp_path, resume="latest")
+    assert resumed.step == config.steps and not resumed.interrupted
+    final = CheckpointFolder(tmp_path / "checkpoints").load()
+    assert int(final.weights["version"]) == 16
+    assert final.state["learner"]["optimizer"]["state"][0]["step"] == 16 * 2 * 2
+
+
+def test_checkpoints_in_mid_run_have_every_simulator(tmp_path):
+    config = small(
+        env="synthetic:lognormal?mean=0.001&obs=4&dtype=float32&episode_length=20",
+        steps=3000,
+        pool=PoolConfig(num_envs=4, kind="process", workers=2),
+        checkpoint=dataclasses.replace(Config().checkpoint, seconds=0.1, keep=100),
+    )
+    train(config, tmp_path)
+    saved = list((tmp_path / "checkpoints").glob("step_*"))
+    assert len(saved) > 2
+    resumed = train(dataclasses.replace(config, steps=4000), tmp_path, resume="latest")
+    assert resumed.step >= 4000
+
+
+def test_two_ranks_have_the_same_weights(tmp_path):
+    """Each has a sampler and a learner; the learners meet in every update, and in the end."""
+    config = small(checkpoint=dataclasses.replace(Config().checkpoint, seconds=0.2), steps=2048)
+    folder = str(tmp_path)
+
+    def work():
+        run = train(config, Path(folder))
+        return run.step, {name: value.clone() for name, value in run.policy.state_dict().items()}
+
+    (steps, first), (other, second) = on_ranks(2, work)
+    assert steps == other >= 2048
+    assert_equal(first, second)
+    assert_equal(weights(tmp_path), first)
+
+
+def test_batched_simulators_take_turns_with_the_learner(tmp_path):
+    config = Config(
+        env="tensor:cartpole",
+        system="appo",
+        steps=2048,
+        rollout_steps=32,
+        device="cpu",
+        threads=1,
+        pool=PoolConfig(num_envs=16),
+        policy=PolicyConfig(hidden=(8,)),
+    )
+    run = train(config, tmp_path)
+    assert run.step == 2048 and reports(tmp_path)[-1]["policy_lag_max"] == 0
+
+
+def test_weights_are_picked_up_whole(tmp_path):
+    """A reader that never stops, and a writer: every copy has all tensors of one version, normalisers included."""
+    learned = torch.nn.Sequential(*(torch.nn.Linear(32, 32) for _ in range(6)))
+    learned.register_buffer("version", torch.zeros(()))
+    acting = copy.deepcopy(learned)
+    publication, done, torn = Publication(learned, acting), threading.Event(), []
+
+    def read() -> None:
+        while not done.is_set():
+            publication.pick_up()
+            seen = {value.flatten()[0].item() for value in acting.state_dict().values()}
+            if len(seen) != 1 and int(acting.version) > 0:
+                torn.append(seen)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    with torch.no_grad():
+        for number in range(1, 300):
+            for value in learned.state_dict().values():
+                value.fill_(number)
+            publication.publish()
+    done.set()
+    thread.join()
+    publication.pick_up()
+    assert not torn and int(acting.version) == 299
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"deterministic": True}, "allowed: ddppo, ver"),
+        ({"ppo": PPOConfig(minibatches=5)}, "only 4 streams"),
+    ],
+)
+def test_what_cannot_be_is_refused(tmp_path, changes, said):
+    with pytest.raises(UsageError, match=said):
+        train(small(**changes), tmp_path)
+
+
+@pytest.mark.parametrize("value", [{"batch": 0}, {"waiting": 0}, {"max_lag": 4, "waiting": 3}])
+def test_settings_are_checked(value):
+    with pytest.raises(UsageError, match="must be at least"):
+        APPOConfig(**value)
+
+
+def test_cartpole_is_learned(tmp_path):
+    base = dataclasses.replace(recipes.find("cartpole"), device="cpu", threads=1, system="appo")
+    learns(dataclasses.replace(base, pool=PoolConfig(num_envs=16, kind="serial")), 400, tmp_path)
+
+
+@pytest.mark.parametrize("core", ["lstm", "gru"])
+def test_memory_task_is_learned(tmp_path, core):
+    """Mistake 18, with trajectories shorter than episodes."""
+    base = recipes.find("memory")
+    policy = dataclasses.replace(base.policy, core=CoreConfig(kind=core, hidden=64))
+    config = dataclasses.replace(base, policy=policy, device="cpu", threads=1, system="appo")
+    learns(dataclasses.replace(config, pool=PoolConfig(num_envs=32, kind="serial")), 0.9, tmp_path)
+
+
+def test_memory_task_is_learned_on_two_ranks(tmp_path):
+    base = dataclasses.replace(recipes.find("memory"), system="appo", device="cpu", threads=1)
+    config = dataclasses.replace(base, pool=PoolConfig(num_envs=16, kind="serial"))
+    folder = str(tmp_path)
+
+    def work():
+        return train_until(config, 0.9, Path(folder))
+
+    first, second = on_ranks(2, work, timeout=300)
+    assert first == second and first >= 0.9

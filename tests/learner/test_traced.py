@@ -1,0 +1,137 @@
+"""Updates by V-trace: the losses of a step against targets written out, over every kind of end."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from paceline.errors import UsageError
+from paceline.experience.book import Variable
+from paceline.experience.rollout import Cuts, Decision, Outcome, Rollout
+from paceline.ops.ppo import policy_gradient
+from paceline.policy.actor_critic import ActorCritic, PolicyConfig, Recall
+from paceline.policy.cores import CoreConfig
+from tests.learner.test_ppo import CPU, SPEC, flat, make, make_rollout
+
+TURNS, SLOTS = 7, SPEC.num_slots
+
+
+def collected(policy: ActorCritic, seed: int) -> tuple[Rollout, torch.Tensor]:
+    """A rollout that other weights decided, with ends and lost simulators; V of what followed its last rows and cuts."""
+    g = torch.Generator().manual_seed(seed)
+    rollout = Rollout(TURNS, SLOTS, CPU)
+    state = torch.zeros(SLOTS, policy.core.state_size)
+    start = torch.ones(SLOTS, dtype=torch.bool)
+    for _ in range(TURNS):
+        decision = Decision(
+            obs={"obs": torch.randn(SLOTS, 3, generator=g)},
+            actions={"action": torch.randint(2, (SLOTS,), generator=g)},
+            log_prob=-2 * torch.rand(SLOTS, generator=g),
+            value=torch.full((SLOTS,), torch.nan),  # V of when it was decided is not looked at
+            state=state,
+            episode_start=start,
+            active=torch.rand(SLOTS, generator=g) > 0.1,
+            version=torch.tensor(0),
+        )
+        rollout.begin(decision)
+        draw = torch.rand(SLOTS, generator=g)
+        terminated, truncated, lost = draw < 0.15, (draw >= 0.15) & (draw < 0.3), draw > 0.92
+        rollout.complete(
+            Outcome(reward=torch.randn(SLOTS, generator=g), terminated=terminated, truncated=truncated, lost=lost)
+        )
+        start = terminated | truncated | lost
+        state = torch.where(start[:, None], 0.0, torch.randn(SLOTS, policy.core.state_size, generator=g))
+    cut_value = torch.randn(TURNS * SLOTS, generator=g)
+    last = torch.randn(SLOTS, generator=g)
+    cuts = Cuts(rows=torch.nonzero(rollout.truncated).squeeze(1), obs={}, state=torch.empty(0))
+    rollout.value.copy_(torch.zeros(TURNS * SLOTS))
+    rollout.finish(last, cuts, cut_value[cuts.rows], discount=0.99, trace_decay=0.95, advantages=False)
+    return rollout, torch.where(rollout.truncated, cut_value, last.repeat(TURNS))
+
+
+def expected_losses(policy: ActorCritic, rollout: Rollout, beyond: torch.Tensor, twice: bool) -> tuple[float, float]:
+    """Mean policy and value loss of all valid rows, slot by slot."""
+    recall = None
+    if policy.is_recurrent:
+        recall = Recall(rollout.state[:SLOTS], None, rollout.episode_start.view(TURNS, SLOTS))
+    with torch.no_grad():
+        said = policy.evaluate(rollout.obs, rollout.actions, recall)
+    losses = []
+    for slot in range(SLOTS):
+        rows = list(range(slot, TURNS * SLOTS, SLOTS))
+        values, ratio = said.value[rows].tolist(), (said.log_prob - rollout.log_prob)[rows].exp().tolist()
+        valid, reward = rollout.valid[rows].tolist(), rollout.reward[rows].tolist()
+        terminated, truncated = rollout.terminated[rows].tolist(), rollout.truncated[rows].tolist()
+        correction = [0.0] * (TURNS + 1)
+        for t in reversed(range(TURNS)):
+            if not valid[t]:
+                continue
+            goes_on = t + 1 < TURNS and valid[t + 1] and not terminated[t] and not truncated[t]
+            # Where the next row is not experience, its value is taken as that of when it was decided, which is 0 here.
+            unknown = 0.0 if t + 1 < TURNS and not truncated[t] else beyond[rows[t]].item()
+            after = 0.0 if terminated[t] else values[t + 1] if goes_on else unknown
+            error = reward[t] + 0.99 * after - values[t]
+            carry = 0.99 * 0.95 * correction[t + 1] if goes_on else 0.0
+            rho = min(1.0, ratio[t])
+            correction[t] = rho * error + rho * carry
+            advantage = (error + carry) * (rho if twice else 1.0)
+            bounded = min(max(ratio[t], 1 / 1.1), 1.1)
+            policy_loss = -min(ratio[t] * advantage, bounded * advantage)
+            losses.append((policy_loss, 0.5 * (values[t] - (values[t] + correction[t])) ** 2))
+    return tuple(sum(column) / len(losses) for column in zip(*losses, strict=True))  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("core", ["none", "lstm"])
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("twice", [False, True])
+def test_losses_are_those_of_targets_written_out(core, seed, twice):
+    config = PolicyConfig(hidden=(8,), core=CoreConfig(kind=core, hidden=8))
+    options = {"targets": "vtrace", "clip": 0.1, "clip_inverse": True, "rho_in_advantage": twice}
+    policy, learner = make(config, epochs=1, minibatches=1, **options)
+    rollout, beyond = collected(policy, seed)
+    policy_loss, critic_loss = expected_losses(policy, rollout, beyond, twice)
+    losses = learner.update(rollout, 0.0)
+    assert math.isclose(losses["policy_loss"], policy_loss, rel_tol=1e-3, abs_tol=1e-5)
+    assert math.isclose(losses["value_loss"], critic_loss, rel_tol=1e-3, abs_tol=1e-5)
+
+
+def test_on_policy_an_update_by_vtrace_is_one_by_gae():
+    """The first step of an update: the policy is still the one that acted."""
+    results = {}
+    for targets in ("gae", "vtrace"):
+        policy, learner = make(epochs=1, minibatches=1, normalize_advantage=True, targets=targets)
+        learner.update(make_rollout(policy, lost=True), 0.0)
+        results[targets] = flat(policy)
+    torch.testing.assert_close(results["gae"], results["vtrace"], rtol=1e-4, atol=1e-6)
+
+
+def test_without_clipping_the_gradient_is_impalas():
+    """-min(rho-bar, pi/mu) A d log pi: the weight is truncated, and not differentiated."""
+    log_ratio = torch.tensor([-1.0, 0.0, 2.0], requires_grad=True)
+    advantage = torch.tensor([2.0, -1.0, 3.0])
+    policy_gradient(log_ratio, advantage, 1.5).sum().backward()
+    torch.testing.assert_close(log_ratio.grad, -torch.tensor([math.exp(-1.0), 1.0, 1.5]) * advantage)
+    policy, learner = make(epochs=1, minibatches=1, targets="vtrace", clip=None)
+    before = flat(policy)
+    losses = learner.update(collected(policy, 3)[0], 0.0)
+    assert 0 < losses["clip_fraction"] < 1, "of the rows whose weight was truncated"
+    assert torch.isfinite(flat(policy)).all() and not torch.equal(before, flat(policy))
+
+
+def test_the_lag_of_rows_is_reported():
+    policy, learner = make(epochs=1, minibatches=1, targets="vtrace")
+    rollout = make_rollout(policy)
+    policy.version += 5
+    rollout.version[0] = 3
+    losses = learner.update(rollout, 0.0)
+    assert (losses["policy_lag_min"], losses["policy_lag_max"]) == (2.0, 5.0)
+    assert losses["policy_lag"] == pytest.approx((2 + 5 * (6 * 4 - 1)) / 24)
+
+
+def test_streams_of_other_lengths_are_refused():
+    _, learner = make(targets="vtrace")
+    rollout = Rollout(3, SLOTS, CPU, book=Variable(3, SLOTS))
+    with pytest.raises(UsageError, match="allowed with this system: gae, auto"):
+        learner.update(rollout, 0.0)
