@@ -201,8 +201,9 @@ class Recipes:
     def run(self) -> None:
         from paceline.recipes import RECIPES
 
+        width = max(map(len, RECIPES))
         for name, recipe in RECIPES.items():
-            print(f"{name:<16} {(recipe.__doc__ or '').strip()}")
+            print(f"{name:<{width}} {(recipe.__doc__ or '').strip()}")
 
 
 Command = (

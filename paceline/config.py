@@ -45,8 +45,8 @@ class Config:
     device: Literal["cpu", "cuda", "auto"] = "auto"
     """Where the policy lives; auto takes a GPU if there is one."""
     threads: int | None = None
-    """PyTorch's threads on a CPU; by default one for small policies without convolutions, and a share of
-    the cores for others."""
+    """PyTorch's threads on a CPU, of each thread that computes; by default one for small policies without convolutions,
+    and a share of the cores for others."""
     deterministic: bool = False
     """Bit-reproducible runs: the serial pool, and deterministic algorithms only."""
     wandb_project: str | None = None

@@ -52,14 +52,15 @@ class Run:
         self.config, self.group, self.pool, self.folder = config, group, pool, folder
         self.policy = ActorCritic(pool.spec, config.policy).to(group.device)
         synchronize(self.policy, group)
+        beside = learns_beside(config, pool)
         if group.device.type == "cpu":
-            choose_cpu_kernels(self.policy, config.threads, int(os.environ.get("LOCAL_WORLD_SIZE", group.size)))
+            ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", group.size))
+            choose_cpu_kernels(self.policy, config.threads, ranks_here * (2 if beside else 1))
         self.policy.precision = getattr(torch, config.compute.precision)
         self.policy.core.layer_by_layer = config.compute.layer_by_layer
         self.threads = torch.get_num_threads()
         """PyTorch's threads; another thread has to be told."""
         self.clock = Clock()
-        beside = learns_beside(config, pool)
         acting = copy.deepcopy(self.policy) if beside else self.policy
         self._publication = Publication(self.policy, acting) if beside else None
         if config.compute.compile:

@@ -41,6 +41,8 @@ class Settings:
     """"discrete": one button at a time; "multi_discrete": independent heads of exclusive buttons."""
     measurements: tuple[str, ...] = ()
     """Game variables to observe. `measurements=true` takes those of the scenario, `HEALTH,AMMO2` any."""
+    reward_scale: float = 1.0
+    """What the scenario's rewards are multiplied by: some give 100 for what others give 1 for."""
 
 
 def names() -> list[str]:
@@ -58,7 +60,7 @@ def names() -> list[str]:
 
 
 def resolve(env_id: EnvId) -> Factory:
-    options = Options(env_id, ["resolution", "frameskip", "actions", "measurements"])
+    options = Options(env_id, ["resolution", "frameskip", "actions", "measurements", "reward_scale"])
     config = _config(env_id)
     width, height = options.sizes("resolution", Settings.resolution, count=2)
     settings = Settings(
@@ -67,6 +69,7 @@ def resolve(env_id: EnvId) -> Factory:
         frameskip=options.integer("frameskip", Settings.frameskip, minimum=1),
         actions=options.choice("actions", Settings.actions, doom_actions.KINDS),
         measurements=_measurements(options, config),
+        reward_scale=options.number("reward_scale", Settings.reward_scale),
     )
     if not any(width <= w and height <= h for w, h in _native_resolutions()):
         largest = max(_native_resolutions())
@@ -153,7 +156,7 @@ class Doom(gymnasium.Env):
         # One environment is one thread's work; OpenCV would start a pool of threads in every worker.
         cv2.setNumThreads(1)
         self._resize = partial(cv2.resize, dsize=settings.resolution, interpolation=cv2.INTER_LINEAR)
-        self._frameskip = settings.frameskip
+        self._frameskip, self._reward_scale = settings.frameskip, settings.reward_scale
         width, height = settings.resolution
         native = _native_resolutions()
         rendered = min((w * h, (w, h)) for w, h in native if w >= width and h >= height)[1]
@@ -180,7 +183,7 @@ class Doom(gymnasium.Env):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
         game = self._game
-        reward = game.make_action(self._buttons.press(action), self._frameskip)
+        reward = self._reward_scale * game.make_action(self._buttons.press(action), self._frameskip)
         if not game.is_episode_finished():
             self._observation = self._observe(game.get_state())
             return self._observation, reward, False, False, {}

@@ -8,7 +8,6 @@ matrix products, which is faster on ARM (see `convolution`).
 
 from __future__ import annotations
 
-import os
 import platform
 import warnings
 
@@ -16,19 +15,21 @@ import torch
 
 from paceline.policy.actor_critic import ActorCritic
 from paceline.policy.encoders import ConvEncoder
+from paceline.pool.config import available_core_ids
 
 SMALL_PARAMETERS = 500_000
 
 
-def choose_cpu_kernels(policy: ActorCritic, threads: int | None, ranks_here: int) -> None:
-    """Set this process's threads and kernels; `threads` overrules, `ranks_here` share this machine."""
+def choose_cpu_kernels(policy: ActorCritic, threads: int | None, sharing: int) -> None:
+    """Set this process's threads and kernels; `threads` overrules, so many as `sharing` compute on this machine at the same
+    time. More threads than cores are much worse than fewer: those that wait for each other do so by spinning."""
     small = not policy.has_convolutions and sum(p.numel() for p in policy.parameters()) < SMALL_PARAMETERS
     if threads is not None:
         torch.set_num_threads(threads)
     elif small:
         torch.set_num_threads(1)
-    elif ranks_here > 1:
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks_here))
+    elif sharing > 1:
+        torch.set_num_threads(max(1, len(available_core_ids()) // sharing))
     if platform.machine() in ("aarch64", "arm64"):
         for module in policy.modules():
             if isinstance(module, ConvEncoder):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from paceline.config import Config
 from paceline.envs.registry import closest
 from paceline.errors import UsageError
-from paceline.recipes import atari, classic, mujoco, pointnav
+from paceline.recipes import atari, classic, doom, mujoco, pointnav
 
 RECIPES: dict[str, Callable[[], Config]] = {
     "pointnav": pointnav.pointnav,
@@ -15,12 +15,25 @@ RECIPES: dict[str, Callable[[], Config]] = {
     "cartpole": classic.cartpole,
     "memory": classic.memory,
     "halfcheetah": mujoco.halfcheetah,
+    "hopper": mujoco.hopper,
+    "walker2d": mujoco.walker2d,
+    "ant": mujoco.ant,
     "breakout": atari.breakout,
+    "pong": atari.pong,
+    "qbert": atari.qbert,
+    "space_invaders": atari.space_invaders,
+    "seaquest": atari.seaquest,
+    "doom_basic": doom.basic,
+    "doom_my_way_home": doom.my_way_home,
+    "doom_health_gathering_supreme": doom.health_gathering_supreme,
+    "doom_deadly_corridor": doom.deadly_corridor,
+    "doom_defend_the_center": doom.defend_the_center,
 }
 
 
 def find(name: str) -> Config:
-    """The configuration of a recipe."""
+    """The configuration of a recipe; in its name - and _ are the same."""
+    name = next((known for known in RECIPES if known.replace("-", "_") == name.replace("-", "_")), name)
     if name not in RECIPES:
         raise UsageError(f"recipe {name!r} does not exist{closest(name, RECIPES)}; allowed: {', '.join(RECIPES)}")
     return RECIPES[name]()

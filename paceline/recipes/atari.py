@@ -11,8 +11,33 @@ from paceline.pool.config import PoolConfig
 
 def breakout() -> Config:
     """Breakout from pixels, 84x84 with four frames stacked."""
+    return _game("Breakout")
+
+
+def pong() -> Config:
+    """Pong from pixels."""
+    return _game("Pong")
+
+
+def qbert() -> Config:
+    """Q*bert from pixels."""
+    return _game("Qbert")
+
+
+def space_invaders() -> Config:
+    """Space Invaders from pixels."""
+    return _game("SpaceInvaders")
+
+
+def seaquest() -> Config:
+    """Seaquest from pixels."""
+    return _game("Seaquest")
+
+
+def _game(name: str) -> Config:
+    """The settings that PPO's authors used for all games."""
     return Config(
-        env="atari:Breakout?episodic_life=true",
+        env=f"atari:{name}?episodic_life=true",
         steps=10_000_000,
         rollout_steps=128,
         pool=PoolConfig(num_envs=16),

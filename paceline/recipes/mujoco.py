@@ -11,8 +11,27 @@ from paceline.pool.config import PoolConfig
 
 def halfcheetah() -> Config:
     """Run with a planar cheetah (Gymnasium's HalfCheetah-v5)."""
+    return _task("HalfCheetah-v5")
+
+
+def hopper() -> Config:
+    """Hop on one leg (Gymnasium's Hopper-v5)."""
+    return _task("Hopper-v5")
+
+
+def walker2d() -> Config:
+    """Walk on two legs in a plane (Gymnasium's Walker2d-v5)."""
+    return _task("Walker2d-v5")
+
+
+def ant() -> Config:
+    """Run on four legs (Gymnasium's Ant-v5)."""
+    return _task("Ant-v5")
+
+
+def _task(name: str) -> Config:
     return Config(
-        env="gym:HalfCheetah-v5",
+        env=f"gym:{name}",
         steps=1_000_000,
         rollout_steps=128,
         pool=PoolConfig(num_envs=16),

@@ -162,7 +162,7 @@ def test_scenario_of_ones_own(make, tmp_path):
         ("doom:basic?actions=continuous", "allowed: discrete, multi_discrete"),
         ("doom:basic?measurements=HELTH", "did you mean 'HEALTH'"),
         ("doom:my_way_home?measurements=true", "allowed: names such as HEALTH,AMMO2"),
-        ("doom:basic?skip=4", "option 'skip' .* allowed: resolution, frameskip, actions, measurements"),
+        ("doom:basic?skip=4", "option 'skip' .* allowed: resolution, frameskip, actions, measurements, reward_scale"),
     ],
 )
 def test_refuses(env_id, message):

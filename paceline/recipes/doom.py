@@ -1,0 +1,64 @@
+"""ViZDoom by Sample Factory's hyper-parameters (its table A.5) and network (its figure A.1)."""
+
+from __future__ import annotations
+
+from paceline.config import Config
+from paceline.learner.optimizer import OptimizerConfig
+from paceline.learner.ppo import PPOConfig
+from paceline.policy.actor_critic import PolicyConfig
+from paceline.policy.cores import CoreConfig
+from paceline.pool.config import PoolConfig
+from paceline.schedule.appo import APPOConfig
+
+
+def basic() -> Config:
+    """Doom: turn to a monster and shoot it. Minutes on a laptop."""
+    return _scenario("basic?reward_scale=0.01", steps=300_000)
+
+
+def my_way_home() -> Config:
+    """Doom: find the armour in a maze of rooms, from anywhere in it."""
+    return _scenario("my_way_home", steps=10_000_000)
+
+
+def health_gathering_supreme() -> Config:
+    """Doom: stay alive on a floor of acid, by finding medical kits and avoiding poison."""
+    return _scenario("health_gathering_supreme?measurements=HEALTH&reward_scale=0.1", steps=10_000_000)
+
+
+def deadly_corridor() -> Config:
+    """Doom: run down a corridor of gunmen to the armour at its end."""
+    return _scenario("deadly_corridor?measurements=HEALTH&reward_scale=0.01", steps=10_000_000)
+
+
+def defend_the_center() -> Config:
+    """Doom: shoot what comes from all sides, with little ammunition."""
+    return _scenario("defend_the_center?measurements=HEALTH,AMMO2", steps=10_000_000)
+
+
+def _scenario(name: str, steps: int) -> Config:
+    return Config(
+        env=f"doom:{name}",
+        system="appo",
+        steps=steps,
+        rollout_steps=32,
+        pool=PoolConfig(num_envs=64),
+        policy=PolicyConfig(
+            encoder="sample_factory",
+            encoder_size=512,
+            hidden=(128, 128),
+            activation="elu",
+            core=CoreConfig(kind="lstm", hidden=512),
+        ),
+        ppo=PPOConfig(
+            epochs=1,
+            minibatches=1,
+            trace_decay=1.0,
+            clip=0.1,
+            clip_inverse=True,
+            entropy_coef=0.003,
+            normalize_advantage=True,
+        ),
+        optimizer=OptimizerConfig(learning_rate=1e-4, eps=1e-6, max_grad_norm=4.0),
+        appo=APPOConfig(batch=2048),
+    )
