@@ -17,7 +17,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from paceline.envs import doom_actions
+from paceline.envs import doom_actions, doom_bots
 from paceline.envs.ids import EnvId
 from paceline.envs.options import Options
 from paceline.envs.registry import Factory, closest, needs
@@ -43,6 +43,8 @@ class Settings:
     """Game variables to observe. `measurements=true` takes those of the scenario, `HEALTH,AMMO2` any."""
     reward_scale: float = 1.0
     """What the scenario's rewards are multiplied by: some give 100 for what others give 1 for."""
+    bots: int = 0
+    """Opponents that the engine plays, in a deathmatch; 0 for a scenario of its own."""
 
 
 def names() -> list[str]:
@@ -60,8 +62,11 @@ def names() -> list[str]:
 
 
 def resolve(env_id: EnvId) -> Factory:
-    options = Options(env_id, ["resolution", "frameskip", "actions", "measurements", "reward_scale"])
-    config = _config(env_id)
+    options = Options(env_id, ["resolution", "frameskip", "actions", "measurements", "reward_scale", "bots"])
+    bots = options.integer("bots", Settings.bots)
+    if bots > doom_bots.MOST:
+        raise options.error("bots", f"at most {doom_bots.MOST}")
+    config = _config(env_id, bots)
     width, height = options.sizes("resolution", Settings.resolution, count=2)
     settings = Settings(
         config=config,
@@ -70,6 +75,7 @@ def resolve(env_id: EnvId) -> Factory:
         actions=options.choice("actions", Settings.actions, doom_actions.KINDS),
         measurements=_measurements(options, config),
         reward_scale=options.number("reward_scale", Settings.reward_scale),
+        bots=bots,
     )
     if not any(width <= w and height <= h for w, h in _native_resolutions()):
         largest = max(_native_resolutions())
@@ -81,15 +87,22 @@ def _make(settings: Settings, env_index: int) -> Doom:
     return Doom(settings)
 
 
-def _config(env_id: EnvId) -> str:
+def _config(env_id: EnvId, bots: int) -> str:
     """The file of the scenario that an id names; a path that ends in .cfg is the user's own."""
     name = env_id.name
+    if bots and name not in doom_bots.SCENARIOS:
+        raise UsageError(f"option 'bots' of {str(env_id)!r} is for deathmatches: {', '.join(doom_bots.SCENARIOS)}")
+    if name in doom_bots.SCENARIOS and bots:
+        return os.path.join(_vizdoom().scenarios_path, f"{name}.cfg")
     if name.endswith(".cfg"):
         if not os.path.isfile(name):
             raise UsageError(f"scenario file {name!r} of {str(env_id)!r} does not exist")
         return os.path.abspath(name)
     if name in MULTIPLAYER:
-        raise UsageError(f"scenario {name!r} of {str(env_id)!r} needs several players; allowed: {', '.join(names())}")
+        against = f", or doom:{name}?bots=8" if name in doom_bots.SCENARIOS else ""
+        raise UsageError(
+            f"scenario {name!r} of {str(env_id)!r} needs several players; allowed: {', '.join(names())}{against}"
+        )
     allowed = names()
     if name not in allowed:
         raise UsageError(
@@ -163,6 +176,7 @@ class Doom(gymnasium.Env):
         self._resizes = rendered != (width, height)
 
         self._game = _load(settings.config)
+        self._match = doom_bots.Match(self._game, settings.bots) if settings.bots else None
         self._variables = self._game.get_available_game_variables()
         self._measures = bool(settings.measurements)
         _configure(self._game, native[rendered], settings.measurements)
@@ -178,16 +192,24 @@ class Doom(gymnasium.Env):
         # A seed for every episode makes it independent of how many the engine has played before.
         self._game.set_seed(int(self.np_random.integers(2**32)))
         self._game.new_episode()
+        if self._match is not None:
+            self._match.begin()
         self._observation = self._observe(self._game.get_state())
         return self._observation, {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
         game = self._game
-        reward = self._reward_scale * game.make_action(self._buttons.press(action), self._frameskip)
+        if self._match is not None:
+            self._match.revive()
+        reward = game.make_action(self._buttons.press(action), self._frameskip)
+        if self._match is not None:
+            reward = self._match.reward()
+        reward *= self._reward_scale
         if not game.is_episode_finished():
             self._observation = self._observe(game.get_state())
             return self._observation, reward, False, False, {}
-        truncated = game.is_episode_timeout_reached() and not game.is_player_dead()
+        # Dying ends an episode, but not a match.
+        truncated = self._match is not None or (game.is_episode_timeout_reached() and not game.is_player_dead())
         info = {variable.name.lower(): game.get_game_variable(variable) for variable in self._variables}
         return self._observation, reward, not truncated, truncated, info
 

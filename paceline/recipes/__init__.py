@@ -28,6 +28,8 @@ RECIPES: dict[str, Callable[[], Config]] = {
     "doom_health_gathering_supreme": doom.health_gathering_supreme,
     "doom_deadly_corridor": doom.deadly_corridor,
     "doom_defend_the_center": doom.defend_the_center,
+    "doom_deathmatch_bots": doom.deathmatch_bots,
+    "doom_duel_bots": doom.duel_bots,
 }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from paceline.config import Config
 from paceline.learner.optimizer import OptimizerConfig
 from paceline.learner.ppo import PPOConfig
@@ -9,6 +11,11 @@ from paceline.policy.actor_critic import PolicyConfig
 from paceline.policy.cores import CoreConfig
 from paceline.pool.config import PoolConfig
 from paceline.schedule.appo import APPOConfig
+
+MEASUREMENTS = (
+    "measurements=HEALTH,ARMOR,FRAGCOUNT,PLAYER_COUNT,SELECTED_WEAPON,SELECTED_WEAPON_AMMO,"
+    "WEAPON1,WEAPON2,WEAPON3,WEAPON4,WEAPON5,WEAPON6,WEAPON7,AMMO2,AMMO3,AMMO4,AMMO5,AMMO6,AMMO7"
+)
 
 
 def basic() -> Config:
@@ -36,6 +43,22 @@ def defend_the_center() -> Config:
     return _scenario("defend_the_center?measurements=HEALTH,AMMO2", steps=10_000_000)
 
 
+def deathmatch_bots() -> Config:
+    """Doom: a deathmatch against eight bots, with seven action heads and what a player's screen says of the game."""
+    return _match(bots=8)
+
+
+def duel_bots() -> Config:
+    """Doom: a duel with one bot."""
+    return _match(bots=1)
+
+
+def _match(bots: int) -> Config:
+    """Two frames a step, and a discount to match (appendix A.3)."""
+    base = _scenario(f"cig?bots={bots}&actions=multi_discrete&frameskip=2&{MEASUREMENTS}", steps=100_000_000)
+    return replace(base, ppo=replace(base.ppo, discount=0.995))
+
+
 def _scenario(name: str, steps: int) -> Config:
     return Config(
         env=f"doom:{name}",
@@ -48,6 +71,7 @@ def _scenario(name: str, steps: int) -> Config:
             encoder_size=512,
             hidden=(128, 128),
             activation="elu",
+            normalize_obs="measurements" in name,
             core=CoreConfig(kind="lstm", hidden=512),
         ),
         ppo=PPOConfig(

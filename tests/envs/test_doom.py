@@ -9,7 +9,7 @@ pytest.importorskip("vizdoom")
 import vizdoom
 from gymnasium.utils.env_checker import check_env
 
-from paceline.envs import resolve
+from paceline.envs import doom_bots, resolve
 from paceline.envs.doom import names
 from paceline.errors import UsageError
 
@@ -54,6 +54,75 @@ def test_every_scenario_starts_and_steps(make, name):
 def test_names_are_what_one_player_can_play():
     assert {"basic", "deathmatch", "my_way_home", "freedoom2", "take_cover"} <= set(names())
     assert not {"cig", "multi", "multi_duel", "doom", "doom2"} & set(names())
+
+
+def test_matches_against_bots_side_by_side(make):
+    """Table A.4's heads; a death is no end; a new match does not have more bots than the old; games do not disturb each other."""
+    env_id = "doom:cig?bots=8&actions=multi_discrete&measurements=DEATHCOUNT,PLAYER_COUNT"
+    envs = [make(env_id) for _ in range(3)]
+    assert np.prod(envs[0].action_space.nvec) == 12096
+    for env in envs:
+        env.reset(seed=0)
+        env.action_space.seed(0)
+    for _ in range(300):
+        for env in envs:
+            observation, _, terminated, truncated, _ = env.step(env.action_space.sample())
+            assert not terminated and not truncated
+    deaths, players = observation["measurements"]
+    assert players == 9 and deaths > 0
+    envs[0].reset(seed=1)
+    for _ in range(20):
+        observation = envs[0].step(envs[0].action_space.sample())[0]
+    assert observation["measurements"][1] == 9
+
+
+class Game:
+    """What a match asks of the engine."""
+
+    def __init__(self):
+        self.values, self.commands, self.dead = {}, [], False
+
+    def get_game_variable(self, variable):
+        return self.values.get(variable.name, 0.0)
+
+    def is_player_dead(self):
+        return self.dead
+
+    def respawn_player(self):
+        self.dead = False
+        self.values["HEALTH"] = 100.0
+
+    def send_game_command(self, command):
+        self.commands.append(command)
+
+    def set_available_buttons(self, buttons):
+        assert len(buttons) == 15
+
+    def set_episode_timeout(self, frames):
+        assert frames == 4 * 60 * 35
+
+    def add_game_args(self, arguments):
+        assert "-deathmatch" in arguments
+
+
+def test_what_a_match_is_rewarded_for():
+    game = Game()
+    match = doom_bots.Match(game, 2)
+    game.values = {"HEALTH": 100.0, "SELECTED_WEAPON": 2.0}
+    match.begin()
+    assert game.commands == ["removebots", "addbot", "addbot"]
+    assert match.reward() == 0.0
+    game.values |= {"FRAGCOUNT": 1.0, "DAMAGECOUNT": 50.0, "HITCOUNT": 2.0}
+    assert match.reward() == pytest.approx(1.0 + 50 * 0.003 + 2 * 0.01)
+    game.values |= {"SELECTED_WEAPON": 3.0, "WEAPON3": 1.0}
+    assert match.reward() == pytest.approx(0.1 - 0.01)
+    game.values |= {"HEALTH": 0.0, "DEATHCOUNT": 1.0}
+    game.dead = True
+    assert match.reward() == pytest.approx(-0.75 - 100 * 0.003)
+    match.revive()
+    assert match.reward() == 0.0, "health that it comes back with"
+    game.values["FRAGCOUNT"] = 0.0  # its own rocket
+    assert match.reward() == pytest.approx(-1.0)
 
 
 def test_is_a_valid_environment(make):
@@ -156,13 +225,18 @@ def test_scenario_of_ones_own(make, tmp_path):
     ("env_id", "message"),
     [
         ("doom:my_way", "scenario 'my_way' .* did you mean 'my_way_home'"),
-        ("doom:cig", "needs several players; allowed: basic, "),
+        ("doom:cig", "needs several players; allowed: basic, .* or doom:cig.bots=8"),
+        ("doom:cig?bots=16", "allowed: at most 15"),
+        ("doom:basic?bots=2", "is for deathmatches: cig"),
         ("doom:nowhere.cfg", "scenario file 'nowhere.cfg' .* does not exist"),
         ("doom:basic?resolution=9000x10", "allowed: at most 1920x1080"),
         ("doom:basic?actions=continuous", "allowed: discrete, multi_discrete"),
         ("doom:basic?measurements=HELTH", "did you mean 'HEALTH'"),
         ("doom:my_way_home?measurements=true", "allowed: names such as HEALTH,AMMO2"),
-        ("doom:basic?skip=4", "option 'skip' .* allowed: resolution, frameskip, actions, measurements, reward_scale"),
+        (
+            "doom:basic?skip=4",
+            "option 'skip' .* allowed: resolution, frameskip, actions, measurements, reward_scale, bots",
+        ),
     ],
 )
 def test_refuses(env_id, message):
