@@ -1,6 +1,6 @@
-"""Sample efficiency: return over steps of DD-PPO and VER on the same tasks, three seeds each.
+"""Sample efficiency: return over steps and over time of DD-PPO, VER and APPO on the same tasks, three seeds each.
 
-Environments run in worker processes, so that VER takes them as they come. Returns are means of the latest 100 episodes; the
+Environments run in worker processes, so that VER and APPO take them as they come. Returns are means of the latest 100 episodes; the
 table has the mean of the reports of the last tenth of a run, over seeds, with a 95 % interval (Student's t).
 """
 
@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,15 +25,18 @@ TASKS = {
     "Acrobot": "cartpole --env gym:Acrobot-v1 --steps 150000 --pool.num-envs 16",
     "PointNav, small": f"pointnav-small --env {POINTNAV} --seconds None --steps 60000 --pool.num-envs 16",
 }
-SYSTEMS = ("ddppo", "ver")
+SYSTEMS = ("ddppo", "ver", "appo")
 SEEDS = (1, 2, 3)
 STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}
 """97.5 % quantiles of Student's t for so many seeds."""
 PLOT = Path("efficiency.png")
 POINTS = 100
 
-Curve = tuple[np.ndarray, np.ndarray]
-"""Steps and returns."""
+
+class Curve(NamedTuple):
+    steps: np.ndarray
+    seconds: np.ndarray
+    returns: np.ndarray
 
 
 def run(quick: bool) -> dict[str, Any]:
@@ -45,7 +48,7 @@ def run(quick: bool) -> dict[str, Any]:
         for seed in seeds:
             for system in SYSTEMS:
                 curves.setdefault((task, system), []).append(train(options.split(), system, seed))
-                last = curves[task, system][-1][1][-1]
+                last = curves[task, system][-1].returns[-1]
                 print(f"  {task}, {system}, seed {seed}: {last:.2f}", flush=True)
     print_table(
         f"return at the end, mean of {len(seeds)} seeds and 95 % interval",
@@ -67,15 +70,13 @@ def train(options: list[str], system: str, seed: int) -> Curve:
         if done.returncode != 0:
             raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout}\n{done.stderr}")
         reports = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
-    kept = [(r["step"], r["episode_return"]) for r in reports if r["episode_return"] is not None]
-    steps, returns = zip(*kept, strict=True)
-    return np.array(steps), np.array(returns)
+    kept = [(r["step"], r["seconds"], r["episode_return"]) for r in reports if r["episode_return"] is not None]
+    return Curve(*map(np.array, zip(*kept, strict=True)))
 
 
 def final(curve: Curve) -> float:
     """The mean over the last tenth of a run."""
-    steps, returns = curve
-    return float(returns[steps >= 0.9 * steps[-1]].mean())
+    return float(curve.returns[curve.steps >= 0.9 * curve.steps[-1]].mean())
 
 
 def interval(values: list[float]) -> str:
@@ -89,19 +90,25 @@ def plot(curves: dict[tuple[str, str], list[Curve]], tasks: list[str]) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(1, len(tasks), figsize=(11, 3.6))
-    for axis, task in zip(axes, tasks, strict=True):
-        for system in SYSTEMS:
-            seeds = curves[task, system]
-            at = np.linspace(max(s[0] for s, _ in seeds), min(s[-1] for s, _ in seeds), POINTS)
-            values = np.stack([np.interp(at, steps, returns) for steps, returns in seeds])
-            mean = values.mean(0)
-            half = STUDENT[len(seeds)] * values.std(0, ddof=1) / math.sqrt(len(seeds))
-            (line,) = axis.plot(at, mean, label=system)
-            axis.fill_between(at, mean - half, mean + half, color=line.get_color(), alpha=0.2, linewidth=0)
-        axis.set(title=task, xlabel="agent steps")
-        axis.grid(alpha=0.3)
-    axes[0].set_ylabel("return")
-    axes[0].legend()
+    figure, axes = pyplot.subplots(2, len(tasks), figsize=(11, 6.4), squeeze=False)
+    for task, over_steps, over_time in zip(tasks, *axes, strict=True):
+        for axis, along in ((over_steps, "steps"), (over_time, "seconds")):
+            for system in SYSTEMS:
+                draw(axis, system, [(getattr(curve, along), curve.returns) for curve in curves[task, system]])
+            axis.set(title=task, xlabel=f"agent {along}" if along == "steps" else along)
+            axis.grid(alpha=0.3)
+    for row in axes:
+        row[0].set_ylabel("return")
+    axes[0][0].legend()
     figure.tight_layout()
     figure.savefig(PLOT, dpi=120)
+
+
+def draw(axis: Any, label: str, seeds: list[tuple[np.ndarray, np.ndarray]]) -> None:
+    """The mean over seeds where all have something to say, and its 95 % interval."""
+    at = np.linspace(max(x[0] for x, _ in seeds), min(x[-1] for x, _ in seeds), POINTS)
+    values = np.stack([np.interp(at, x, returns) for x, returns in seeds])
+    mean = values.mean(0)
+    half = STUDENT[len(seeds)] * values.std(0, ddof=1) / math.sqrt(len(seeds))
+    (line,) = axis.plot(at, mean, label=label)
+    axis.fill_between(at, mean - half, mean + half, color=line.get_color(), alpha=0.2, linewidth=0)

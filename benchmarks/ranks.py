@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import subprocess
@@ -15,12 +16,15 @@ import torch
 from paceline.config import Config
 from paceline.distributed.reduce import synchronize
 from paceline.distributed.runtime import Group
+from paceline.distributed.weights import Publication
 from paceline.experience.rollout import Rollout
 from paceline.learner.ppo import PPOLearner
 from paceline.learner.targets import Targets
 from paceline.policy.actor import Actor
 from paceline.policy.actor_critic import ActorCritic
 from paceline.pool import Pool
+from paceline.pool.protocol import Episode
+from paceline.run import learns_beside
 from paceline.telemetry.clock import Clock
 
 
@@ -52,10 +56,14 @@ class Rounds:
         torch.manual_seed(1)
         self.policy = ActorCritic(pool.spec, config.policy)
         synchronize(self.policy, group)
-        self.clock = Clock()
-        self.actor = Actor(self.policy, pool.spec, group.device)
-        self.targets = Targets(self.actor, group, config.ppo, pool.spec.num_slots)
-        self.learner = PPOLearner(self.policy, group, config.ppo, config.optimizer)
+        acting = copy.deepcopy(self.policy) if learns_beside(config, pool) else self.policy
+        publication = Publication(self.policy, acting)
+        self.publish, self.pick_up = publication.publish, publication.pick_up
+        self.clock, self.threads = Clock(), torch.get_num_threads()
+        self.actor = Actor(acting, pool.spec, group.device)
+        ppo = config.resolved_ppo
+        self.targets = Targets(self.actor, group, ppo, pool.spec.num_slots)
+        self.learner = PPOLearner(self.policy, group, ppo, config.optimizer)
         self.progress = 0.0
         self.marks: list[float] = []
         self.steps: list[int] = []
@@ -71,10 +79,11 @@ class Rounds:
         self.policy.absorb(rollout, self.group)
         return losses
 
-    def report(self, rollout: Rollout, losses: dict[str, float]) -> None:
+    def report(self, rollout: Rollout, losses: dict[str, float], episodes: list[Episode] | None = None) -> None:
         self.marks.append(time.perf_counter())
         self.steps.append(int(rollout.valid[: rollout.num_rows].sum()))
-        self.pool.take_episodes()
+        if episodes is None:
+            self.pool.take_episodes()
 
     def checkpoint_due(self) -> bool:
         return False

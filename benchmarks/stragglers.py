@@ -1,9 +1,9 @@
-"""DD-PPO, NoVER and VER where simulators are even, uneven by action and uneven by environment (VER's table 1).
+"""DD-PPO, NoVER, VER and APPO where simulators are even, uneven by action and uneven by environment (VER's table 1).
 
 Simulators sleep: `even` takes 0.1 s a step; `by action` is log-normal with that mean (sigma 1) at every step; `by environment`
 has 2 of 16 that are ten times slower than the others. 16 environments a rank, each in a process of its own; an LSTM policy; 2 epochs of 2
-mini-batches, learning on. NoVER is VER with the same number of steps from every environment. Steps per second of all
-ranks: the mean over all rounds but the first, and the best round. Ranks share this machine's cores.
+mini-batches, learning on. NoVER is VER with the same number of steps from every environment; APPO learns
+from batches of as many steps, beside collecting. Steps per second of all ranks: the mean over all rounds but the first, and the best round. Ranks share this machine's cores.
 
 Then one rank with simulators that compute: PointNav apartments of all sizes, one environment each, and ViZDoom, 16 of them in a
 worker process per core.
@@ -28,7 +28,8 @@ SIMULATED = {
     "PointNav": "gym:paceline.envs.pointnav:paceline/PointNav-v0?tier=full&resolution=64&scenes=64",
     "ViZDoom my_way_home": "doom:my_way_home",
 }
-SYSTEMS = ("DD-PPO", "NoVER", "VER")
+SYSTEMS = ("DD-PPO", "NoVER", "VER", "APPO")
+RATIOS = (("VER", "DD-PPO"), ("VER", "NoVER"), ("APPO", "VER"))
 RANKS = (1, 2, 4, 8)
 STEPS = 16
 PLOT = Path("stragglers.png")
@@ -54,7 +55,7 @@ def run(quick: bool) -> dict[str, Any]:
     for regime in SLEEPING:
         print_table(
             f"{regime}: steps per second, mean (best round)",
-            ["ranks", *SYSTEMS, "VER / DD-PPO", "VER / NoVER"],
+            ["ranks", *SYSTEMS, *map(" / ".join, RATIOS)],
             [[str(size), *cells(rates, regime, size)] for size in ranks],
         )
     if not quick:
@@ -76,7 +77,7 @@ def simulated(rates: Rates) -> None:
         rates[result["regime"], result["system"], 1] = result["mean"], result["best"]
     print_table(
         "one rank, simulators that compute: steps per second, mean (best round)",
-        ["simulator", *SYSTEMS, "VER / DD-PPO", "VER / NoVER"],
+        ["simulator", *SYSTEMS, *map(" / ".join, RATIOS)],
         [[name, *cells(rates, name, 1)] for name in SIMULATED],
     )
 
@@ -84,7 +85,7 @@ def simulated(rates: Rates) -> None:
 def cells(rates: Rates, regime: str, size: int) -> list[str]:
     mean = {system: rates[regime, system, size][0] for system in SYSTEMS}
     shown = [f"{mean[system]:,.0f} ({rates[regime, system, size][1]:,.0f})" for system in SYSTEMS]
-    return [*shown, *(f"{mean['VER'] / mean[other]:.2f}" for other in ("DD-PPO", "NoVER"))]
+    return [*shown, *(f"{mean[one] / mean[other]:.2f}" for one, other in RATIOS)]
 
 
 def plot(rates: Rates, ranks: tuple[int, ...]) -> None:

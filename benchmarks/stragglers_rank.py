@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from benchmarks.ranks import Rounds
-from paceline.config import Config
+from paceline.config import Config, System
 from paceline.distributed.runtime import Group
 from paceline.learner.ppo import PPOConfig
 from paceline.policy.actor_critic import PolicyConfig
@@ -19,6 +19,7 @@ from paceline.pool import PoolConfig, make_pool
 from paceline.schedule import SCHEDULES
 from paceline.schedule.ver import VERConfig
 
+SYSTEMS: dict[str, System] = {"DD-PPO": "ddppo", "NoVER": "ver", "VER": "ver", "APPO": "appo"}
 NUM_ENVS = 16
 ROUNDS = 4
 
@@ -28,7 +29,7 @@ def measure(group: Group, setting: dict[str, Any]) -> tuple[float, float]:
     images = setting.get("images", False)
     config = Config(
         env=setting["env"],
-        system="ddppo" if setting["system"] == "DD-PPO" else "ver",
+        system=SYSTEMS[setting["system"]],
         ver=VERConfig(variable=setting["system"] == "VER"),
         rollout_steps=setting["steps"],
         policy=PolicyConfig(
