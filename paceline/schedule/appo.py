@@ -79,7 +79,7 @@ def appo(run: Run) -> None:
                 held = take_in(run, rollout, book.num_in_flight, held)
                 learning.save()
             with clock.time("learning"):
-                if not learning.is_offered_all():
+                if not learning.offer_all():
                     continue
             with clock.time("inference"):
                 run.pick_up()
@@ -119,7 +119,6 @@ class Learning:
         self._over, self._closed, self._saved = threading.Event(), threading.Event(), threading.Event()
         self._saving = threading.Event()
         self._error: BaseException | None = None
-        self._busy, self._since = 0.0, time.perf_counter()
         self._thread = threading.Thread(target=self._work, name="learner", daemon=True)
 
     def __enter__(self) -> Learning:
@@ -148,8 +147,8 @@ class Learning:
         self._run.save()
         self._saved.set()
 
-    def is_offered_all(self) -> bool:
-        """Hand whole batches over, and say whether that was possible. Where enough are waiting already, the learner is
+    def offer_all(self) -> bool:
+        """Hand all whole batches over; whether that was possible. Where enough are waiting already, the learner is
         behind: then this waits, though not for long, since it may itself be waiting for a checkpoint."""
         while self._offer is not None or self._book.num_full >= self._size:
             self._offer = self._offer or self._next_offer()
@@ -174,19 +173,21 @@ class Learning:
 
     def _learn_until_over(self) -> None:
         run = self._run
-        lesson = self._rollout.view()
+        lesson, free_since = self._rollout.view(), time.perf_counter()
         while not self._over.is_set():
             offer = self._next()
             if offer is None:
                 return
             begin = time.perf_counter()
             losses = self._learn(lesson, offer)
-            self._busy += time.perf_counter() - begin
-            run.report(lesson, losses | {"learner_busy": self._busy_share()}, offer.episodes)
+            end = time.perf_counter()
+            losses["learner_busy"] = (end - begin) / (end - free_since)
+            free_since = end
+            run.report(lesson, losses, offer.episodes)
             self._book.release(offer.batch.book)
             if run.checkpoint_due():
                 self._let_save()
-            if run.finished():
+            if not self._closed.is_set() and run.finished():
                 self._over.set()
 
     def _learn(self, lesson: Rollout, offer: Offer) -> dict[str, float]:
@@ -211,8 +212,5 @@ class Learning:
         """Stand still until the main thread has saved."""
         self._saved.clear()
         self._saving.set()
-        while not self._saved.wait(POLL_SECONDS):
+        while not (self._saved.wait(POLL_SECONDS) or self._closed.is_set()):
             pass
-
-    def _busy_share(self) -> float:
-        return self._busy / max(1e-9, time.perf_counter() - self._since)
