@@ -55,8 +55,8 @@ class Outcome:
     """[N] bool."""
     truncated: Tensor
     """[N] bool."""
-    lost: Tensor
-    """[N] bool: the simulator was replaced; the decision led nowhere."""
+    lost: Tensor | None
+    """[N] bool: the simulator was replaced; the decision led nowhere. None where it is known that none was."""
     cuts: Cuts | None = None
     """Where episodes were truncated; None where none was, or where the host does not know it."""
     unsure_cuts: Cuts | None = None
@@ -186,7 +186,8 @@ class Rollout:
         self.reward[rows] = outcome.reward
         self.terminated[rows] = outcome.terminated
         self.truncated[rows] = outcome.truncated
-        self.valid[rows] &= ~outcome.lost
+        if outcome.lost is not None:
+            self.valid[rows] &= ~outcome.lost
         if outcome.cuts is not None:
             at = outcome.cuts.rows
             self._cuts.append(replace(outcome.cuts, rows=at + known.start if isinstance(known, slice) else known[at]))

@@ -50,7 +50,8 @@ class Actor:
         """[N, D]: before the next decision."""
         self.episode_start = torch.ones(spec.num_slots, dtype=torch.bool, device=device)
         """[N]: the next decision is the first of an episode."""
-        self._was_active = torch.ones(spec.num_slots, dtype=torch.bool, device=device)
+        self._was_active: Any = None
+        """[N]: the last decision was asked for; where the pool's arrays are. None before the first."""
         graphs = device.type == "cuda" and (compute or ComputeConfig()).cuda_graphs
         self._graphs: dict[int, GraphedChoice] | None = {} if graphs else None
 
@@ -62,9 +63,8 @@ class Actor:
         state, start = self._of(self.state, slots), self._of(self.episode_start, slots)
         choice = self._choose(obs, state)
         active = self._tensor(batch.active).clone()  # it is looked at again when the pool's memory has moved on
+        self._note_active(batch, slots)
         self.state = self._with(self.state, slots, choice.state)
-        self.episode_start = self._with(self.episode_start, slots, torch.zeros_like(start))
-        self._was_active = self._with(self._was_active, slots, active)
         return Decision(
             obs=obs,
             actions=choice.actions,
@@ -89,19 +89,20 @@ class Actor:
     def observe(self, batch: StepBatch) -> Outcome:
         """What came of the last decisions of a batch's slots; those whose episode is over start anew, with a fresh state."""
         slots = self._slots(batch)
-        terminated, truncated, lost = map(self._tensor, (batch.terminated, batch.truncated, batch.lost))
         cuts, unsure = self._cuts(batch, slots)
-        was_active = self._of(self._was_active, slots)
-        fresh = terminated | truncated | lost | (self._tensor(batch.active) & ~was_active)
+        # Where the pool's arrays are: on the host they are small, and cost less than a tensor's operations.
+        was_active = self._was_active[batch.slots]
+        fresh = self._tensor(batch.terminated | batch.truncated | batch.lost | (batch.active & ~was_active))
+        some_lost = isinstance(batch.lost, Tensor) or batch.lost.any()
         if self.state.shape[1]:
             kept = torch.where(fresh[:, None], 0.0, self._of(self.state, slots))
             self.state = self._with(self.state, slots, kept)
         self.episode_start = self._with(self.episode_start, slots, fresh)
         return Outcome(
             reward=self._tensor(batch.reward),
-            terminated=terminated,
-            truncated=truncated,
-            lost=lost,
+            terminated=self._tensor(batch.terminated),
+            truncated=self._tensor(batch.truncated),
+            lost=self._tensor(batch.lost) if some_lost else None,
             cuts=cuts,
             unsure_cuts=unsure,
         )
@@ -126,12 +127,15 @@ class Actor:
         return few_values(self._policy, cuts.obs, cuts.state)
 
     def state_dict(self) -> dict[str, Tensor]:
-        return {"state": self.state, "episode_start": self.episode_start, "was_active": self._was_active}
+        was_active = (
+            torch.ones_like(self.episode_start) if self._was_active is None else torch.as_tensor(self._was_active)
+        )
+        return {"state": self.state, "episode_start": self.episode_start, "was_active": was_active}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         self.state = state["state"].to(self._device)
         self.episode_start = state["episode_start"].to(self._device)
-        self._was_active = state["was_active"].to(self._device)
+        self._was_active = state["was_active"].clone()
 
     def _choose(self, obs: dict[str, Tensor], state: Tensor) -> Choice:
         if self._graphs is None:
@@ -140,6 +144,16 @@ class Actor:
         if bucket not in self._graphs:
             self._graphs[bucket] = GraphedChoice(self._policy, obs, state, bucket)
         return self._graphs[bucket](obs, state)
+
+    def _note_active(self, batch: StepBatch, slots: Tensor | None) -> None:
+        on_device = isinstance(batch.active, Tensor)
+        if on_device and slots is None:
+            self._was_active = batch.active.clone()
+            return
+        if not isinstance(self._was_active, type(batch.active)):  # the first time, or restored
+            known = torch.ones(self._num_slots, dtype=torch.bool) if self._was_active is None else self._was_active
+            self._was_active = known.to(self._device) if on_device else known.cpu().numpy().copy()
+        self._was_active[batch.slots] = batch.active
 
     def _cuts(self, batch: StepBatch, slots: Tensor | None) -> tuple[Cuts | None, Cuts | None]:
         """Where episodes were truncated, if the host knows it; else all rows, of which the device knows."""

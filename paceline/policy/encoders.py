@@ -19,11 +19,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from paceline.errors import UsageError
+from paceline.policy.activations import Tanh
 from paceline.policy.convolution import convolve
 
 Activation = Literal["tanh", "relu", "elu"]
 Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
-ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU}
+ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": Tanh, "relu": nn.ReLU, "elu": nn.ELU}
 
 
 def as_float(obs: Tensor) -> Tensor:
@@ -53,7 +54,10 @@ class VectorEncoder(nn.Module):
         self.out_features = width
 
     def forward(self, obs: Tensor) -> Tensor:
-        return self.layers(as_float(obs).reshape(-1, self._leaf_size))
+        x = as_float(obs).reshape(-1, self._leaf_size)
+        for layer in self.layers:
+            x = layer.forward(x)  # not called: a module's hooks take as long as a small layer's arithmetic
+        return x
 
 
 class Conv(NamedTuple):
