@@ -9,29 +9,36 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+
+class Watch(NamedTuple):
+    """Something that looks at a measurement while it runs."""
+
+    seconds: float
+    """Between two looks."""
+    look: Callable[[int], None]
+    """Gets the process's id."""
 
 
 class CellError(RuntimeError):
     """A measurement that gave no result; its first line says why."""
 
 
-def run_cell(command: Sequence[str], timeout_seconds: float = 300) -> dict[str, Any]:
+def run_cell(command: Sequence[str], timeout_seconds: float = 300, watch: Watch | None = None) -> dict[str, Any]:
     """What the command printed as its result. `CellError` if there is none, also when the time is over.
 
     The command gets a process group of its own, which is killed at the end: simulators and workers that outlive the
     process which started them would take their share of the next measurement.
     """
-    # files and not pipes: a process that is left running would keep a pipe open
+    # Files and not pipes: a process that is left running would keep a pipe open.
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(command, stdout=output, stderr=errors, start_new_session=True)
         try:
-            process.wait(timeout_seconds)
-            problem = f"ended with status {process.returncode} and no result"
-        except subprocess.TimeoutExpired:
-            problem = f"not finished after {timeout_seconds:.0f} seconds"
+            in_time = wait(process, timeout_seconds, watch)
         finally:
             end_group(process)
         output.seek(0)
@@ -40,13 +47,29 @@ def run_cell(command: Sequence[str], timeout_seconds: float = 300) -> dict[str, 
     for line in printed.splitlines():
         if line.startswith("RESULT "):
             return json.loads(line.removeprefix("RESULT "))
+    problem = f"status {process.returncode}" if in_time else f"not finished after {timeout_seconds:.0f} seconds"
     reason = last_line(said) or last_line(printed) or "it said nothing"
     raise CellError(f"{problem}: {reason}\n{' '.join(command)}\n{printed}\n{said}")
 
 
-def run_module(module: str, options: dict[str, Any], timeout_seconds: float = 300) -> dict[str, Any]:
+def wait(process: subprocess.Popen, timeout_seconds: float, watch: Watch | None) -> bool:
+    """Whether the process ended by itself in time; `watch` sees it until then."""
+    deadline = time.monotonic() + timeout_seconds
+    while (left := deadline - time.monotonic()) > 0:
+        try:
+            process.wait(left if watch is None else min(left, watch.seconds))
+            return True
+        except subprocess.TimeoutExpired:
+            if watch is not None:
+                watch.look(process.pid)
+    return False
+
+
+def run_module(
+    module: str, options: dict[str, Any], timeout_seconds: float = 300, watch: Watch | None = None
+) -> dict[str, Any]:
     """`run_cell` of one of our modules that takes its options as one JSON object."""
-    return run_cell([sys.executable, "-m", module, json.dumps(options)], timeout_seconds)
+    return run_cell([sys.executable, "-m", module, json.dumps(options)], timeout_seconds, watch)
 
 
 def run_file(python: Path, file: Path, options: dict[str, Any], timeout_seconds: float = 300) -> dict[str, Any]:

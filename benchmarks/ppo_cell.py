@@ -50,6 +50,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         train(config_of(options), Path(folder))
         reports = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
+    if len(marks) < 2:
+        sys.exit(f"{options['seconds']} seconds were too short for two iterations")
     (begin, first), (end, last) = marks[0], marks[-1]
     shares = {key: value for key, value in reports[-1].items() if key.startswith("time/")} if reports else {}
     print("RESULT " + json.dumps({"steps_per_second": (last - first) / (end - begin), "shares": shares}), flush=True)
