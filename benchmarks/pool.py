@@ -7,12 +7,11 @@ noisy. Then: the `envpool` backend against EnvPool itself, and `recv(any)` on a 
 
 from __future__ import annotations
 
-import json
 import statistics
-import subprocess
 import sys
 from typing import Any
 
+from benchmarks.cells import run_cell
 from benchmarks.pool_cell import SYSTEMS
 from benchmarks.pool_envpool import measure_envpool
 from benchmarks.pool_uneven import measure_uneven
@@ -69,11 +68,7 @@ def measure_row(label: str, env: str, num_envs: int, seconds: float, rounds: int
 
 def measure_cell(system: str, env: str, num_envs: int, seconds: float) -> dict[str, float]:
     command = [sys.executable, "-m", "benchmarks.pool_cell", system, env, str(num_envs), str(seconds)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=CELL_TIMEOUT_SECONDS)
-    for line in done.stdout.splitlines():
-        if line.startswith("RESULT "):
-            return json.loads(line.removeprefix("RESULT "))
-    raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout}\n{done.stderr}")
+    return run_cell(command, CELL_TIMEOUT_SECONDS)
 
 
 def print_workload(label: str, rows: dict[int, dict[str, Any]]) -> None:

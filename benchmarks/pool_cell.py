@@ -132,11 +132,11 @@ SYSTEMS: dict[str, Callable[[str, int], tuple[Turn, Callable[[], None]]]] = {
 }
 
 
-def pss_megabytes() -> float:
-    """Proportional memory of this process and its descendants: shared pages are counted once."""
-    me = psutil.Process()
+def pss_megabytes(root: psutil.Process | None = None) -> float:
+    """Proportional memory of a process (this one by default) and its descendants: shared pages are counted once."""
+    root = root or psutil.Process()
     total = 0.0
-    for process in [me, *me.children(recursive=True)]:
+    for process in [root, *root.children(recursive=True)]:
         try:
             total += process.memory_full_info().pss
         except psutil.Error:

@@ -7,13 +7,11 @@ default (all cores); ours are what the library chooses, and the peer is measured
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
-import subprocess
-import sys
 from typing import Any
 
+from benchmarks.cells import run_module
 from benchmarks.report import context, print_context, print_table, progress
 
 MLP = {"hidden": 64, "rollout_steps": 128, "num_envs": 64, "epochs": 1, "minibatches": 4}
@@ -26,7 +24,6 @@ WORKLOADS: dict[str, dict[str, Any]] = {
     "Breakout": {"task": "Breakout-v5", "lstm": 0, **CNN},
     "Breakout, LSTM 512": {"task": "Breakout-v5", "lstm": 512, **CNN},
 }
-TIMEOUT_SECONDS = 300
 
 
 def run(quick: bool) -> dict[str, Any]:
@@ -63,9 +60,4 @@ def measure(system: str, options: dict[str, Any], cores: int) -> float:
         module, threads = "benchmarks.ppo_cell", None
     else:
         module, threads = "benchmarks.peers.ppo_envpool", 1 if "1 thread" in system else cores
-    command = [sys.executable, "-m", module, json.dumps(options | {"threads": threads})]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
-    for line in done.stdout.splitlines():
-        if line.startswith("RESULT "):
-            return json.loads(line.removeprefix("RESULT "))["steps_per_second"]
-    raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout}\n{done.stderr}")
+    return run_module(module, options | {"threads": threads})["steps_per_second"]

@@ -1,4 +1,8 @@
-"""One measurement of our side of `benchmarks.ppo`: `python -m benchmarks.ppo_cell '{...}'`, the options of the peer."""
+"""One measurement of our side of `benchmarks.ppo` and `benchmarks.throughput`: `python -m benchmarks.ppo_cell '{...}'`.
+
+The options are those of the peers, and `system`; `env`, an id, instead of EnvPool's `task`; `pool`, the backend; and
+`encoder`, of images.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +24,15 @@ from paceline.run import Run, train
 def config_of(options: dict) -> Config:
     core = CoreConfig(kind="lstm", hidden=options["lstm"]) if options["lstm"] else CoreConfig()
     return Config(
-        env=f"envpool:{options['task']}",
+        env=options.get("env") or f"envpool:{options['task']}",
         system=options.get("system", "ddppo"),
         steps=10**9,
         seconds=options["seconds"],
         rollout_steps=options["rollout_steps"],
         device="cpu",
         threads=options["threads"],
-        pool=PoolConfig(num_envs=options["num_envs"]),
-        policy=PolicyConfig(hidden=(options["hidden"],) * 2, core=core),
+        pool=PoolConfig(kind=options.get("pool", "auto"), num_envs=options["num_envs"]),
+        policy=PolicyConfig(encoder=options.get("encoder", "nature"), hidden=(options["hidden"],) * 2, core=core),
         ppo=PPOConfig(epochs=options["epochs"], minibatches=options["minibatches"], normalize_advantage=True),
     )
 
@@ -46,6 +50,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         train(config_of(options), Path(folder))
         reports = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
+    if len(marks) < 2:
+        sys.exit(f"{options['seconds']} seconds were too short for two iterations")
     (begin, first), (end, last) = marks[0], marks[-1]
     shares = {key: value for key, value in reports[-1].items() if key.startswith("time/")} if reports else {}
     print("RESULT " + json.dumps({"steps_per_second": (last - first) / (end - begin), "shares": shares}), flush=True)

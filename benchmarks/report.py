@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -25,8 +26,8 @@ _PACKAGES = (
 )
 
 
-def context() -> dict[str, Any]:
-    """Where and with what a benchmark ran."""
+def context(program: str = "paceline") -> dict[str, Any]:
+    """Where, with what and by which command a benchmark ran; `program` is what the arguments were given to."""
     import paceline
     from paceline.pool.config import available_core_ids
 
@@ -40,7 +41,7 @@ def context() -> dict[str, Any]:
         "machine": f"{_cpu_model()}, {len(available_core_ids())} cores, {platform.system()} {platform.machine()}",
         "load_before": os.getloadavg()[0],
         "versions": versions,
-        "command": "paceline " + " ".join(sys.argv[1:]),
+        "command": f"{program} {shlex.join(sys.argv[1:])}",
     }
 
 

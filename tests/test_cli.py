@@ -8,6 +8,19 @@ import sys
 
 import pytest
 
+BENCHMARKS = [
+    "channel",
+    "efficiency",
+    "halfcheetah",
+    "pointnav",
+    "pool",
+    "ppo",
+    "scaling",
+    "soak",
+    "stragglers",
+    "throughput",
+]
+
 
 def paceline(*arguments: str, timeout: float = 120) -> subprocess.CompletedProcess:
     command = [sys.executable, "-m", "paceline.cli", *arguments]
@@ -43,7 +56,7 @@ def test_envs_lists_families_names_and_one_environment():
         (["envs", "gym:CartPole-v77"], "did you mean"),
         (["envs", "nonsense:CartPole"], "allowed: gym"),
         (["envs", "synthetic:constant?speed=3"], "allowed:"),
-        (["bench", "nonsense"], "allowed: channel, efficiency, halfcheetah, pointnav, pool, ppo, scaling, stragglers"),
+        (["bench", "nonsense"], f"allowed: {', '.join(BENCHMARKS)}"),
         (["bench", "channel", "--json", "/no/such/folder/file.json"], "does not exist"),
         (["bench", "channel", "--slow"], "Unrecognized"),
     ],
@@ -57,7 +70,7 @@ def test_bad_usage_exits_2_and_says_what_is_allowed(arguments, message):
 
 def test_benchmarks_are_listed():
     names = [line.split()[0] for line in paceline("bench").stdout.splitlines()]
-    assert names == ["channel", "efficiency", "halfcheetah", "pointnav", "pool", "ppo", "scaling", "stragglers"]
+    assert names == BENCHMARKS
 
 
 def test_quick_benchmark_prints_machine_command_and_table_and_writes_json(tmp_path):

@@ -1,0 +1,51 @@
+import contextlib
+import sys
+import time
+
+import psutil
+import pytest
+
+from benchmarks.cells import CellError, Watch, run_cell
+
+
+def python(program: str) -> list[str]:
+    return [sys.executable, "-c", program]
+
+
+def test_a_result_is_read_from_among_other_lines():
+    assert run_cell(python("""print("hello"); print('RESULT {"steps_per_second": 7}'); print("bye")""")) == {
+        "steps_per_second": 7
+    }
+
+
+def test_a_failure_says_its_error_first():
+    with pytest.raises(CellError, match=r"^status 1: KeyError: 'appo'\n"):
+        run_cell(python("{}['appo']"))
+
+
+def test_time_is_limited_and_the_cell_is_watched_until_then():
+    seen: list[int] = []
+    with pytest.raises(CellError, match="not finished after 1 seconds"):
+        run_cell(python("import time; time.sleep(60)"), timeout_seconds=1, watch=Watch(0.1, seen.append))
+    assert seen and set(seen) == {seen[0]} and not psutil.pid_exists(seen[0])
+
+
+def test_what_a_cell_leaves_running_is_ended():
+    left = run_cell(
+        python(
+            "import json, subprocess, sys\n"
+            "left = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+            "print('RESULT ' + json.dumps({'pid': left.pid}))"
+        )
+    )["pid"]
+    with contextlib.suppress(psutil.NoSuchProcess):
+        assert ended(psutil.Process(left))
+
+
+def ended(process: psutil.Process, seconds: float = 10.0) -> bool:
+    """Whether a process ends in this time; whoever adopts orphans need not have buried it."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return True
+    return False
