@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from paceline.config import Config
 from paceline.learner.ppo import PPOConfig
@@ -42,11 +43,11 @@ def main() -> None:
     marks: list[tuple[float, int]] = []
     plain_report = Run.report
 
-    def report(self: Run, rollout, losses) -> None:
-        plain_report(self, rollout, losses)
+    def report(self: Run, *arguments: Any) -> None:
+        plain_report(self, *arguments)
         marks.append((time.perf_counter(), self.step))
 
-    Run.report = report  # type: ignore[method-assign]
+    Run.report = report  # type: ignore[method-assign,assignment]
     with tempfile.TemporaryDirectory() as folder:
         train(config_of(options), Path(folder))
         reports = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
