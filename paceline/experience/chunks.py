@@ -20,7 +20,7 @@ from paceline.pool.protocol import StepBatch
 
 
 class Chunks:
-    """Rows of all slots. Row c * T + t is the t-th of chunk c."""
+    """Rows of all slots. Row t * C + c is the t-th of chunk c, of C: slots that keep pace write to adjacent rows."""
 
     turns = None
     """Slots differ in steps."""
@@ -30,6 +30,7 @@ class Chunks:
         self.steps, self.num_slots = steps, num_slots
         # Every slot has a chunk, and in one turn all may come to need another.
         count = 2 * num_slots + batch * (waiting + 2)
+        self.count = count
         self.capacity = self.num_rows = count * steps
         self._chunk = np.arange(num_slots)
         self._begun = np.zeros(num_slots, np.int64)
@@ -60,7 +61,7 @@ class Chunks:
             raise AssertionError(f"slots {slots[self._pending[slots] >= 0].tolist()} have a row in flight already")
         for slot in slots[self._begun[slots] == self.steps].tolist():
             self._move_on(slot)
-        rows = self._chunk[slots] * self.steps + self._begun[slots]
+        rows = self._begun[slots] * self.count + self._chunk[slots]
         self._begun[slots] += 1
         self._pending[slots] = rows
         return as_rows(rows)
@@ -77,7 +78,7 @@ class Chunks:
     def take(self, count: int) -> ChunkBatch:
         """The `count` chunks that have been full for longest."""
         chunks = np.array([self._full.popleft() for _ in range(count)])
-        return ChunkBatch(self.steps, self.capacity, chunks, self._slot[chunks], self._after[chunks])
+        return ChunkBatch(self.steps, self.count, chunks, self._slot[chunks], self._after[chunks])
 
     def release(self, batch: ChunkBatch) -> None:
         """A batch was learned from: its chunks may be filled again."""
@@ -88,24 +89,24 @@ class Chunks:
             raise AssertionError("no chunk is free: batches were not taken, or not released")
         old, new = self._chunk[slot], self._free.popleft()
         self._chunk[slot], self._begun[slot], self._slot[new] = new, 0, slot
-        self._after[old] = new * self.steps
+        self._after[old] = new
         self._full.append(int(old))
 
 
 class ChunkBatch:
-    """K full chunks as columns [T, K], for one update."""
+    """K full chunks, of `count` that there are, as columns [T, K], for one update."""
 
-    def __init__(self, steps: int, capacity: int, chunks: np.ndarray, slots: np.ndarray, after: np.ndarray) -> None:
-        self.turns, self.num_slots, self.capacity = steps, len(chunks), capacity
-        self.num_rows = capacity
+    def __init__(self, steps: int, count: int, chunks: np.ndarray, slots: np.ndarray, after: np.ndarray) -> None:
+        self.turns, self.num_slots, self._count = steps, len(chunks), count
+        self.capacity = self.num_rows = steps * count
         self.chunks, self.slots = chunks, slots
         self.after = torch.from_numpy(after)
         """[K]: the row that follows each column, in a chunk of its own that is not part of an earlier batch."""
-        self.rows = torch.from_numpy(np.arange(steps)[:, None] + chunks[None, :] * steps)
+        self.rows = torch.from_numpy(np.arange(steps)[:, None] * count + chunks[None, :])
 
     def holds(self, rows: Tensor) -> Tensor:
         """[...] bool: which of `rows` are in these chunks."""
-        return torch.isin(rows // self.turns, torch.from_numpy(self.chunks))
+        return torch.isin(rows % self._count, torch.from_numpy(self.chunks))
 
     def columns(self, device: torch.device) -> Tensor:
         return self.rows.to(device)

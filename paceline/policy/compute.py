@@ -18,7 +18,7 @@ class ComputeConfig:
     compile: bool = False
     """Compile the encoders with torch.compile, and for policies without memory the losses too: a minute at the start,
     fewer passes over memory after it."""
-    layer_by_layer: bool = False
+    layer_by_layer: bool = True
     """Go through an LSTM's columns layer by layer, with kernels of its own on a GPU: fewer and larger products."""
     cuda_graphs: bool = True
     """On a GPU, record decisions, gradient steps and batched simulators once and replay them: launching kernels one

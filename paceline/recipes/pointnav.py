@@ -48,5 +48,5 @@ def pointnav() -> Config:
         ),
         ppo=PPOConfig(epochs=1, minibatches=32, entropy_coef=0.01, normalize_advantage=True),
         optimizer=OptimizerConfig(learning_rate=8e-4, schedule="linear"),
-        compute=ComputeConfig(precision="bfloat16", compile=True, layer_by_layer=True),
+        compute=ComputeConfig(precision="bfloat16", compile=True),
     )

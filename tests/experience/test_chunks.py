@@ -92,7 +92,9 @@ def test_columns_and_sequences_of_a_batch():
         ends = torch.cumsum(lengths, 0)
         for begin, end in zip((ends - lengths).tolist(), ends.tolist(), strict=True):
             part = rows[begin:end]
-            assert (part.diff() == 1).all() and len(set((part // 4).tolist())) == 1, "within one chunk, row after row"
+            names = rollout.log_prob[part]
+            assert (names.diff() == 1).all(), "of one slot, decision after decision"
+            assert len({int(torch.nonzero(batch.book.rows == row)[0, 1]) for row in part}) == 1, "within one chunk"
             assert not rollout.episode_start[part[1:]].any()
 
 
