@@ -51,6 +51,23 @@ def test_a_run_counts_every_step_once(tmp_path, core, targets, kind):
     assert sum(share for name, share in last.items() if name.startswith("time/")) == pytest.approx(1.0)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("core", ["none", "lstm", "gru"])
+@pytest.mark.parametrize("targets", ["auto", "gae"])
+def test_a_run_on_a_gpu(tmp_path, core, targets):
+    """Decisions and updates on two streams: every step once, and weights that are numbers."""
+    config = small(core, device="cuda", pool=PoolConfig(num_envs=4, kind="process", workers=2), steps=4096)
+    run = train(dataclasses.replace(config, ppo=dataclasses.replace(config.ppo, targets=targets)), tmp_path)
+    assert run.step == config.steps and int(run.policy.version) == 64
+    assert all(torch.isfinite(value).all() for value in run.policy.parameters())
+
+
+@pytest.mark.gpu
+def test_a_memory_task_is_learned_on_a_gpu(tmp_path):
+    base = dataclasses.replace(recipes.find("memory"), device="cuda", system="appo")
+    learns(dataclasses.replace(base, pool=PoolConfig(num_envs=32, kind="serial")), 0.9, tmp_path)
+
+
 def test_the_batch_is_what_was_asked_for(tmp_path):
     """Rounded to whole trajectories, whatever the number of slots."""
     run = train(small(appo=APPOConfig(batch=90)), tmp_path)  # of chunks of 16
