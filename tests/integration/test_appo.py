@@ -52,6 +52,7 @@ def test_a_run_counts_every_step_once(tmp_path, core, targets, kind):
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("core", ["none", "lstm", "gru"])
 @pytest.mark.parametrize("targets", ["auto", "gae"])
 def test_a_run_on_a_gpu(tmp_path, core, targets):
@@ -63,6 +64,7 @@ def test_a_run_on_a_gpu(tmp_path, core, targets):
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_memory_task_is_learned_on_a_gpu(tmp_path):
     base = dataclasses.replace(recipes.find("memory"), device="cuda", system="appo")
     learns(dataclasses.replace(base, pool=PoolConfig(num_envs=32, kind="serial")), 0.9, tmp_path)
