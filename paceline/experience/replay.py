@@ -1,0 +1,148 @@
+"""`Replay`: a ring of transitions on one device, drawn from uniformly or by priority.
+
+Legend: C places, B rows of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from paceline.errors import UsageError
+from paceline.experience.sum_tree import SumTree
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayConfig:
+    """What is remembered, and how it is drawn."""
+
+    capacity: int = 1_000_000
+    """Transitions that are kept; the oldest is overwritten."""
+    prioritized: bool = True
+    """Draw in proportion to priorities; otherwise uniformly."""
+    exponent: float = 0.6
+    """Alpha of prioritized replay: priorities count with this power. 1 is proportional, 0 uniform."""
+    correction: float = 1.0
+    """Beta of prioritized replay: importance weights count with this power; 1 is D4PG's exact 1 / (C p)."""
+
+    def __post_init__(self) -> None:
+        if self.capacity < 2:
+            raise UsageError(f"replay.capacity must be at least 2, got {self.capacity}")
+        for name in ("exponent", "correction"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UsageError(f"replay.{name} must be between 0 and 1, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """B transitions to learn from."""
+
+    rows: dict[str, Tensor]
+    """[B, ...] by column: copies, so that what is inserted later changes nothing."""
+    places: Tensor
+    """[B]: where they lie."""
+    numbers: Tensor
+    """[B]: the how-manieth insertion each was. A place that has another by now was overwritten."""
+    weight: Tensor
+    """[B] float32: importance weights; 1 where drawing is uniform."""
+
+
+class Replay:
+    """Columns of C places whose memory never moves. One thread inserts and draws at a time."""
+
+    def __init__(self, config: ReplayConfig, device: torch.device) -> None:
+        self._config, self._device = config, device
+        self._columns: dict[str, Tensor] = {}
+        self._number = torch.full((config.capacity,), -1, dtype=torch.int64, device=device)
+        self._tree = SumTree(config.capacity, device) if config.prioritized else None
+        self._highest = torch.ones((), dtype=torch.float64, device=device)
+        self.inserted = 0
+        """Transitions so far, overwritten ones included."""
+
+    def __len__(self) -> int:
+        return min(self.inserted, self._config.capacity)
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the columns."""
+        return sum(column.numel() * column.element_size() for column in self._columns.values())
+
+    def add(self, rows: Mapping[str, Any]) -> None:
+        """Insert B transitions, given as arrays or tensors [B, ...] by column; the same columns every time."""
+        tensors = {name: torch.as_tensor(values).to(self._device) for name, values in rows.items()}
+        count = len(next(iter(tensors.values())))
+        if count == 0:
+            return
+        if count > self._config.capacity:
+            raise UsageError(f"{count} transitions at once do not fit into replay.capacity {self._config.capacity}")
+        if not self._columns:
+            self._columns = {name: self._column(values) for name, values in tensors.items()}
+        numbers = torch.arange(self.inserted, self.inserted + count, device=self._device)
+        places = numbers % self._config.capacity
+        for name, column in self._columns.items():
+            column[places] = tensors[name]
+        self._number[places] = numbers
+        self.inserted += count
+        if self._tree is not None:  # what was never learned from comes before everything else
+            self._tree.set(places, self._highest.expand(count))
+
+    def draw(self, count: int, generator: torch.Generator | None = None) -> Drawn:
+        """`count` transitions, with replacement."""
+        if self.inserted == 0:
+            raise AssertionError("nothing was inserted yet")
+        shares = torch.rand(count, dtype=torch.float64, device=self._device, generator=generator)
+        if self._tree is None:
+            places = (shares * len(self)).long()
+            weight = torch.ones(count, device=self._device)
+        else:
+            # One draw from each of `count` equal parts of the total: as likely, and spread more evenly.
+            shares = (shares + torch.arange(count, device=self._device)) / count
+            places = self._tree.find(shares)
+            chance = self._tree.of(places) / self._tree.total
+            weight = (len(self) * chance).pow(-self._config.correction).float()
+        rows = {name: column[places] for name, column in self._columns.items()}
+        return Drawn(rows=rows, places=places, numbers=self._number[places], weight=weight)
+
+    def set_priorities(self, drawn: Drawn, errors: Tensor) -> None:
+        """Of what was drawn, by how wrong the critic was about it, [B] and not negative; what was overwritten since keeps
+        the priority of its successor."""
+        if self._tree is None:
+            return
+        priorities = errors.detach().to(torch.float64).clamp(min=1e-6).pow(self._config.exponent)
+        current = self._number[drawn.places] == drawn.numbers
+        self._tree.set(drawn.places, torch.where(current, priorities, self._tree.of(drawn.places)))
+        self._highest = torch.maximum(self._highest, priorities.max())
+
+    def state_dict(self) -> dict[str, Any]:
+        """What has been inserted and is still there, in the order of its places."""
+        used = len(self)
+        priorities = self._tree.of(torch.arange(used, device=self._device)) if self._tree is not None else None
+        return {
+            "columns": {name: column[:used].cpu() for name, column in self._columns.items()},
+            "number": self._number[:used].cpu(),
+            "priorities": priorities.cpu() if priorities is not None else None,
+            "highest": self._highest.cpu(),
+            "inserted": self.inserted,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on as the saved one did. One of another capacity takes over the latest of what it had."""
+        numbers, columns = state["number"], state["columns"]
+        latest = torch.argsort(numbers)[-self._config.capacity :]
+        places = (numbers[latest] % self._config.capacity).to(self._device)
+        self._columns = {name: self._column(values) for name, values in columns.items()}
+        for name, column in self._columns.items():
+            column[places] = columns[name][latest].to(self._device)
+        self._number[places] = numbers[latest].to(self._device)
+        self.inserted, self._highest = state["inserted"], state["highest"].to(self._device)
+        if self._tree is not None:
+            saved = state["priorities"]
+            priorities = saved[latest].to(self._device) if saved is not None else self._highest.expand(len(latest))
+            self._tree.set(places, priorities)
+
+    def _column(self, example: Tensor) -> Tensor:
+        return torch.zeros((self._config.capacity, *example.shape[1:]), dtype=example.dtype, device=self._device)
