@@ -1,0 +1,130 @@
+"""`DeterministicPolicy` and `ActionCritic`: D4PG's networks, for observations of numbers and actions in boxes.
+
+B rows, A numbers of an action. Networks speak of actions in [-1, 1]; environments get them scaled to their bounds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from paceline.errors import UsageError
+from paceline.policy.actor_critic import flat_size, flatten, is_image
+from paceline.policy.value_heads import ValueConfig, make_value_head
+from paceline.pool.protocol import PoolSpec
+from paceline.pool.spaces import Leaf
+
+LAST_LAYER = 1e-3
+"""Weights of last layers are drawn within this: a new policy does next to nothing, and a new critic has no opinion."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControlConfig:
+    """The networks of an off-policy agent."""
+
+    actor_hidden: tuple[int, ...] = (256, 256, 256)
+    """Layers of the policy; the first is followed by a layer normalisation and tanh, the others by ELU."""
+    critic_hidden: tuple[int, ...] = (512, 512, 256)
+    """Layers of the critic, likewise."""
+    layer_norm: bool = True
+    """Normalise after the first layer, as Acme does; the paper does not."""
+    value: ValueConfig = field(default_factory=ValueConfig)
+
+    def __post_init__(self) -> None:
+        for name in ("actor_hidden", "critic_hidden"):
+            sizes = getattr(self, name)
+            if not sizes or min(sizes) < 1:
+                raise UsageError(f"control.{name} must be at least one layer of at least 1, got {sizes}")
+
+
+class DeterministicPolicy(nn.Module):
+    """The action of every observation."""
+
+    low: Tensor
+    high: Tensor
+
+    def __init__(self, spec: PoolSpec, config: ControlConfig) -> None:
+        super().__init__()
+        self.leaves = _vectors(spec)
+        action, box = _box(spec)
+        self.num_actions = flat_size(action)
+        self._shape = action.shape
+        self.torso = Torso(sum(map(flat_size, self.leaves)), config.actor_hidden, config.layer_norm)
+        self.last = _last_layer(self.torso.out_features, self.num_actions)
+        self.register_buffer("low", torch.as_tensor(box.low).flatten())
+        self.register_buffer("high", torch.as_tensor(box.high).flatten())
+
+    def forward(self, obs: dict[str, Tensor]) -> Tensor:
+        """[B, A]: in [-1, 1]."""
+        return self.last(self.torso(join(obs, self.leaves))).tanh()
+
+    def env_actions(self, actions: Tensor) -> Tensor:
+        """[B, ...]: actions as the environment takes them; what noise has brought out of [-1, 1] is brought back."""
+        share = 0.5 * (actions.clamp(-1.0, 1.0) + 1.0)
+        return (self.low + share * (self.high - self.low)).view(-1, *self._shape)
+
+
+class ActionCritic(nn.Module):
+    """What returns are to be expected of observations and actions."""
+
+    def __init__(self, spec: PoolSpec, config: ControlConfig) -> None:
+        super().__init__()
+        self.leaves = _vectors(spec)
+        self.head = make_value_head(config.value)
+        inputs = sum(map(flat_size, self.leaves)) + flat_size(_box(spec)[0])
+        self.torso = Torso(inputs, config.critic_hidden, config.layer_norm)
+        self.last = _last_layer(self.torso.out_features, self.head.num_outputs)
+
+    def forward(self, obs: dict[str, Tensor], actions: Tensor) -> Tensor:
+        """[B, P]: outputs that the head understands; `actions` [B, A] are in [-1, 1]."""
+        return self.last(self.torso(torch.cat([join(obs, self.leaves), actions], 1)))
+
+
+class Torso(nn.Module):
+    """Linear, layer normalisation, tanh; then linear layers with ELU."""
+
+    def __init__(self, inputs: int, hidden: tuple[int, ...], layer_norm: bool) -> None:
+        super().__init__()
+        first, *others = hidden
+        layers: list[nn.Module] = [nn.Linear(inputs, first)]
+        layers += [nn.LayerNorm(first), nn.Tanh()] if layer_norm else [nn.ELU()]
+        for size in others:
+            layers += [nn.Linear(first, size), nn.ELU()]
+            first = size
+        self.layers = nn.Sequential(*layers)
+        self.out_features = first
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
+def join(obs: dict[str, Tensor], leaves: tuple[Leaf, ...]) -> Tensor:
+    """[B, F]: all observations in one row."""
+    return torch.cat([flatten(obs[leaf.name], leaf) for leaf in leaves], 1)
+
+
+def _last_layer(inputs: int, outputs: int) -> nn.Linear:
+    layer = nn.Linear(inputs, outputs)
+    nn.init.uniform_(layer.weight, -LAST_LAYER, LAST_LAYER)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def _vectors(spec: PoolSpec) -> tuple[Leaf, ...]:
+    images = [leaf.name for leaf in spec.obs if is_image(leaf)]
+    if images:
+        raise UsageError(f"d4pg learns from numbers, but {', '.join(images)} is an image; allowed: ddppo, ver, appo")
+    return spec.obs
+
+
+def _box(spec: PoolSpec) -> tuple[Leaf, spaces.Box]:
+    """The one leaf of the actions, and its space."""
+    space = spec.actions[0].space
+    if len(spec.actions) != 1 or not isinstance(space, spaces.Box) or not space.is_bounded():
+        raise UsageError(
+            f"d4pg needs one bounded Box of actions, got {spec.action_space}; for others: --system ddppo, ver or appo"
+        )
+    return spec.actions[0], space

@@ -1,0 +1,187 @@
+"""D4PG's update: against plain DDPG, against known distributions, and on a task with a known best action."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from paceline.distributed.runtime import Group, Place
+from paceline.errors import UsageError
+from paceline.experience.replay import Drawn
+from paceline.learner.d4pg import D4PGConfig, D4PGLearner
+from paceline.policy.deterministic import ActionCritic, ControlConfig, DeterministicPolicy
+from paceline.policy.value_heads import ValueConfig, make_value_head
+from paceline.pool.protocol import PoolSpec
+
+CPU = torch.device("cpu")
+SPEC = PoolSpec(
+    observation_space=spaces.Box(-1, 1, (3,), np.float32),
+    action_space=spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 1.0], np.float32)),
+    num_envs=1,
+)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """These networks are too small for more."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def make(value: ValueConfig, **options) -> tuple[DeterministicPolicy, ActionCritic, D4PGLearner]:
+    torch.manual_seed(0)
+    config = ControlConfig(actor_hidden=(32, 32), critic_hidden=(32, 32), value=value)
+    policy, critic = DeterministicPolicy(SPEC, config), ActionCritic(SPEC, config)
+    return policy, critic, D4PGLearner(policy, critic, Group(Place(), CPU, None), D4PGConfig(**options))
+
+
+def transitions(count: int, **columns: torch.Tensor) -> Drawn:
+    rows = {
+        "obs/obs": torch.randn(count, 3),
+        "action": torch.rand(count, 2) * 2 - 1,
+        "reward": torch.randn(count),
+        "discount": torch.full((count,), 0.9),
+        "next_obs/obs": torch.randn(count, 3),
+    }
+    places = torch.arange(count)
+    weight = columns.pop("weight", torch.ones(count))
+    return Drawn(rows=rows | columns, places=places, numbers=places, weight=weight)
+
+
+def test_with_a_scalar_critic_it_is_plain_ddpg():
+    """The same weights after three updates as twenty lines of PyTorch, importance weights and target copies included."""
+    policy, critic, learner = make(ValueConfig(kind="scalar"), max_action_gradient=None, target_period=2)
+    other_policy, other_critic = copy.deepcopy(policy), copy.deepcopy(critic)
+    for module in (other_policy, other_critic):
+        for parameter in module.parameters():
+            parameter.grad = None
+    targets = copy.deepcopy((other_policy, other_critic))
+    optimizers = [torch.optim.Adam(m.parameters(), lr=1e-4) for m in (other_critic, other_policy)]
+    for number in range(1, 4):
+        drawn = transitions(16, weight=torch.rand(16))
+        rows = drawn.rows
+        obs, next_obs = {"obs": rows["obs/obs"]}, {"obs": rows["next_obs/obs"]}
+        with torch.no_grad():
+            goal = rows["reward"] + 0.9 * targets[1](next_obs, targets[0](next_obs)).squeeze(1)
+        loss = (drawn.weight * 0.5 * (other_critic(obs, rows["action"]).squeeze(1) - goal).square()).mean()
+        optimizers[0].zero_grad()
+        loss.backward()
+        optimizers[0].step()
+        optimizers[1].zero_grad()
+        (-other_critic(obs, other_policy(obs)).mean()).backward()
+        optimizers[1].step()
+        if number == 2:
+            targets = copy.deepcopy((other_policy, other_critic))
+        _, errors = learner.update(drawn)
+        assert errors.shape == (16,) and (errors >= 0).all()
+    for mine, plain in ((policy, other_policy), (critic, other_critic)):
+        for name, parameter in mine.named_parameters():
+            torch.testing.assert_close(parameter, dict(plain.named_parameters())[name], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["categorical", "mixture", "scalar"])
+def test_a_critic_learns_the_distribution_of_returns(kind):
+    """A coin: 0 or 10 at once, or the same discounted by a half from what follows."""
+    torch.manual_seed(0)
+    head = make_value_head(ValueConfig(kind=kind, atoms=21, low=0.0, high=20.0, components=3))
+    outputs = torch.zeros(1, head.num_outputs).uniform_(-0.1, 0.1).requires_grad_()
+    target = torch.zeros(128, head.num_outputs)
+    optimizer = torch.optim.Adam([outputs], lr=0.1)
+    for _ in range(600):
+        reward = 10.0 * torch.randint(2, (128,)).float()
+        loss = head.loss(outputs.expand(128, -1), reward, torch.zeros(128), target).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert head.mean(outputs).item() == pytest.approx(5.0, abs=0.6)
+    if kind == "categorical":
+        chances = outputs.softmax(1)[0]
+        assert chances[0].item() == pytest.approx(0.5, abs=0.05) and chances[10].item() == pytest.approx(0.5, abs=0.05)
+
+
+@pytest.mark.parametrize("kind", ["categorical", "mixture", "scalar"])
+def test_the_policy_finds_the_best_action(kind):
+    """One step, reward -|a - goal|^2 with a goal that the observation tells."""
+    value = ValueConfig(kind=kind, low=-8.0, high=1.0)
+    policy, _, learner = make(value, actor_rate=2e-3, critic_rate=2e-3)
+    for _ in range(700):
+        obs, action = torch.rand(64, 3) * 2 - 1, torch.rand(64, 2) * 2 - 1
+        reward = -(action - 0.8 * obs[:, :2]).square().sum(1)
+        columns = {"obs/obs": obs, "action": action, "reward": reward, "discount": torch.zeros(64)}
+        learner.update(transitions(64, **columns))
+    obs = torch.rand(256, 3) * 2 - 1
+    with torch.no_grad():
+        error = (policy({"obs": obs}) - 0.8 * obs[:, :2]).abs().mean().item()
+    assert error < 0.2, "a policy that does nothing is 0.4 away"
+
+
+def test_targets_follow_by_period_or_by_share():
+    policy, _, learner = make(ValueConfig(), target_period=3)
+    for number in range(1, 4):
+        learner.update(transitions(8))
+        same = all(
+            torch.equal(a, b) for a, b in zip(policy.parameters(), learner._target_policy.parameters(), strict=True)
+        )
+        assert same == (number == 3)
+    policy, _, learner = make(ValueConfig(), target_period=1, target_share=0.1)
+    before = [p.clone() for p in learner._target_policy.parameters()]
+    learner.update(transitions(8))
+    for old, target, new in zip(before, learner._target_policy.parameters(), policy.parameters(), strict=True):
+        torch.testing.assert_close(target, 0.9 * old + 0.1 * new.detach())
+
+
+def test_gradients_by_the_action_are_bounded():
+    steps = {}
+    for bound in (None, 1e-6):
+        _, _, learner = make(ValueConfig(kind="scalar"), max_action_gradient=bound)
+        metrics, _ = learner.update(transitions(8))
+        steps[bound] = metrics["actor_grad_norm"].item()
+    assert steps[1e-6] < 1e-4 and steps[1e-6] < steps[None]
+
+
+def test_a_saved_learner_goes_on_as_it_would_have():
+    policy, critic, learner = make(ValueConfig())
+    for _ in range(3):
+        learner.update(transitions(8))
+    saved, weights = copy.deepcopy(learner.state_dict()), copy.deepcopy(policy.state_dict())
+    other_policy, other_critic, other = make(ValueConfig())
+    other_policy.load_state_dict(weights)
+    other.load_state_dict(saved)
+    drawn = transitions(8)
+    learner.update(drawn)
+    other.update(drawn)
+    for mine, theirs in ((policy, other_policy), (critic, other_critic)):
+        for a, b in zip(mine.parameters(), theirs.parameters(), strict=True):
+            assert torch.equal(a, b)
+    assert other.updates == learner.updates == 4
+
+
+def test_actions_are_scaled_to_the_environments_bounds():
+    policy, _, _ = make(ValueConfig())
+    actions = torch.tensor([[-1.0, -1.0], [1.0, 1.0], [0.0, 0.0], [5.0, -5.0]])
+    expected = torch.tensor([[-2.0, 0.0], [2.0, 1.0], [0.0, 0.5], [2.0, 0.0]])
+    torch.testing.assert_close(policy.env_actions(actions), expected)
+    obs = {"obs": torch.randn(5, 3)}
+    assert policy(obs).abs().max() < 0.1, "a new policy does next to nothing"
+
+
+def test_what_it_cannot_learn_is_refused():
+    box, config = spaces.Box(-1, 1, (3,), np.float32), ControlConfig()
+    discrete = PoolSpec(observation_space=box, action_space=spaces.Discrete(3), num_envs=1)
+    with pytest.raises(UsageError, match="needs one bounded Box of actions"):
+        DeterministicPolicy(discrete, config)
+    image = PoolSpec(observation_space=spaces.Box(0, 255, (3, 8, 8), np.uint8), action_space=box, num_envs=1)
+    with pytest.raises(UsageError, match="learns from numbers"):
+        ActionCritic(image, config)
+    for options in ({"batch": 0}, {"target_share": 0.0}, {"noise": -1.0}, {"discount": 2.0}, {"actor_rate": 0.0}):
+        with pytest.raises(UsageError, match="must be"):
+            D4PGConfig(**options)
+    for options in ({"atoms": 1}, {"low": 1.0, "high": 1.0}, {"samples": 0}):
+        with pytest.raises(UsageError, match="must be"):
+            ValueConfig(**options)
