@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.config import Config
-from paceline.learner.ppo import PPOConfig
+from paceline.learner.ppo_config import PPOConfig
 from paceline.policy.actor_critic import PolicyConfig
 from paceline.policy.cores import CoreConfig
 from paceline.pool.config import PoolConfig

@@ -12,7 +12,7 @@ from benchmarks.ranks import Rounds
 from paceline.config import Config
 from paceline.distributed.preemption import PreemptionConfig
 from paceline.distributed.runtime import Group
-from paceline.learner.ppo import PPOConfig
+from paceline.learner.ppo_config import PPOConfig
 from paceline.policy.actor_critic import PolicyConfig
 from paceline.policy.cores import CoreConfig
 from paceline.pool import Pool, PoolConfig, make_pool

@@ -12,7 +12,7 @@ import torch
 from benchmarks.ranks import Rounds
 from paceline.config import Config, System
 from paceline.distributed.runtime import Group
-from paceline.learner.ppo import PPOConfig
+from paceline.learner.ppo_config import PPOConfig
 from paceline.policy.actor_critic import PolicyConfig
 from paceline.policy.cores import CoreConfig
 from paceline.pool import PoolConfig, make_pool

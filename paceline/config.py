@@ -15,7 +15,7 @@ from paceline.distributed.preemption import PreemptionConfig
 from paceline.envs.registry import closest
 from paceline.errors import UsageError
 from paceline.learner.optimizer import OptimizerConfig
-from paceline.learner.ppo import PPOConfig
+from paceline.learner.ppo_config import PPOConfig
 from paceline.policy.actor_critic import PolicyConfig
 from paceline.policy.batching import BatchingConfig
 from paceline.policy.compute import ComputeConfig

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from paceline.distributed.runtime import Group
 from paceline.experience.chunks import ChunkBatch
-from paceline.experience.rollout import Cuts, Rollout
-from paceline.learner.ppo import PPOConfig
+from paceline.experience.rollout import Rollout
+from paceline.experience.rows import Cuts
+from paceline.learner.ppo_config import PPOConfig
 from paceline.policy.actor import Actor, few_values
 from paceline.policy.actor_critic import ActorCritic
 from paceline.policy.normalizer import ReturnNormalizer

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from paceline.cuda_graph import CudaGraph
-from paceline.experience.rollout import Cuts, Decision, Outcome
+from paceline.experience.rows import Cuts, Decision, Outcome
 from paceline.policy.actor_critic import ActorCritic
 from paceline.policy.compute import ComputeConfig
 from paceline.pool.protocol import PoolSpec, StepBatch

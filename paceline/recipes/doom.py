@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from paceline.config import Config
 from paceline.learner.optimizer import OptimizerConfig
-from paceline.learner.ppo import PPOConfig
+from paceline.learner.ppo_config import PPOConfig
 from paceline.policy.actor_critic import PolicyConfig
 from paceline.policy.cores import CoreConfig
 from paceline.pool.config import PoolConfig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from paceline.config import Config
 from paceline.learner.optimizer import OptimizerConfig
-from paceline.learner.ppo import PPOConfig
+from paceline.learner.ppo_config import PPOConfig
 from paceline.policy.actor_critic import PolicyConfig
 from paceline.policy.compute import ComputeConfig
 from paceline.policy.cores import CoreConfig

@@ -29,7 +29,7 @@ from paceline.evaluation.navigation import (
     split_config,
 )
 from paceline.evaluation.saved import SavedRun
-from paceline.learner.ppo import PPOConfig
+from paceline.learner.ppo_config import PPOConfig
 from paceline.policy.actor_critic import PolicyConfig
 from paceline.policy.cores import CoreConfig
 from paceline.pool.config import PoolConfig

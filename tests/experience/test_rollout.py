@@ -8,7 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.experience.rollout import Cuts, Decision, Outcome, Rollout
+from paceline.experience.rollout import Rollout
+from paceline.experience.rows import Cuts, Decision, Outcome
 from tests.experience.oracle import Step, lambda_advantages, random_slot
 
 CPU = torch.device("cpu")

@@ -7,7 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.experience.rollout import Outcome, Rollout
+from paceline.experience.rollout import Rollout
+from paceline.experience.rows import Outcome
 from paceline.experience.sequences import shuffled_rows, shuffled_sequences
 from tests.experience.test_rollout import CPU, decision
 

@@ -8,9 +8,11 @@ from gymnasium import spaces
 
 from paceline.distributed.reduce import synchronize
 from paceline.distributed.runtime import Group
-from paceline.experience.rollout import Decision, Outcome, Rollout
+from paceline.experience.rollout import Rollout
+from paceline.experience.rows import Decision, Outcome
 from paceline.learner.optimizer import OptimizerConfig
-from paceline.learner.ppo import PPOConfig, PPOLearner
+from paceline.learner.ppo import PPOLearner
+from paceline.learner.ppo_config import PPOConfig
 from paceline.policy.actor_critic import ActorCritic, PolicyConfig
 from paceline.policy.cores import CoreConfig
 from paceline.pool.protocol import PoolSpec

@@ -18,7 +18,8 @@ from paceline.config import Config
 from paceline.distributed.weights import Publication
 from paceline.envs.memory import Memory
 from paceline.errors import SimulatorError, UsageError
-from paceline.learner.ppo import PPOConfig, PPOLearner
+from paceline.learner.ppo import PPOLearner
+from paceline.learner.ppo_config import PPOConfig
 from paceline.policy.actor_critic import PolicyConfig
 from paceline.policy.cores import CoreConfig
 from paceline.pool.config import PoolConfig

@@ -15,7 +15,7 @@ from paceline.checkpoint import CheckpointFolder
 from paceline.config import Config
 from paceline.envs.memory import Memory
 from paceline.errors import UsageError
-from paceline.learner.ppo import PPOConfig
+from paceline.learner.ppo_config import PPOConfig
 from paceline.policy.actor_critic import PolicyConfig
 from paceline.policy.batching import BatchingConfig
 from paceline.policy.cores import CoreConfig

@@ -16,12 +16,14 @@ from hypothesis import strategies as st
 from paceline.checkpoint import CheckpointFolder
 from paceline.distributed.runtime import Group, Place
 from paceline.errors import UsageError
-from paceline.experience.rollout import Decision, Outcome, Rollout
+from paceline.experience.rollout import Rollout
+from paceline.experience.rows import Decision, Outcome
 from paceline.experience.sequences import MiniBatch, shuffled_sequences
 from paceline.learner import auxiliary
 from paceline.learner.auxiliary import CPCA, AuxiliaryConfig, Questions, ask, make_auxiliary, spread, successors
 from paceline.learner.optimizer import OptimizerConfig
-from paceline.learner.ppo import PPOConfig, PPOLearner
+from paceline.learner.ppo import PPOLearner
+from paceline.learner.ppo_config import PPOConfig
 from paceline.policy.actor_critic import ActorCritic, PolicyConfig, Recall
 from paceline.policy.compute import ComputeConfig
 from paceline.policy.cores import CoreConfig

@@ -12,10 +12,12 @@ from gymnasium import spaces
 
 from paceline.distributed.runtime import Group, Place
 from paceline.errors import UsageError
-from paceline.experience.rollout import Decision, Outcome, Rollout
+from paceline.experience.rollout import Rollout
+from paceline.experience.rows import Decision, Outcome
 from paceline.learner.entropy import EntropyCoefficient
 from paceline.learner.optimizer import OptimizerConfig
-from paceline.learner.ppo import PPOConfig, PPOLearner
+from paceline.learner.ppo import PPOLearner
+from paceline.learner.ppo_config import PPOConfig
 from paceline.policy.actor_critic import ActorCritic, PolicyConfig
 from paceline.policy.compute import ComputeConfig
 from paceline.policy.cores import CoreConfig

@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 
 from paceline.distributed.runtime import Group, Place
 from paceline.errors import UsageError
-from paceline.experience.rollout import Decision, Outcome, Rollout
+from paceline.experience.rollout import Rollout
+from paceline.experience.rows import Decision, Outcome
 from paceline.experience.sequences import MiniBatch
 from paceline.learner.optimizer import OptimizerConfig
-from paceline.learner.ppo import PPOConfig, PPOLearner
+from paceline.learner.ppo import PPOLearner
+from paceline.learner.ppo_config import PPOConfig
 from paceline.ops.ppo import approximate_kl, clipped_surrogate, value_loss
 from paceline.policy.actor_critic import ActorCritic, PolicyConfig
 from paceline.policy.compute import ComputeConfig

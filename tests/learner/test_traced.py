@@ -9,7 +9,8 @@ import torch
 
 from paceline.errors import UsageError
 from paceline.experience.book import Variable
-from paceline.experience.rollout import Cuts, Decision, Outcome, Rollout
+from paceline.experience.rollout import Rollout
+from paceline.experience.rows import Cuts, Decision, Outcome
 from paceline.ops.ppo import policy_gradient
 from paceline.policy.actor_critic import ActorCritic, PolicyConfig, Recall
 from paceline.policy.cores import CoreConfig

@@ -1,0 +1,95 @@
+"""How PPO learns: its configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from paceline.errors import UsageError
+from paceline.learner.auxiliary import AuxiliaryConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPOConfig:
+    """How a rollout is learned from."""
+
+    epochs: int = 2
+    """Passes over each rollout."""
+    minibatches: int = 2
+    """Gradient steps per pass."""
+    discount: float = 0.99
+    """Gamma: what a reward one step later is worth."""
+    trace_decay: float = 0.95
+    """Lambda (DD-PPO's tau) of generalized advantage estimation."""
+    targets: Literal["auto", "gae", "vtrace"] = "auto"
+    """What rows teach: generalized advantage estimation by the values of when they were decided, or V-trace, which
+    corrects for a policy that has moved on since. auto takes V-trace for appo and gae for the others."""
+    max_rho: float = 1.0
+    """V-trace's rho-bar: truncates the weights that decide which policy's value is learned."""
+    max_c: float = 1.0
+    """V-trace's c-bar: truncates the weights that decide how far corrections reach."""
+    rho_in_advantage: bool = False
+    """Weigh V-trace's advantages by rho as well, as Sample Factory's code does: then it counts twice, since the
+    probability ratio has it already."""
+    clip: float | None = 0.2
+    """Epsilon: how far the probability ratio may move before it gains nothing more. None does not limit it: the plain
+    policy gradient, weighted by the ratio up to max_rho."""
+    clip_inverse: bool = False
+    """Let the ratio move from 1 / (1 + clip) to 1 + clip, as Sample Factory does, instead of from 1 - clip."""
+    value_coef: float = 0.5
+    """Weight of the value loss."""
+    value_clip: float | None = None
+    """Limit a value's change per rollout to this; None does not."""
+    entropy_coef: float = 0.01
+    """Weight of the entropy bonus; where it is learned, its initial value."""
+    entropy_target: float | None = None
+    """Learn that weight, so that the policy's entropy does not stay below this many nats, summed over the components
+    of an action (VER: 0, for Gaussian actions, whose entropy may be negative). None keeps it constant."""
+    entropy_bounds: tuple[float, float] = (1e-4, 1.0)
+    """What a learned weight stays within."""
+    normalize_advantage: bool = False
+    """Give advantages mean 0 and deviation 1 over the rollouts of all ranks; DD-PPO does not."""
+    normalize_returns: bool = False
+    """Divide rewards by the running standard deviation of the discounted returns of all ranks."""
+    target_kl: float | None = None
+    """Stop the passes over a rollout once the policy has moved this far; None never does."""
+    sequences: Literal["auto", "packed", "columns"] = "auto"
+    """How a recurrent policy's rows are batched: as packed sequences of single episodes, or as whole columns (all
+    steps of a slot), which can be recorded as a CUDA graph. auto takes columns where updates are recorded."""
+    auxiliary: AuxiliaryConfig = field(default_factory=AuxiliaryConfig)
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "minibatches"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"ppo.{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("discount", "trace_decay"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UsageError(f"ppo.{name} must be between 0 and 1, got {getattr(self, name)}")
+        if self.sequences not in ("auto", "packed", "columns"):
+            raise UsageError(f"ppo.sequences {self.sequences!r} does not exist; allowed: auto, packed, columns")
+        if self.clip is not None and not self.clip > 0:
+            raise UsageError(f"ppo.clip must be above 0 or None, got {self.clip}")
+        for name in ("max_rho", "max_c"):
+            if not getattr(self, name) > 0:
+                raise UsageError(f"ppo.{name} must be above 0, got {getattr(self, name)}")
+        if self.targets not in ("auto", "gae", "vtrace"):
+            raise UsageError(f"ppo.targets {self.targets!r} does not exist; allowed: auto, gae, vtrace")
+        low, high = self.entropy_bounds
+        if not 0 < low <= high:
+            raise UsageError(f"ppo.entropy_bounds must be above 0 and in rising order, got {low} and {high}")
+        if self.entropy_target is not None and not low <= self.entropy_coef <= high:
+            raise UsageError(
+                f"ppo.entropy_coef is {self.entropy_coef}; a learned one (ppo.entropy_target) has to start within "
+                f"ppo.entropy_bounds, between {low} and {high}"
+            )
+
+    @property
+    def ratio_bounds(self) -> tuple[float, float]:
+        """Between what the probability ratio is clipped."""
+        assert self.clip is not None
+        return (1 / (1 + self.clip) if self.clip_inverse else 1 - self.clip), 1 + self.clip
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether targets are V-trace's; auto, which a run has resolved, stands for gae."""
+        return self.targets == "vtrace"
