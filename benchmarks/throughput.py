@@ -8,16 +8,18 @@ with its own environments in one, two or four workers, or with an EnvPool of one
 has no recurrent PPO itself, and EnvPool's Doom is many times slower than ViZDoom's package: those cells are empty.
 PPO over EnvPool counts the steps in which EnvPool resets an environment as steps, as CleanRL does; the others do not.
 
-Simulation alone is random actions, through our pool and, where the environment is EnvPool's, through EnvPool itself.
+Simulation alone is random actions, through our pool and, where the environment is EnvPool's, through EnvPool itself; else
+also without any pool, in one plain loop per core: what the cores can do. With `--device cuda` networks are on the GPU,
+environments are ale-py's and ViZDoom's in processes, and there are as many of them as keep the cores busy.
 `python -m benchmarks.throughput --help` has the choices of a part of it.
 """
 
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tyro
 
@@ -27,6 +29,7 @@ from benchmarks.pool import measure_cell
 from benchmarks.pool_envpool import compare
 from benchmarks.report import context, print_context, print_table, progress
 from paceline.pool.config import available_core_ids
+from paceline.telemetry.clock import ACTIVITIES
 
 MLP = {"lstm": 0, "hidden": 64, "rollout_steps": 128, "epochs": 1, "minibatches": 4}
 CNN = MLP | {"rollout_steps": 32}
@@ -64,6 +67,9 @@ ENVPOOL, SB3, SAMPLE_FACTORY = "PPO over EnvPool", "Stable-Baselines3", "Sample 
 PEERS = (ENVPOOL, SB3, SAMPLE_FACTORY)
 SAMPLE_FACTORY_CELL = Path(__file__).parent / "peers" / "sample_factory_cell.py"
 SAMPLE_FACTORY_PACKAGES = ("sample-factory", "torch", "numpy", "gymnasium", "mujoco", "ale-py", "vizdoom", "envpool")
+SHARES = (*ACTIVITIES, "learner_busy")
+ENVS_PER_CORE = 16
+"""With a GPU: so many that decisions for half of them are made in batches that are worth it."""
 START_SECONDS = 240.0
 """What a measurement may take beside what is measured: 32 Atari games take a minute to start on few cores."""
 
@@ -83,6 +89,14 @@ class Plan:
     """Try all settings of the peers before the rounds; otherwise the first of each."""
     install: bool = True
     """Make the environment of a peer that needs its own, if it is not there."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where networks are; peers run on the CPU only."""
+
+    def workload(self, label: str) -> Workload:
+        workload = WORKLOADS[label]
+        if self.device == "cpu":
+            return workload
+        return replace(workload, task=None, envs=(ENVS_PER_CORE * len(available_core_ids()),), seconds=40.0)
 
 
 Variants = dict[str, dict[str, Any]]
@@ -106,14 +120,14 @@ def variants(system: str, workload: Workload) -> Variants:
     return (pooled if workload.task else {}) | own
 
 
-def measure_system(system: str, options: dict[str, Any]) -> float:
-    """Agent steps per second of one run."""
+def measure_system(system: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Agent steps per second of one run; of ours, also where its time went."""
     timeout = options["seconds"] + START_SECONDS
     if system == SAMPLE_FACTORY:
         python = environment.python_of("sample_factory", make=False)
-        return run_file(python, SAMPLE_FACTORY_CELL, options, timeout)["steps_per_second"]
+        return run_file(python, SAMPLE_FACTORY_CELL, options, timeout)
     modules = {ENVPOOL: "benchmarks.peers.ppo_envpool", SB3: "benchmarks.peers.sb3_throughput"}
-    return run_module(modules.get(system, "benchmarks.ppo_cell"), options, timeout)["steps_per_second"]
+    return run_module(modules.get(system, "benchmarks.ppo_cell"), options, timeout)
 
 
 @dataclass
@@ -129,6 +143,8 @@ class Contestant:
     """What each choice gave when all were tried; these figures count for nothing else."""
     samples: list[float] = field(default_factory=list)
     """Steps per second, round by round."""
+    shares: dict[str, float] = field(default_factory=dict)
+    """Of the last round: where the time of the thread that decides went, and how busy the one that learns was."""
     failure: str | None = None
     """Why there is no figure; a system that failed is not tried again."""
 
@@ -158,7 +174,9 @@ class Contestant:
 
     def _measure(self, name: str) -> float | None:
         try:
-            return measure_system(self.system, self.options | self.choices[name])
+            found = measure_system(self.system, self.options | self.choices[name])
+            self.shares = found.get("shares", {})
+            return found["steps_per_second"]
         except CellError as error:
             self.failure = str(error)
             return None
@@ -175,7 +193,7 @@ def measure(plan: Plan, facts: dict[str, Any]) -> dict[str, Any]:
     print_context(facts)
     contests, bounds = {}, {}
     for label in plan.workloads:
-        workload = WORKLOADS[label]
+        workload = plan.workload(label)
         for num_envs in plan.num_envs or workload.envs:
             row = f"{label} / {num_envs}"
             progress(f"{row}: simulation alone")
@@ -204,15 +222,19 @@ def simulate(workload: Workload, num_envs: int, seconds: float) -> dict[str, flo
     if workload.task is not None:
         found = compare(workload.task, num_envs, rounds=3, seconds=seconds)
         return {"pool": found["ours"], "EnvPool": found["raw"]}
-    backends = ("serial", "process", "process x2")
-    return {"pool": max(measure_cell(b, workload.env, num_envs, seconds)["steps_per_second"] for b in backends)}
+    backends = ["process", "process x2", "bound"]
+    if len(available_core_ids()) < 4:
+        backends.append("serial")  # one process at a time is never the fastest of many
+    found = {b: measure_cell(b, workload.env, num_envs, seconds)["steps_per_second"] for b in backends}
+    return {"loops": found.pop("bound"), "pool": max(found.values())}
 
 
 def compete(plan: Plan, workload: Workload, num_envs: int, row: str) -> list[Contestant]:
     """All systems on one workload: their settings first, then rounds in turns."""
     options = workload.options | {"env": workload.env, "task": workload.task, "num_envs": num_envs}
-    options |= {"seconds": plan.seconds or workload.seconds}
-    contest = [Contestant(system, options, variants(system, workload)) for system in plan.systems]
+    options |= {"seconds": plan.seconds or workload.seconds, "device": plan.device}
+    systems = [system for system in plan.systems if plan.device == "cpu" or system in OURS]
+    contest = [Contestant(system, options, variants(system, workload)) for system in systems]
     for contestant in contest:
         if plan.tuned and len(contestant.choices) > 1:
             progress(f"{row}, settings: {contestant.system}")
@@ -228,13 +250,23 @@ def compete(plan: Plan, workload: Workload, num_envs: int, row: str) -> list[Con
 def show(bounds: dict[str, dict[str, float]], contests: dict[str, list[Contestant]], plan: Plan) -> None:
     print_table(
         f"agent steps per second, training, median of {plan.rounds} round{'s' * (plan.rounds > 1)}",
-        ["workload / envs", *plan.systems, "our best / best peer", "appo / Sample Factory"],
+        ["workload / envs", *(c.system for c in next(iter(contests.values()))), "our best / best peer", "appo / Sample Factory"],
         [[row, *(shown(c) for c in contest), *ratios(contest)] for row, contest in contests.items()],
     )
     print_table(
         "agent steps per second, random actions, nothing learned",
-        ["workload / envs", "our pool", "EnvPool itself", "our best system / our pool"],
+        ["workload / envs", "our pool", "EnvPool itself", "plain loops", "our best system / our pool", "/ plain loops"],
         [[row, *simulated(bound, contests[row])] for row, bound in bounds.items()],
+    )
+    print_table(
+        "shares of the time of the thread that decides; of the one that learns beside it, how busy it is",
+        ["workload / envs", "system", *SHARES],
+        [
+            [row, c.system, *(f"{c.shares.get(name, 0.0):.0%}" for name in SHARES)]
+            for row, contest in contests.items()
+            for c in contest
+            if c.shares
+        ],
     )
     peers = [system for system in plan.systems if system in PEERS]
     if peers:
@@ -261,8 +293,8 @@ def settings(contestant: Contestant) -> str:
 
 def simulated(bound: dict[str, float], contest: list[Contestant]) -> list[str]:
     best = best_of(contest, OURS)
-    raw = f"{bound['EnvPool']:,.0f}" if "EnvPool" in bound else "-"
-    return [f"{bound['pool']:,.0f}", raw, quotient(best, bound["pool"])]
+    rates = (f"{bound[name]:,.0f}" if name in bound else "-" for name in ("pool", "EnvPool", "loops"))
+    return [*rates, quotient(best, bound["pool"]), quotient(best, bound.get("loops"))]
 
 
 def ratios(contest: list[Contestant]) -> list[str]:

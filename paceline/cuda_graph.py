@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -11,6 +12,10 @@ Result = TypeVar("Result")
 
 WARM_UP_RUNS = 3
 """Runs before recording: libraries choose their algorithms and allocate their workspaces in them."""
+
+_ONE_AT_A_TIME = threading.RLock()
+"""Two threads may have graphs. While one records, the device's random numbers are the recording's alone: the other must
+neither replay nor record."""
 
 
 class CudaGraph(Generic[Result]):
@@ -27,12 +32,17 @@ class CudaGraph(Generic[Result]):
         self._result: Result
 
     def run(self) -> Result:
+        with _ONE_AT_A_TIME:
+            return self._run()
+
+    def _run(self) -> Result:
         if self._graph is None and self._runs < WARM_UP_RUNS:
             self._runs += 1
             return self._warm_up()
         if self._graph is None:
             self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph):
+            # What another thread asks of the device meanwhile is no part of it, and no mistake.
+            with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
                 self._result = self._function()
         self._graph.replay()
         return self._result

@@ -66,10 +66,13 @@ class Run:
         if config.compute.compile:
             for policy in {self.policy, acting}:
                 policy.compile_encoders()
-        # A recording is disturbed by whatever another thread does on the device.
-        compute = dataclasses.replace(config.compute, cuda_graphs=config.compute.cuda_graphs and not beside)
-        self.actor = Actor(acting, pool.spec, group.device, compute, self.clock)
         ppo = config.resolved_ppo
+        # While a thread records, another may not draw random numbers on the device: auxiliary losses do.
+        recorded = config.compute.cuda_graphs and not (beside and ppo.auxiliary.kind != "none")
+        compute = dataclasses.replace(config.compute, cuda_graphs=recorded)
+        self.actor = Actor(acting, pool.spec, group.device, compute, self.clock)
+        if beside and config.system == "ver":  # every rollout is a frozen one, whose memory lies elsewhere
+            compute = dataclasses.replace(compute, cuda_graphs=False)
         self.targets = Targets(self.actor, group, ppo, pool.spec.num_slots)
         self._generator = torch.Generator().manual_seed(config.seed + group.rank)
         self.learner = PPOLearner(self.policy, group, ppo, config.optimizer, self._generator, compute)
