@@ -1,73 +1,67 @@
 """How DD-PPO scales over ranks, with even and uneven simulators and several preemption thresholds (the paper's figure 4).
 
-The paper's appendix D: every rank has 4 environments at random, collects and learns 10 times, and the steps of the
-last 5 rounds are divided by their time; the same seeds for all numbers of ranks and all thresholds. Scaling is
-relative to one rank of the same regime: the mean of what each of the largest number of ranks collects alone, since
-its scenes may be slow or fast ones. Simulators sleep, as those on GPUs or other machines do; environments do not
-differ (even), or by scene, log-normally, most within a factor of two (uneven). Policy, losses and the all-reduce are
-real. Meant for a machine with about a core per rank: on fewer, ranks wait for cores, and that is what is measured.
-Ranks that are measured alone are measured at the same time, as many as there are cores.
+The paper's appendix D: every rank has 4 environments, collects and learns 10 times, and the steps of the last 5 rounds are
+divided by their time; the same seeds for all numbers of ranks and all thresholds. Scaling is relative to one rank: to
+the mean of what the very same ranks collect when each is alone, since simulators may be slow or fast ones. Simulators
+sleep, as those on GPUs or other machines do. They do not differ (even); or those of every fourth rank are three times slower
+(stragglers), as a few large scenes are among small ones; or every environment is of another speed, log-normally, most
+within a factor of two (uneven). Policy, losses and the all-reduce are real. Meant for a machine with about a core per
+rank: on fewer, ranks wait for cores, and that is what is measured. Ranks that are measured alone are measured at the same
+time, half as many as there are cores. `python -m benchmarks.scaling --help` has the choices of a part of it.
 """
 
 from __future__ import annotations
 
 import statistics
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import tyro
 
 from benchmarks.ranks import launch
 from benchmarks.report import context, print_context, print_table
 from paceline.pool.config import available_core_ids
 
 SCENE = "obs=8&dtype=float32&episode_length=200"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regime:
+    """How fast simulators are."""
+
+    env: str
+    slow_env: str | None = None
+    """What ranks 1, 5, 9 and 13 have instead."""
+    seeds: tuple[int, ...] = (1,)
+    """Where environments are drawn, several."""
+
+    def setting(self, threshold: float, seed: int, world: World) -> dict[str, Any]:
+        """What a rank is told to measure."""
+        envs = {"env": self.env, "slow_env": self.slow_env or self.env}
+        return envs | {"threshold": threshold, "seed": seed, "steps": STEPS, "first": world.first}
+
+
 REGIMES = {
-    "even": f"synthetic:constant?mean=0.02&{SCENE}",
-    "uneven": f"synthetic:scene?mean=0.02&sigma=0.3&{SCENE}",
+    "even": Regime(env=f"synthetic:constant?mean=0.02&{SCENE}"),
+    "stragglers": Regime(
+        env=f"synthetic:constant?mean=0.02&{SCENE}", slow_env=f"synthetic:constant?mean=0.06&{SCENE}"
+    ),
+    "uneven": Regime(env=f"synthetic:scene?mean=0.02&sigma=0.3&{SCENE}", seeds=(1, 2)),
 }
-THRESHOLDS = (0.5, 0.6, 0.8, 1.0)
-RANKS = (1, 2, 4, 8, 16)
 STEPS = 24
 PLOT = Path("scaling.png")
 
 
-def run(quick: bool) -> dict[str, Any]:
-    facts = context()
-    print_context(facts)
-    ranks = (1, 2) if quick else RANKS
-    thresholds = (0.6,) if quick else THRESHOLDS
-    seeds = (1,) if quick else (1, 2)
-    rates: dict[tuple[str, float, int], list[float]] = {}
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Which part of it to measure."""
 
-    def measure(world: World) -> None:
-        settings = [
-            {"regime": regime, "env": env, "threshold": p, "seed": seed, "steps": 8 if quick else STEPS}
-            | {"first": world.first}
-            for seed in seeds
-            for regime, env in REGIMES.items()
-            for p in (thresholds if world.size > 1 else (1.0,))  # alone there is nobody to be preempted by
-        ]
-        for result in launch("benchmarks.scaling_rank", world.size, settings):
-            key = (result["regime"], result["threshold"], world.size)
-            rates.setdefault(key, []).append(result["steps_per_second"])
-            print(f"  {world.size} ranks, {key[0]}, p = {key[1]:.0%}: {result['steps_per_second']:.0f} sps", flush=True)
-
-    worlds = [World(size) for size in ranks if size > 1] + [World(1, first) for first in range(max(ranks))]
-    for together in side_by_side(worlds, len(available_core_ids())):
-        with ThreadPoolExecutor(len(together)) as threads:
-            list(threads.map(measure, together))  # the list raises what went wrong
-    scaling = relative(rates, ranks, thresholds)
-    for regime in REGIMES:
-        print_table(
-            f"{regime} simulators: steps per second relative to one rank "
-            f"({statistics.mean(rates[regime, 1.0, 1]):.0f}), mean of {len(seeds)} seeds",
-            ["ranks", *(f"p = {p:.0%}" for p in thresholds)],
-            [[str(size), *(f"{scaling[regime][p][size]:.2f}" for p in thresholds)] for size in ranks],
-        )
-    if not quick:
-        plot(scaling, ranks)
-        print(f"\nplot: {PLOT}")
-    return {"context": facts, "rates": {str(key): value for key, value in rates.items()}, "scaling": scaling}
+    regimes: tuple[str, ...] = tuple(REGIMES)
+    ranks: tuple[int, ...] = (2, 4, 8, 16)
+    """Numbers of ranks beside one."""
+    thresholds: tuple[float, ...] = (0.5, 0.6, 0.8, 1.0)
 
 
 class World(NamedTuple):
@@ -77,42 +71,105 @@ class World(NamedTuple):
     first: int = 0
 
 
-def side_by_side(worlds: list[World], cores: int) -> list[list[World]]:
-    """Single ranks together, as many as there are cores; every world of several ranks for itself."""
-    single = [world for world in worlds if world.size == 1]
-    together = [single[at : at + cores] for at in range(0, len(single), cores)]
-    return [[world] for world in worlds if world.size > 1] + together
+Rates = dict[tuple[str, int, float, World], float]
+"""Steps per second, by regime, seed, threshold and world."""
 
 
-def relative(rates: dict, ranks: tuple[int, ...], thresholds: tuple[float, ...]) -> dict[str, Any]:
-    """Scaling by regime, threshold and number of ranks."""
-    scaling: dict[str, Any] = {}
-    for regime in REGIMES:
-        alone = statistics.mean(rates[regime, 1.0, 1])
-        scaling[regime] = {
-            p: {size: statistics.mean(rates[regime, p if size > 1 else 1.0, size]) / alone for size in ranks}
-            for p in thresholds
-        }
-    return scaling
+def run(quick: bool) -> dict[str, Any]:
+    return measure(Plan(regimes=("even", "stragglers"), ranks=(2,), thresholds=(0.6,)) if quick else Plan(), context())
 
 
-def plot(scaling: dict[str, Any], ranks: tuple[int, ...]) -> None:
+def measure(plan: Plan, facts: dict[str, Any]) -> dict[str, Any]:
+    print_context(facts)
+    rates: Rates = {}
+    for size in plan.ranks:
+        rates |= measure_world(World(size), plan.regimes, plan.thresholds)
+    rates |= measure_alone(plan.regimes, max(plan.ranks))
+    scaling = relative(rates, plan)
+    for regime, curves in scaling.items():
+        print_table(
+            f"{regime} simulators: steps per second relative to one rank ({one_rank(rates, regime):.0f})",
+            ["ranks", *(f"p = {p:.0%}" for p in curves)],
+            [[str(size), *(f"{points[size]:.2f}" for points in curves.values())] for size in (1, *plan.ranks)],
+        )
+    if len(plan.ranks) > 1:
+        plot(scaling)
+        print(f"\nplot: {PLOT}")
+    return {"context": facts, "rates": {str(key): value for key, value in rates.items()}, "scaling": scaling}
+
+
+def measure_alone(regimes: tuple[str, ...], count: int) -> Rates:
+    """What each of the first `count` ranks collects when there is nobody to be preempted by."""
+    rates: Rates = {}
+    with ThreadPoolExecutor(max(1, len(available_core_ids()) // 2)) as threads:
+        for found in threads.map(lambda first: measure_world(World(1, first), regimes, (1.0,)), range(count)):
+            rates |= found
+    return rates
+
+
+def measure_world(world: World, regimes: tuple[str, ...], thresholds: tuple[float, ...]) -> Rates:
+    keys = [
+        (regime, seed, threshold, world)
+        for regime in regimes
+        for seed in REGIMES[regime].seeds
+        for threshold in thresholds
+    ]
+    settings = [REGIMES[regime].setting(threshold, seed, world) for regime, seed, threshold, _ in keys]
+    rates: Rates = {}
+    for key, result in zip(keys, launch("benchmarks.scaling_rank", world.size, settings), strict=True):
+        rates[key] = result["steps_per_second"]
+        regime, seed, threshold, _ = key
+        ranks = f"{world.size} ranks" if world.size > 1 else f"rank {world.first} alone"
+        print(f"  {ranks}, {regime} (seed {seed}), p = {threshold:.0%}: {rates[key]:.0f} sps", flush=True)
+    return rates
+
+
+def relative(rates: Rates, plan: Plan) -> dict[str, dict[float, dict[int, float]]]:
+    """Scaling by regime, threshold and number of ranks: means over the seeds."""
+
+    def scaling(regime: str, threshold: float, size: int) -> float:
+        seeds = REGIMES[regime].seeds
+        if size == 1:
+            return 1.0
+        return statistics.mean(
+            rates[regime, seed, threshold, World(size)]
+            / statistics.mean(rates[regime, seed, 1.0, World(1, first)] for first in range(size))
+            for seed in seeds
+        )
+
+    return {
+        regime: {p: {size: scaling(regime, p, size) for size in (1, *plan.ranks)} for p in plan.thresholds}
+        for regime in plan.regimes
+    }
+
+
+def one_rank(rates: Rates, regime: str) -> float:
+    """Steps per second of all lone ranks, on average."""
+    return statistics.mean(rate for key, rate in rates.items() if key[0] == regime and key[3].size == 1)
+
+
+def plot(scaling: dict[str, dict[float, dict[int, float]]]) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(1, len(scaling), figsize=(4 * len(scaling), 4), sharey=True)
-    for axis, (regime, curves) in zip(axes, scaling.items(), strict=True):
-        axis.plot(ranks, ranks, color="black", linestyle=":", label="ideal")
+    figure, row = pyplot.subplots(1, len(scaling), figsize=(4 * len(scaling), 4), sharey=True, squeeze=False)
+    for axis, (regime, curves) in zip(row[0], scaling.items(), strict=True):
         for threshold, points in curves.items():
-            axis.plot(ranks, [points[size] for size in ranks], marker="o", label=f"p = {threshold:.0%}")
+            axis.plot(list(points), list(points.values()), marker="o", label=f"p = {threshold:.0%}")
+        ranks = list(points)
+        axis.plot(ranks, ranks, color="black", linestyle=":", label="ideal")
         axis.set(title=f"{regime} simulators", xlabel="ranks", xscale="log", yscale="log")
         axis.set_xticks(ranks, [str(size) for size in ranks])
         axis.set_yticks(ranks, [str(size) for size in ranks])
         axis.minorticks_off()
         axis.grid(alpha=0.3)
-    axes[0].set_ylabel("steps per second, relative to one rank")
-    axes[-1].legend()
+    row[0][0].set_ylabel("steps per second, relative to one rank")
+    row[0][-1].legend()
     figure.tight_layout()
     figure.savefig(PLOT, dpi=120)
+
+
+if __name__ == "__main__":
+    measure(tyro.cli(Plan, description=__doc__), context("python -m benchmarks.scaling"))
