@@ -6,6 +6,7 @@ segments, as `multiprocessing.shared_memory` makes them, survive a `kill -9`.)
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import tempfile
@@ -28,8 +29,10 @@ def attach(fd: int) -> mmap.mmap:
     return mmap.mmap(fd, os.fstat(fd).st_size)
 
 
-def pin(shared: mmap.mmap) -> None:
-    """Register attached memory with CUDA, so that copies between it and a device are asynchronous and unstaged."""
+def pin(shared: mmap.mmap) -> int:
+    """Register attached memory with CUDA, so that copies between it and a device are asynchronous and unstaged. Returns
+    its address, which `unpin` must be given before the memory is unmapped: CUDA would take whatever comes to lie there for
+    pinned."""
     import numpy as np
     import torch
 
@@ -41,3 +44,13 @@ def pin(shared: mmap.mmap) -> None:
     error = torch.cuda.cudart().cudaHostRegister(address, len(shared), 0)
     if int(error) != 0:
         raise RuntimeError(f"cudaHostRegister failed with error {int(error)}")
+    return address
+
+
+def unpin(address: int) -> None:
+    """The end of `pin`. Copies that are still under way are waited for."""
+    import torch
+
+    with contextlib.suppress(RuntimeError):  # a device that has failed copies nothing any more
+        torch.cuda.synchronize()
+    torch.cuda.cudart().cudaHostUnregister(address)

@@ -67,6 +67,7 @@ class ProcessPool:
         self._episodes: list[Episode] = []
         self.health = Health(config.leak_megabytes)
         self._next_tend = 0.0
+        self._unpin: weakref.finalize | None = None
         self._is_open = False  # whether the memory is laid out and shared; until then the following do not exist
         self.spec: PoolSpec
         self._book: SlotBook
@@ -194,6 +195,8 @@ class ProcessPool:
         return [worker.pid for worker in self._crew.workers]
 
     def close(self) -> None:
+        if self._unpin is not None:
+            self._unpin()
         self._finalizer()
 
     def __enter__(self) -> ProcessPool:
@@ -245,7 +248,8 @@ class ProcessPool:
         memory.resize(self._crew.memory_fd, head + SlotTable.nbytes(self.spec))
         shared = memory.attach(self._crew.memory_fd)
         if self._config.pin_memory:
-            memory.pin(shared)
+            self._unpin = weakref.finalize(self, memory.unpin, memory.pin(shared))
+            self._unpin.atexit = False
         self._heartbeat = Heartbeat(shared, self._num_workers)
         self._heartbeat.env[:] = IDLE
         self._heartbeat.patience[0] = ANNOUNCE_SECONDS
