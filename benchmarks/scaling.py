@@ -45,9 +45,7 @@ class Regime:
 
 REGIMES = {
     "even": Regime(env=f"synthetic:constant?mean=0.02&{SCENE}"),
-    "stragglers": Regime(
-        env=f"synthetic:constant?mean=0.02&{SCENE}", slow_env=f"synthetic:constant?mean=0.06&{SCENE}"
-    ),
+    "stragglers": Regime(env=f"synthetic:constant?mean=0.02&{SCENE}", slow_env=f"synthetic:constant?mean=0.06&{SCENE}"),
     "uneven": Regime(env=f"synthetic:scene?mean=0.02&sigma=0.3&{SCENE}", seeds=(1, 2)),
 }
 STEPS = 24

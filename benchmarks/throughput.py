@@ -250,7 +250,12 @@ def compete(plan: Plan, workload: Workload, num_envs: int, row: str) -> list[Con
 def show(bounds: dict[str, dict[str, float]], contests: dict[str, list[Contestant]], plan: Plan) -> None:
     print_table(
         f"agent steps per second, training, median of {plan.rounds} round{'s' * (plan.rounds > 1)}",
-        ["workload / envs", *(c.system for c in next(iter(contests.values()))), "our best / best peer", "appo / Sample Factory"],
+        [
+            "workload / envs",
+            *(c.system for c in next(iter(contests.values()))),
+            "our best / best peer",
+            "appo / Sample Factory",
+        ],
         [[row, *(shown(c) for c in contest), *ratios(contest)] for row, contest in contests.items()],
     )
     print_table(

@@ -28,7 +28,7 @@ from paceline.learner.ppo import PPOLearner
 from paceline.learner.targets import Targets
 from paceline.policy.actor import Actor
 from paceline.policy.actor_critic import ActorCritic
-from paceline.policy.kernels import choose_cpu_kernels
+from paceline.policy.kernels import choose_cpu_kernels, choose_precision
 from paceline.pool import Pool, PoolConfig, make_pool
 from paceline.pool.protocol import Episode
 from paceline.pool.tensor import TensorPool
@@ -56,7 +56,7 @@ class Run:
         if group.device.type == "cpu":
             ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", group.size))
             choose_cpu_kernels(self.policy, config.threads, ranks_here * (2 if beside else 1))
-        self.policy.precision = getattr(torch, config.compute.precision)
+        self.policy.precision = choose_precision(self.policy, config.compute.precision, group.device)
         self.policy.core.layer_by_layer = config.compute.layer_by_layer
         self.threads = torch.get_num_threads()
         """PyTorch's threads; another thread has to be told."""

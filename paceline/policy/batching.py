@@ -3,8 +3,9 @@
 A decision for one slot costs almost what a decision for many does, so a batch is worth some waiting; but a slot that
 waits may be a simulator that stands still. Waiting for others may save at most a decision of their own, so that is how
 long is waited for a minimum of slots; after that whoever is ready is served. Where several environments share a worker it
-has others to step meanwhile, and waiting costs little: then the minimum is larger and the wait longer. (VER's own
-implementation waits for half the mean step of a simulator.)
+has others to step meanwhile, and waiting costs little. Where, in addition, cores are few, every decision takes time from
+simulators: then the minimum is larger and the wait longer. (VER's own implementation waits for half the mean step of a
+simulator.)
 """
 
 from __future__ import annotations
@@ -15,10 +16,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from paceline.errors import UsageError
+from paceline.pool.config import available_core_ids
 from paceline.pool.protocol import Pool, StepBatch
 
 SMOOTHING = 0.05
 """Weight of the newest decision in their running mean time."""
+
+FEW_CORES = 4
+"""On so many a decision takes a good part of what simulators could use."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,11 +31,13 @@ class BatchingConfig:
     """How many slots are decided for together by systems that do not wait for all."""
 
     minimum: float | None = None
-    """Wait for this share of the slots (by default a quarter, or half where environments share workers) ..."""
+    """Wait for this share of the slots (by default a quarter; where environments share workers an eighth, or half on
+    few cores) ..."""
     maximum: float = 1.0
     """... take at most this share at once ..."""
     patience: float | None = None
-    """... and wait no longer than so many times what a decision takes (by default 1, or 4 where they share workers)."""
+    """... and wait no longer than so many times what a decision takes (by default 1, or 4 where environments share workers
+    on few cores)."""
 
     def __post_init__(self) -> None:
         for name in ("minimum", "maximum"):
@@ -49,8 +56,10 @@ class AdaptiveBatching:
     def __init__(self, pool: Pool, config: BatchingConfig) -> None:
         self._pool = pool
         slots, shared = pool.spec.num_slots, pool.spec.envs_per_worker > 1
-        minimum = min(config.maximum, 0.5 if shared else 0.25) if config.minimum is None else config.minimum
-        self._patience = (4.0 if shared else 1.0) if config.patience is None else config.patience
+        crowded = shared and len(available_core_ids()) <= FEW_CORES
+        own_minimum = 0.5 if crowded else 0.125 if shared else 0.25
+        minimum = min(config.maximum, own_minimum) if config.minimum is None else config.minimum
+        self._patience = (4.0 if crowded else 1.0) if config.patience is None else config.patience
         self._minimum = max(1, round(minimum * slots))
         self._maximum = max(self._minimum, round(config.maximum * slots))
         self._decision_seconds = 0.0

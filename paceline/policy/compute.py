@@ -12,9 +12,10 @@ from paceline.errors import UsageError
 class ComputeConfig:
     """How the arithmetic is done."""
 
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of the network's layers; weights, losses, returns and the optimiser are float32 in any case. bfloat16 pays on
-    GPUs and on CPUs with instructions for it (AMX, AVX512-BF16, SVE-BF16), and is very slow on others."""
+    GPUs and on CPUs with instructions for it (AMX, AVX512-BF16, SVE-BF16), and is very slow on others. auto is bfloat16 for
+    policies with convolutions on CPUs with AMX, and float32 otherwise."""
     compile: bool = False
     """Compile the encoders with torch.compile, and for policies without memory the losses too: a minute at the start,
     fewer passes over memory after it."""
@@ -25,5 +26,5 @@ class ComputeConfig:
     by one takes longer than running them."""
 
     def __post_init__(self) -> None:
-        if self.precision not in ("float32", "bfloat16"):
-            raise UsageError(f"compute.precision {self.precision!r} does not exist; allowed: float32, bfloat16")
+        if self.precision not in ("auto", "float32", "bfloat16"):
+            raise UsageError(f"compute.precision {self.precision!r} does not exist; allowed: auto, float32, bfloat16")

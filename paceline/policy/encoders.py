@@ -89,9 +89,13 @@ class ConvEncoder(nn.Module):
         self.out_features = hidden
         self.as_matrices = False
         """Compute convolutions as matrix products (see `convolution`): the same results, other speeds."""
+        self.channels_last = False
+        """Lay images out pixel by pixel, for kernels that like it."""
 
     def forward(self, obs: Tensor) -> Tensor:
         images = as_float(obs)
+        if self.channels_last:
+            images = images.contiguous(memory_format=torch.channels_last)
         features = self._convolve(images) if self.as_matrices else self.convs(images)
         return self.activation(self.linear(features.flatten(1)))
 

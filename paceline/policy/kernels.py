@@ -3,7 +3,7 @@
 Policies without convolutions are made of matrices so small that everything around the arithmetic decides. Threads then
 cost more than they give, and so does oneDNN: on an ARM Neoverse-N1 it took 646 us for a 64x64 layer over 64 rows that
 plain BLAS did in 51 (one thread, one run, a busy machine). Convolutions need it, except where they are computed as
-matrix products, which is faster on ARM (see `convolution`).
+matrix products, which is faster on ARM (see `convolution`); elsewhere they are fastest on images whose channels come last.
 """
 
 from __future__ import annotations
@@ -30,10 +30,23 @@ def choose_cpu_kernels(policy: ActorCritic, threads: int | None, sharing: int) -
         torch.set_num_threads(1)
     elif sharing > 1:
         torch.set_num_threads(max(1, len(available_core_ids()) // sharing))
-    if platform.machine() in ("aarch64", "arm64"):
-        for module in policy.modules():
-            if isinstance(module, ConvEncoder):
-                module.as_matrices = True
+    on_arm = platform.machine() in ("aarch64", "arm64")
+    for module in policy.modules():
+        if isinstance(module, ConvEncoder):
+            module.as_matrices, module.channels_last = on_arm, not on_arm
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about TF32 on GPUs that are not there
         torch.backends.mkldnn.set_flags(_enabled=policy.has_convolutions)
+
+
+def choose_precision(policy: ActorCritic, precision: str, device: torch.device) -> torch.dtype:
+    """What `compute.precision` means for a policy on a device."""
+    if precision != "auto":
+        return getattr(torch, precision)
+    worth_it = device.type == "cpu" and policy.has_convolutions and has_amx()
+    return torch.bfloat16 if worth_it else torch.float32
+
+
+def has_amx() -> bool:
+    """Whether the processor multiplies bfloat16 matrices in one instruction: Intel's AMX."""
+    return torch.cpu._is_amx_tile_supported()

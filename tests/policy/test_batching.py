@@ -54,10 +54,11 @@ def test_waits_for_the_minimum_but_not_longer_than_its_patience(pool, monkeypatc
     assert all(asked[:2] == (4, 6) for asked in scripted.asked[:3])
 
 
-def test_waits_longer_where_a_worker_has_other_environments_to_step(pool):
-    """By default: half of the slots, and up to four decisions' time, instead of a quarter and one."""
-    scripted = Scripted(pool, [4, 4])
-    for shared, minimum, patience in ((8, 4, 4.0), (1, 2, 1.0)):
+def test_waits_longer_where_a_worker_has_other_environments_to_step_and_cores_are_few(pool, monkeypatch):
+    """By default: half of the slots, and up to four decisions' time, instead of an eighth and one."""
+    scripted = Scripted(pool, [4, 4, 4])
+    for shared, cores, minimum, patience in ((8, 2, 4, 4.0), (8, 16, 1, 1.0), (1, 2, 2, 1.0)):
+        monkeypatch.setattr("paceline.policy.batching.available_core_ids", lambda cores=cores: list(range(cores)))
         scripted.spec = dataclasses.replace(pool.spec, envs_per_worker=shared)
         batching = AdaptiveBatching(scripted, BatchingConfig())
         batching.receive(8)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,6 +12,7 @@ from torch.nn import functional as F
 
 from paceline.policy.convolution import CHUNK, convolve
 from paceline.policy.encoders import NatureCNN, SampleFactoryConv
+from paceline.policy.kernels import choose_precision
 
 
 @settings(max_examples=40, deadline=None)
@@ -42,11 +45,25 @@ def test_an_encoder_gives_the_same_either_way(encoder):
     module = encoder((4, 84, 84), hidden=16)
     images = torch.randint(0, 256, (5, 4, 84, 84), dtype=torch.uint8)
     results = []
-    for module.as_matrices in (False, True):
+    for module.as_matrices, module.channels_last in ((False, False), (True, False), (False, True)):
         module.zero_grad()
         out = module(images)
         out.square().sum().backward()
         results.append((out.detach(), [values.grad.clone() for values in module.parameters()]))
-    torch.testing.assert_close(results[0][0], results[1][0], rtol=1e-4, atol=1e-5)
-    for one, other in zip(results[0][1], results[1][1], strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+    for out, gradients in results[1:]:
+        torch.testing.assert_close(results[0][0], out, rtol=1e-4, atol=1e-5)
+        for one, other in zip(results[0][1], gradients, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("amx", [False, True])
+def test_precision_is_the_processors_choice_where_it_is_left_to_it(monkeypatch, amx):
+    """bfloat16 for convolutions, on CPUs that are made for it; what was asked for otherwise."""
+    monkeypatch.setattr("paceline.policy.kernels.has_amx", lambda: amx)
+    for has_convolutions in (False, True):
+        policy = SimpleNamespace(has_convolutions=has_convolutions)
+        expected = torch.bfloat16 if amx and has_convolutions else torch.float32
+        assert choose_precision(policy, "auto", torch.device("cpu")) == expected
+        assert choose_precision(policy, "auto", torch.device("cuda")) == torch.float32
+        assert choose_precision(policy, "bfloat16", torch.device("cpu")) == torch.bfloat16
+        assert choose_precision(policy, "float32", torch.device("cpu")) == torch.float32
