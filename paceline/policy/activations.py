@@ -1,7 +1,7 @@
 """The hyperbolic tangent, faster where PyTorch's own is slow.
 
-On ARM PyTorch computes tanh at less than half the speed of the sigmoid: on a Neoverse-N1 (one thread) 1,350 us for 2,048 x 64 numbers,
-against 470. There tanh(x) = 2 sigmoid(2 x) - 1 is used, which differs by at most 2e-7; elsewhere it is PyTorch's.
+On ARM PyTorch computes tanh at half the speed of NumPy: on a Neoverse-N1 (one thread) 45 us for 64 x 64 numbers against 22, and
+170 us for 256 x 64 against 72. There NumPy computes it, which differs by at most 2e-7; elsewhere it is PyTorch's.
 """
 
 from __future__ import annotations
@@ -9,23 +9,23 @@ from __future__ import annotations
 import platform
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 SLOW_TANH = platform.machine() in ("aarch64", "arm64")
-LEAST = 8192
-"""Of fewer numbers than this, more operations take longer than they save."""
+LEAST = 512
+"""Of fewer numbers than this, the way there takes longer than it saves."""
 
 
-def by_sigmoid(x: Tensor) -> Tensor:
-    """tanh(x), in as few passes as there are operations for it."""
-    return (x + x).sigmoid_().mul_(2.0).sub_(1.0)
+def by_numpy(x: Tensor) -> Tensor:
+    return torch.from_numpy(np.tanh(x.detach().numpy()))
 
 
-class _BySigmoid(torch.autograd.Function):
+class _ByNumpy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        y = by_sigmoid(x)
+        y = by_numpy(x)
         ctx.save_for_backward(y)
         return y
 
@@ -43,4 +43,4 @@ class Tanh(nn.Module):
         plain = torch.compiler.is_compiling() or torch.jit.is_tracing()
         if not SLOW_TANH or plain or x.numel() < LEAST or x.device.type != "cpu" or x.dtype != torch.float32:
             return x.tanh()
-        return _BySigmoid.apply(x) if x.requires_grad and torch.is_grad_enabled() else by_sigmoid(x)
+        return _ByNumpy.apply(x) if x.requires_grad and torch.is_grad_enabled() else by_numpy(x)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 
 ACTIVITIES = ("simulation", "inference", "transfer", "learning", "communication", "other")
 
@@ -25,19 +24,24 @@ class Clock:
         self._inner = 0.0
         """Seconds of activities within the one that is being timed."""
 
-    @contextmanager
-    def time(self, activity: str) -> Iterator[None]:
+    def time(self, activity: str) -> Stretch:
+        """A context: what happens in it is `activity`."""
+        return Stretch(self, activity)
+
+    def begin(self) -> tuple[float, float] | None:
+        """What `end` needs; None in a thread that is not timed."""
         if threading.get_ident() != self._thread:
-            yield
-            return
+            return None
         outer, self._inner = self._inner, 0.0
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            seconds = time.perf_counter() - start
-            self._spent[activity] += seconds - self._inner
-            self._inner = outer + seconds
+        return outer, time.perf_counter()
+
+    def end(self, activity: str, begun: tuple[float, float] | None) -> None:
+        if begun is None:
+            return
+        outer, start = begun
+        seconds = time.perf_counter() - start
+        self._spent[activity] += seconds - self._inner
+        self._inner = outer + seconds
 
     def take_shares(self) -> dict[str, float]:
         """The share of each activity since the last call; they add up to 1. Any thread may ask: an activity that goes on
@@ -49,3 +53,20 @@ class Clock:
         shares["other"] = max(0.0, 1.0 - sum(shares.values()))
         self._since = now
         return shares
+
+
+class Stretch:
+    """One stretch of an activity. (A class and not a generator: it is entered several times per decision.)"""
+
+    __slots__ = ("_activity", "_begun", "_clock")
+
+    def __init__(self, clock: Clock, activity: str) -> None:
+        self._clock, self._activity = clock, activity
+
+    def __enter__(self) -> None:
+        self._begun = self._clock.begin()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._clock.end(self._activity, self._begun)

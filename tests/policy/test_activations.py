@@ -1,11 +1,11 @@
-"""tanh by sigmoid is tanh, forwards and backwards."""
+"""tanh by NumPy is tanh, forwards and backwards."""
 
 from __future__ import annotations
 
 import torch
 
 from paceline.policy import activations
-from paceline.policy.activations import Tanh, by_sigmoid
+from paceline.policy.activations import Tanh, by_numpy
 
 
 def test_it_is_tanh(monkeypatch):
@@ -21,5 +21,5 @@ def test_it_is_tanh(monkeypatch):
     with torch.no_grad():
         torch.testing.assert_close(Tanh()(numbers), found.detach(), rtol=0, atol=0)
     assert torch.equal(numbers[:3], torch.linspace(-20, 20, 4001)[:3]), "what goes in is left alone"
-    assert by_sigmoid(torch.tensor([float("inf"), -float("inf")])).tolist() == [1.0, -1.0]
-    assert by_sigmoid(torch.tensor([float("nan")])).isnan().all()
+    assert by_numpy(torch.tensor([float("inf"), -float("inf")])).tolist() == [1.0, -1.0]
+    assert by_numpy(torch.tensor([float("nan")])).isnan().all()
