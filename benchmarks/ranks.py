@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import subprocess
@@ -13,18 +12,11 @@ from typing import Any
 
 import torch
 
+from paceline.agent.on_policy import OnPolicy
 from paceline.config import Config
-from paceline.distributed.reduce import synchronize
 from paceline.distributed.runtime import Group
-from paceline.distributed.weights import Publication
-from paceline.experience.rollout import Rollout
-from paceline.learner.ppo import PPOLearner
-from paceline.learner.targets import Targets
-from paceline.policy.actor import Actor
-from paceline.policy.actor_critic import ActorCritic
 from paceline.pool import Pool
 from paceline.pool.protocol import Episode
-from paceline.run import learns_beside
 from paceline.telemetry.clock import Clock
 
 
@@ -54,16 +46,8 @@ class Rounds:
         self.config, self.group, self.pool = config, group, pool
         self._rounds, self._seconds = rounds, seconds
         torch.manual_seed(1)
-        self.policy = ActorCritic(pool.spec, config.policy)
-        synchronize(self.policy, group)
-        acting = copy.deepcopy(self.policy) if learns_beside(config, pool) else self.policy
-        publication = Publication(self.policy, acting)
-        self.publish, self.pick_up = publication.publish, publication.pick_up
         self.clock, self.threads = Clock(), torch.get_num_threads()
-        self.actor = Actor(acting, pool.spec, group.device)
-        ppo = config.resolved_ppo
-        self.targets = Targets(self.actor, group, ppo, pool.spec.num_slots)
-        self.learner = PPOLearner(self.policy, group, ppo, config.optimizer)
+        self.agent = OnPolicy(config, group, pool, self.clock)
         self.progress = 0.0
         self.marks: list[float] = []
         self.steps: list[int] = []
@@ -74,22 +58,14 @@ class Rounds:
         enough = self.group.is_first and self.marks[-1] - self.marks[0] >= self._seconds
         return self.group.any(enough)
 
-    def learn(self, rollout: Rollout) -> dict[str, float]:
-        losses = self.learner.update(rollout, self.progress)
-        self.policy.absorb(rollout, self.group)
-        return losses
-
-    def report(self, rollout: Rollout, losses: dict[str, float], episodes: list[Episode] | None = None) -> None:
+    def report(self, steps: int, losses: dict[str, float], episodes: list[Episode] | None = None) -> None:
         self.marks.append(time.perf_counter())
-        self.steps.append(int(rollout.valid[: rollout.num_rows].sum()))
+        self.steps.append(steps)
         if episodes is None:
             self.pool.take_episodes()
 
     def checkpoint_due(self) -> bool:
         return False
-
-    def keep(self, rollout: Rollout) -> None:
-        pass
 
     def rates(self, counted: int | None = None) -> tuple[float, float]:
         """Steps of all ranks per second over the last rounds (all but the first by default): the mean, the best round."""

@@ -14,16 +14,20 @@ from paceline.checkpoint import CheckpointConfig
 from paceline.distributed.preemption import PreemptionConfig
 from paceline.envs.registry import closest
 from paceline.errors import UsageError
+from paceline.experience.limiter import LimiterConfig
+from paceline.experience.replay import ReplayConfig
+from paceline.learner.d4pg import D4PGConfig
 from paceline.learner.optimizer import OptimizerConfig
 from paceline.learner.ppo_config import PPOConfig
 from paceline.policy.actor_critic import PolicyConfig
 from paceline.policy.batching import BatchingConfig
 from paceline.policy.compute import ComputeConfig
+from paceline.policy.deterministic import ControlConfig
 from paceline.pool.config import PoolConfig
 from paceline.schedule.appo import APPOConfig
 from paceline.schedule.ver import VERConfig
 
-System = Literal["ddppo", "ver", "appo"]
+System = Literal["ddppo", "ver", "appo", "d4pg"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +62,10 @@ class Config:
     preemption: PreemptionConfig = field(default_factory=PreemptionConfig)
     ver: VERConfig = field(default_factory=VERConfig)
     appo: APPOConfig = field(default_factory=APPOConfig)
+    control: ControlConfig = field(default_factory=ControlConfig)
+    d4pg: D4PGConfig = field(default_factory=D4PGConfig)
+    replay: ReplayConfig = field(default_factory=ReplayConfig)
+    limiter: LimiterConfig = field(default_factory=LimiterConfig)
     batching: BatchingConfig = field(default_factory=BatchingConfig)
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
@@ -77,6 +85,10 @@ class Config:
         if self.deterministic and self.system == "appo":
             raise UsageError(
                 "deterministic runs cannot have the system appo: it depends on who is faster; allowed: ddppo, ver"
+            )
+        if self.system == "d4pg" and self.steps <= self.limiter.minimum:
+            raise UsageError(
+                f"steps is {self.steps}, but nothing is learned before limiter.minimum, {self.limiter.minimum}, are collected"
             )
         if self.deterministic and self.pool.kind not in ("serial", "tensor", "auto"):
             raise UsageError(

@@ -32,6 +32,7 @@ from paceline.distributed.runtime import choose_device
 from paceline.errors import MissingExtra, PacelineError, UsageError
 from paceline.evaluation.saved import SavedRun
 from paceline.policy.actor_critic import ActorCritic
+from paceline.policy.deterministic import DeterministicPolicy
 from paceline.policy.distributions import Gaussians
 from paceline.pool.protocol import PoolSpec
 from paceline.pool.spaces import Leaf
@@ -88,13 +89,13 @@ def export(folder: Path, format: Format, *, checkpoint: str = "latest", output: 
     run = SavedRun.load(folder, checkpoint)
     spec = run.spec()
     policy = run.policy(spec, choose_device("cpu", 0))
-    function = PolicyFunction(policy, spec)
+    function = PolicyFunction(policy, spec) if isinstance(policy, ActorCritic) else ControlFunction(policy, spec)
     temporary = path.with_name(f".{os.getpid()}.{path.name}")
     try:
         (write_onnx if format == "onnx" else write_torchscript)(function, temporary)
         reader = read_onnx(temporary) if format == "onnx" else ("PyTorch", read_torchscript(temporary))
         if reader is not None:
-            verify(reader[1], policy, function)
+            verify(reader[1], function)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -112,6 +113,7 @@ class PolicyFunction(nn.Module):
 
     def __init__(self, policy: ActorCritic, spec: PoolSpec) -> None:
         super().__init__()
+        self.original = policy
         self.policy = _without_deviations(policy)
         self.spec = spec
         taken = [leaf.name for leaf in (*spec.obs, *spec.actions)] + ["state", "value", "new_state"]
@@ -134,12 +136,39 @@ class PolicyFunction(nn.Module):
 
     def examples(self, num_rows: int, seed: int) -> list[Tensor]:
         """Random inputs; a state is that of an episode's start."""
-        rows = []
-        for leaf in self.spec.obs:
-            leaf.source.seed(seed)
-            rows.append(np.stack([leaf.source.sample() for _ in range(num_rows)]).astype(leaf.dtype))
-        inputs = [torch.from_numpy(values) for values in rows]
+        inputs = random_observations(self.spec, num_rows, seed)
         return [*inputs, self.policy.initial_state(num_rows)] if self.policy.is_recurrent else inputs
+
+
+class ControlFunction(nn.Module):
+    """The same of a policy that d4pg trained: it gives the action and nothing else, and remembers nothing."""
+
+    def __init__(self, policy: DeterministicPolicy, spec: PoolSpec) -> None:
+        super().__init__()
+        self.policy, self.spec = policy, spec
+        taken = [leaf.name for leaf in (*spec.obs, *spec.actions)]
+        self.inputs = tuple(_port(leaf, "obs", taken) for leaf in spec.obs)
+        self.outputs = tuple(_port(leaf, "action", taken) for leaf in spec.actions)
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        obs = {leaf.name: _shifted(values, leaf, -1) for leaf, values in zip(self.spec.obs, inputs, strict=True)}
+        return (self.policy.env_actions(self.policy(obs)),)
+
+    def examples(self, num_rows: int, seed: int) -> list[Tensor]:
+        """Random inputs."""
+        return random_observations(self.spec, num_rows, seed)
+
+
+Function = PolicyFunction | ControlFunction
+
+
+def random_observations(spec: PoolSpec, num_rows: int, seed: int) -> list[Tensor]:
+    """As the environment's spaces sample them."""
+    rows = []
+    for leaf in spec.obs:
+        leaf.source.seed(seed)
+        rows.append(np.stack([leaf.source.sample() for _ in range(num_rows)]).astype(leaf.dtype))
+    return [torch.from_numpy(values) for values in rows]
 
 
 def _without_deviations(policy: ActorCritic) -> ActorCritic:
@@ -172,7 +201,7 @@ def _shifted(values: Tensor, leaf: Leaf, sign: int) -> Tensor:
     return values + sign * torch.as_tensor(offset, dtype=values.dtype)
 
 
-def write_torchscript(function: PolicyFunction, path: Path) -> None:
+def write_torchscript(function: Function, path: Path) -> None:
     with _quiet():
         traced = torch.jit.trace(function, tuple(function.examples(EXAMPLE_ROWS, 0)))
         signature = {side: [asdict(port) for port in getattr(function, side)] for side in ("inputs", "outputs")}
@@ -185,7 +214,7 @@ def read_torchscript(path: Path) -> Runner:
     return lambda inputs: module(*inputs)
 
 
-def write_onnx(function: PolicyFunction, path: Path) -> None:
+def write_onnx(function: Function, path: Path) -> None:
     try:
         import onnx
     except ImportError as error:
@@ -227,11 +256,18 @@ def _run(session: Any, names: Sequence[str], inputs: Sequence[Tensor]) -> list[T
 
 
 @torch.no_grad()
-def verify(run: Runner, policy: ActorCritic, function: PolicyFunction) -> None:
+def verify(run: Runner, function: Function) -> None:
     """Compare a file, executed by `run`, with the policy: random observations, several steps, several numbers of rows.
 
     Each goes on with its own recurrent state, as they would in use.
     """
+    if isinstance(function, ControlFunction):
+        for num_rows in CHECKED_ROWS:
+            inputs = function.examples(num_rows, seed=num_rows)
+            for port, found, expected in zip(function.outputs, run(inputs), function(*inputs), strict=True):
+                _expect_close(port, found, expected)
+        return
+    policy = function.original
     for num_rows in CHECKED_ROWS:
         state = given_state = policy.initial_state(num_rows)
         for step in range(CHECKED_STEPS):

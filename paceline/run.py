@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 import logging
 import os
@@ -12,26 +11,20 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
+from torch import nn
 
+from paceline.agent.protocol import Agent
 from paceline.checkpoint import Checkpoint, CheckpointFolder
 from paceline.config import Config
-from paceline.distributed.reduce import gather, synchronize
+from paceline.distributed.reduce import gather
 from paceline.distributed.runtime import Group
-from paceline.distributed.weights import Publication
 from paceline.envs.registry import resolve
 from paceline.errors import UsageError
-from paceline.experience.rollout import Rollout
-from paceline.learner.ppo import PPOLearner
-from paceline.learner.targets import Targets
-from paceline.policy.actor import Actor
-from paceline.policy.actor_critic import ActorCritic
-from paceline.policy.kernels import choose_cpu_kernels, choose_precision
 from paceline.pool import Pool, PoolConfig, make_pool
 from paceline.pool.protocol import Episode
-from paceline.pool.tensor import TensorPool
 from paceline.telemetry.clock import Clock
 from paceline.telemetry.metrics import MetricsWriter
 from paceline.telemetry.progress import Progress
@@ -41,41 +34,22 @@ log = logging.getLogger(__name__)
 REPORT_SECONDS = 2.0
 WARM_ITERATIONS = 4
 """After these nearly everything is allocated, compiled and recorded."""
+AgentT = TypeVar("AgentT", bound=Agent)
 EPISODE_WINDOW = 100
 """Episode statistics are means over at least this many of the latest episodes."""
 
 
-class Run:
-    """One rank's share of a run. Schedules read its parts, and call `finished` and `report` once per iteration."""
+class Run(Generic[AgentT]):
+    """One rank's share of a run: progress, reports and checkpoints. Schedules turn its agent's and its pool's wheels, and
+    call `finished` and `report` once per iteration."""
 
-    def __init__(self, config: Config, group: Group, pool: Pool, folder: Path) -> None:
-        self.config, self.group, self.pool, self.folder = config, group, pool, folder
-        self.policy = ActorCritic(pool.spec, config.policy).to(group.device)
-        synchronize(self.policy, group)
-        beside = learns_beside(config, pool)
-        if group.device.type == "cpu":
-            ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", group.size))
-            choose_cpu_kernels(self.policy, config.threads, ranks_here * (2 if beside else 1))
-        self.policy.precision = choose_precision(self.policy, config.compute.precision, group.device)
-        self.policy.core.layer_by_layer = config.compute.layer_by_layer
+    def __init__(
+        self, config: Config, group: Group, pool: Pool, folder: Path, agent: AgentT, clock: Clock | None = None
+    ) -> None:
+        self.config, self.group, self.pool, self.folder, self.agent = config, group, pool, folder, agent
+        self.clock = clock or Clock()
         self.threads = torch.get_num_threads()
         """PyTorch's threads; another thread has to be told."""
-        self.clock = Clock()
-        acting = copy.deepcopy(self.policy) if beside else self.policy
-        self._publication = Publication(self.policy, acting) if beside else None
-        if config.compute.compile:
-            for policy in {self.policy, acting}:
-                policy.compile_encoders()
-        ppo = config.resolved_ppo
-        # While a thread records, another may not draw random numbers on the device: auxiliary losses do.
-        recorded = config.compute.cuda_graphs and not (beside and ppo.auxiliary.kind != "none")
-        compute = dataclasses.replace(config.compute, cuda_graphs=recorded)
-        self.actor = Actor(acting, pool.spec, group.device, compute, self.clock)
-        if beside and config.system == "ver":  # every rollout is a frozen one, whose memory lies elsewhere
-            compute = dataclasses.replace(compute, cuda_graphs=False)
-        self.targets = Targets(self.actor, group, ppo, pool.spec.num_slots)
-        self._generator = torch.Generator().manual_seed(config.seed + group.rank)
-        self.learner = PPOLearner(self.policy, group, ppo, config.optimizer, self._generator, compute)
         self.step = 0
         """Agent steps trained on so far, over all ranks."""
         self.interrupted = False
@@ -90,10 +64,12 @@ class Run:
         self._last_checkpoint = time.monotonic()
         self._last_report = (time.monotonic(), 0)
         self._losses: dict[str, float] = {}
-        self._rollout: Rollout | None = None
-        self._restored_rollout: dict[str, Any] | None = None
         self._metrics = _metrics_writer(config, folder) if group.is_first else None
         self._progress = Progress(f"{config.system} on {config.env}") if group.is_first else None
+
+    @property
+    def policy(self) -> nn.Module:
+        return self.agent.policy
 
     @property
     def progress(self) -> float:
@@ -117,28 +93,12 @@ class Run:
         with self.clock.time("communication"):
             return self.group.any(self.step >= self.config.steps or out_of_time or self.interrupted)
 
-    def learn(self, rollout: Rollout) -> dict[str, float]:
-        """One update of the policy and of its normalisers, by all ranks together."""
-        losses = self.learner.update(rollout, self.progress)
-        self.policy.absorb(rollout, self.group)
-        return losses
-
-    def publish(self) -> None:
-        """Where another thread decides: let it have what was learned."""
-        if self._publication is not None:
-            self._publication.publish()
-
-    def pick_up(self) -> None:
-        """Decide with what was published last, from now on."""
-        if self._publication is not None:
-            self._publication.pick_up()
-
-    def report(self, rollout: Rollout, losses: dict[str, float], episodes: list[Episode] | None = None) -> None:
-        """Count an iteration, and tell the world of it now and then. `episodes` are those that have finished since the
-        last one, where another thread has the pool."""
+    def report(self, steps: int, losses: dict[str, float], episodes: list[Episode] | None = None) -> None:
+        """Count an iteration of so many steps, and tell the world of it now and then. `episodes` are those that have
+        finished since the last one, where another thread has the pool."""
         finished = self.pool.take_episodes() if episodes is None else episodes
         sums = [
-            float(rollout.valid[: rollout.num_rows].sum()),
+            float(steps),
             float(len(finished)),
             sum(episode.episode_return for episode in finished),
             float(sum(episode.length for episode in finished)),
@@ -146,10 +106,10 @@ class Run:
             self.seconds / self.group.size,
         ]
         with self.clock.time("communication"):
-            steps, *sums, self._agreed_seconds = self.group.sum_(
+            all_steps, *sums, self._agreed_seconds = self.group.sum_(
                 torch.tensor(sums, dtype=torch.float64, device=self.group.device)
             ).tolist()
-        self.step += int(steps)
+        self.step += int(all_steps)
         self._iterations += 1
         self._count_episodes(tuple(sums))
         if self._iterations == WARM_ITERATIONS and self.group.is_first and self.group.device.type == "cuda":
@@ -163,13 +123,6 @@ class Run:
     def checkpoint_due(self) -> bool:
         """Whether to `save` now, which all ranks decide together."""
         return self.group.any(time.monotonic() - self._last_checkpoint >= self.config.checkpoint.seconds)
-
-    def keep(self, rollout: Rollout) -> None:
-        """Save what `rollout` has so far with every checkpoint, and take over what one had that was restored."""
-        self._rollout = rollout
-        state, self._restored_rollout = self._restored_rollout, None
-        if state is not None and rollout.fits(state):
-            rollout.load_state_dict(state)
 
     def _count_episodes(self, sums: tuple[float, ...]) -> None:
         """Note the number of episodes of an iteration, and the sums of what `episode_means` gives."""
@@ -198,7 +151,7 @@ class Run:
             "sps": sps,
             "fps": sps * frameskip,
             **self.episode_means(),
-            "learning_rate": self.config.optimizer.rate_at(self.progress),
+            "learning_rate": self.agent.learning_rate(self.progress),
             **losses,
             **{f"time/{name}": share for name, share in self.clock.take_shares().items()},
         }
@@ -211,10 +164,7 @@ class Run:
         mine: dict[str, Any] = {
             "rng": torch.get_rng_state(),
             "cuda_rng": torch.cuda.get_rng_state() if self.group.device.type == "cuda" else None,
-            "generator": self._generator.get_state(),
-            "actor": {name: tensor.cpu() for name, tensor in self.actor.state_dict().items()},
-            "targets": {name: tensor.cpu() for name, tensor in self.targets.state_dict().items()},
-            "rollout": self._rollout.state_dict() if self._rollout is not None else None,
+            "agent": self.agent.rank_state(),
         }
         try:
             pool_state: bytes | None = self.pool.state()
@@ -233,7 +183,7 @@ class Run:
             "seconds": self.seconds,
             "best": self._best,
             "episodes": list(self._episodes),
-            "learner": self.learner.state_dict(),
+            "agent": self.agent.state(),
             "ranks": [rank for rank, _ in ranks],
         }
         pools = {rank: pool for rank, (_, pool) in enumerate(ranks) if pool is not None}
@@ -242,33 +192,26 @@ class Run:
     def restore(self, checkpoint: Checkpoint) -> None:
         """Continue from a checkpoint: exactly if it has this rank's simulators, with fresh episodes otherwise."""
         state = checkpoint.state
-        self.policy.load_state_dict(checkpoint.weights)
-        self.publish()
-        self.pick_up()
-        self.learner.load_state_dict(state["learner"])
+        ranks = state["ranks"]
+        own, mine = self.group.rank < len(ranks), ranks[min(self.group.rank, len(ranks) - 1)]
+        self.agent.load(checkpoint.weights, state["agent"], mine["agent"], own=own)
         self.step, self._seconds_before, self._best = state["step"], state["seconds"], state["best"]
         self._agreed_seconds = self._seconds_before
         self._episodes = deque(tuple(entry) for entry in state["episodes"])
         self._last_report = (time.monotonic(), self.step)
-        shared = state["ranks"][min(self.group.rank, len(state["ranks"]) - 1)]
-        self.targets.load_state_dict(shared["targets"])
-        if self.group.rank >= len(state["ranks"]):
+        if not own:
             log.warning("rank %d was not part of the saved run: it starts with fresh simulators", self.group.rank)
             return
-        mine = state["ranks"][self.group.rank]
         torch.set_rng_state(mine["rng"])
         if mine["cuda_rng"] is not None and self.group.device.type == "cuda":
             torch.cuda.set_rng_state(mine["cuda_rng"])
-        self._generator.set_state(mine["generator"])
         pool_state = checkpoint.pool_state(self.group.rank)
         if pool_state is None:
             log.warning("the checkpoint has no simulators: all episodes start anew")
             return
         self.pool.recv(min_slots=None)
         self.pool.restore(pool_state)
-        self.actor.load_state_dict(mine["actor"])
-        self.targets.continue_episodes(mine["targets"])
-        self._restored_rollout = mine.get("rollout")
+        self.agent.go_on(mine["agent"])
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
@@ -310,6 +253,7 @@ def _metrics_writer(config: Config, folder: Path) -> MetricsWriter:
 
 def train(config: Config, folder: Path, *, resume: str | None = None) -> Run:
     """Run `config` in `folder` to its end. `resume` names the checkpoint to continue from: latest, best or step_N."""
+    from paceline.agent.make import make_agent
     from paceline.schedule import SCHEDULES
 
     group = Group.join(config.device)
@@ -326,7 +270,8 @@ def train(config: Config, folder: Path, *, resume: str | None = None) -> Run:
             device=str(group.device),
         )
         with contextlib.closing(pool):
-            run = Run(config, group, pool, folder)
+            clock = Clock()
+            run = Run(config, group, pool, folder, make_agent(config, group, pool, clock), clock)
             if checkpoint is not None:
                 run.restore(checkpoint)
             with run.running():
@@ -334,13 +279,6 @@ def train(config: Config, folder: Path, *, resume: str | None = None) -> Run:
         return run
     finally:
         group.close()
-
-
-def learns_beside(config: Config, pool: Pool) -> bool:
-    """Whether one thread learns while another decides, and needs weights of its own for that."""
-    if isinstance(pool, TensorPool):
-        return False
-    return config.system == "appo" or (config.system == "ver" and config.ver.overlap)
 
 
 def prepare(config: Config, group: Group) -> None:

@@ -40,8 +40,8 @@ from paceline.envs.pointnav.simulator import PointNav, load_bank
 from paceline.envs.registry import resolve
 from paceline.errors import UsageError
 from paceline.evaluation.evaluate import SEED
+from paceline.evaluation.player import Playable
 from paceline.evaluation.saved import SavedRun
-from paceline.policy.actor_critic import ActorCritic
 from paceline.pool.protocol import PoolSpec
 
 SPLIT = "val"
@@ -54,17 +54,15 @@ class Navigator:
     """A policy as an `Act`: by the likeliest actions or by sampled ones. A stream's recurrent state starts from zero
     with each of its episodes, and at no other time."""
 
-    def __init__(self, policy: ActorCritic, num_streams: int, device: torch.device, generator: Any = None) -> None:
+    def __init__(self, policy: Playable, num_streams: int, device: torch.device, generator: Any = None) -> None:
         self._policy, self._generator = policy, generator
         self._state = policy.initial_state(num_streams).to(device)
 
     @torch.no_grad()
     def act(self, obs: dict[str, Tensor], began: Tensor) -> Tensor:
         state = self._state.masked_fill(began[:, None], 0.0)
-        params, _, self._state = self._policy.act(obs, state)
-        head = self._policy.head
-        actions = head.mode(params) if self._generator is None else head.sample(params, self._generator)
-        return next(iter(head.env_actions(actions).values()))
+        actions, self._state = self._policy.play(obs, state, self._generator)
+        return next(iter(actions.values()))
 
 
 class Recorder:

@@ -5,13 +5,24 @@ Legend: N slots of a pool, B rows of a batch, D numbers of recurrent state.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from paceline.policy.actor_critic import ActorCritic
 from paceline.pool.protocol import StepBatch
+
+
+class Playable(Protocol):
+    """What acts outside training."""
+
+    def initial_state(self, count: int) -> Tensor: ...
+
+    def play(
+        self, obs: dict[str, Tensor], state: Tensor, generator: torch.Generator | None = None
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """The best actions, or with a generator sampled ones, as the environment takes them; and the state after."""
+        ...
 
 
 class Player:
@@ -22,7 +33,7 @@ class Player:
     """
 
     def __init__(
-        self, policy: ActorCritic, num_slots: int, device: torch.device, *, sampled: bool = False, seed: int = 0
+        self, policy: Playable, num_slots: int, device: torch.device, *, sampled: bool = False, seed: int = 0
     ) -> None:
         self._policy, self._device = policy, device
         self._generator = torch.Generator(device).manual_seed(seed) if sampled else None
@@ -38,12 +49,8 @@ class Player:
         self._was_active[slots] = active
         state = self._state[slots].masked_fill(fresh[:, None], 0.0)
         obs = {name: self._tensor(values) for name, values in batch.obs.items()}
-        params, _, self._state[slots] = self._policy.act(obs, state)
-        head = self._policy.head
-        actions = head.mode(params) if self._generator is None else head.sample(params, self._generator)
-        return {
-            name: values if on_device else values.cpu().numpy() for name, values in head.env_actions(actions).items()
-        }
+        actions, self._state[slots] = self._policy.play(obs, state, self._generator)
+        return {name: values if on_device else values.cpu().numpy() for name, values in actions.items()}
 
     def _tensor(self, values: Any) -> Tensor:
         if isinstance(values, Tensor):

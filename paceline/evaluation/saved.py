@@ -17,6 +17,7 @@ from paceline.distributed.runtime import choose_device
 from paceline.envs.registry import resolve
 from paceline.errors import UsageError
 from paceline.policy.actor_critic import ActorCritic
+from paceline.policy.deterministic import DeterministicPolicy
 from paceline.pool import Pool, make_pool
 from paceline.pool.config import PoolConfig
 from paceline.pool.protocol import PoolSpec
@@ -65,9 +66,13 @@ class SavedRun:
         with contextlib.closing(make_pool(factory, config)) as pool:
             return pool.spec
 
-    def policy(self, spec: PoolSpec, device: torch.device) -> ActorCritic:
+    def policy(self, spec: PoolSpec, device: torch.device) -> ActorCritic | DeterministicPolicy:
         """The trained policy, for the observations and actions of `spec`, which have to be those of the run."""
-        policy = ActorCritic(spec, self.config.policy)
+        policy: ActorCritic | DeterministicPolicy
+        if self.config.system == "d4pg":
+            policy = DeterministicPolicy(spec, self.config.control)
+        else:
+            policy = ActorCritic(spec, self.config.policy)
         try:
             policy.load_state_dict(self.weights)
         except RuntimeError as error:

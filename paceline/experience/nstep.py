@@ -9,8 +9,10 @@ return is discounted forwards from the decision; nothing reaches across an episo
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import torch
 
 Arrays = dict[str, np.ndarray]
 
@@ -92,6 +94,25 @@ class NStep:
         self._begin[slots] = (self._begin[slots] + gone) % self._steps
         self._count[slots] -= gone
         return found
+
+    def drop(self, slots: np.ndarray) -> None:
+        """Forget what waits in these slots."""
+        self._count[slots] = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """What waits; no slot has decided and not been completed."""
+        arrays = {"count": self._count, "begin": self._begin, "return": self._return, "worth": self._worth}
+        if self._obs:
+            arrays |= {"action": self._action, **{f"obs/{name}": values for name, values in self._obs.items()}}
+        return {name: torch.from_numpy(values.copy()) for name, values in arrays.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        arrays = {name: tensor.numpy().copy() for name, tensor in state.items()}
+        self._count, self._begin = arrays.pop("count"), arrays.pop("begin")
+        self._return, self._worth = arrays.pop("return"), arrays.pop("worth")
+        if arrays:
+            self._action = arrays.pop("action")
+            self._obs = {name.removeprefix("obs/"): values for name, values in arrays.items()}
 
     def _waiting(self, slots: np.ndarray) -> np.ndarray:
         """[n, B] bool: places that hold a decision."""

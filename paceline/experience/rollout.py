@@ -78,6 +78,11 @@ class Rollout:
         return self.book.num_rows
 
     @property
+    def num_steps(self) -> int:
+        """Steps that this rollout has brought. Asks the device."""
+        return int(self.valid[: self.num_rows].sum())
+
+    @property
     def turns(self) -> int | None:
         """Turns of all slots in lock-step; None where slots differ in steps."""
         return self.book.turns

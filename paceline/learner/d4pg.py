@@ -42,9 +42,16 @@ class D4PGConfig:
     """Longer gradients of the value by the action are scaled down to this, as in Acme; None leaves them."""
     max_grad_norm: float | None = None
     """Longer gradients of the weights are scaled down to this; None leaves them."""
+    actors_period: int = 1
+    """t_actors: updates between two deliveries of the policy to those who act."""
+    evaluation_envs: int = 1
+    """Environments that act without noise, and that nothing is learned from: their returns are reported as
+    evaluation_return. Of few environments none are spared for it: at most one in four."""
+    beside: bool = True
+    """Collect and learn at the same time; otherwise in turn, as deterministic runs and batched simulators do."""
 
     def __post_init__(self) -> None:
-        for name in ("batch", "steps", "target_period"):
+        for name in ("batch", "steps", "target_period", "actors_period"):
             if getattr(self, name) < 1:
                 raise UsageError(f"d4pg.{name} must be at least 1, got {getattr(self, name)}")
         for name in ("actor_rate", "critic_rate"):
@@ -54,8 +61,9 @@ class D4PGConfig:
             raise UsageError(f"d4pg.discount must be between 0 and 1, got {self.discount}")
         if not 0 < self.target_share <= 1:
             raise UsageError(f"d4pg.target_share must be above 0 and at most 1, got {self.target_share}")
-        if self.noise < 0:
-            raise UsageError(f"d4pg.noise must be at least 0, got {self.noise}")
+        for name in ("noise", "evaluation_envs"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"d4pg.{name} must be at least 0, got {getattr(self, name)}")
 
 
 class D4PGLearner:

@@ -167,6 +167,14 @@ class ActorCritic(nn.Module):
             features, new_state = self.core.step(self.trunk(seen), state)
             return self.head(features, self._mask(obs)), self._value(seen, features), new_state
 
+    def play(
+        self, obs: dict[str, Tensor], state: Tensor, generator: torch.Generator | None = None
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """The likeliest actions, or with a generator sampled ones, as the environment takes them; and the state after."""
+        params, _, after = self.act(obs, state)
+        actions = self.head.mode(params) if generator is None else self.head.sample(params, generator)
+        return self.head.env_actions(actions), after
+
     def value(self, obs: dict[str, Tensor], state: Tensor) -> Tensor:
         """[B]: V, without moving any state on."""
         with self._autocast(state):

@@ -45,6 +45,7 @@ class DeterministicPolicy(nn.Module):
 
     low: Tensor
     high: Tensor
+    has_convolutions = False
 
     def __init__(self, spec: PoolSpec, config: ControlConfig) -> None:
         super().__init__()
@@ -54,6 +55,8 @@ class DeterministicPolicy(nn.Module):
         self._shape = action.shape
         self.torso = Torso(sum(map(flat_size, self.leaves)), config.actor_hidden, config.layer_norm)
         self.last = _last_layer(self.torso.out_features, self.num_actions)
+        self.name = action.name
+        """Of the one leaf of the actions."""
         self.register_buffer("low", torch.as_tensor(box.low).flatten())
         self.register_buffer("high", torch.as_tensor(box.high).flatten())
 
@@ -65,6 +68,18 @@ class DeterministicPolicy(nn.Module):
         """[B, ...]: actions as the environment takes them; what noise has brought out of [-1, 1] is brought back."""
         share = 0.5 * (actions.clamp(-1.0, 1.0) + 1.0)
         return (self.low + share * (self.high - self.low)).view(-1, *self._shape)
+
+    def initial_state(self, count: int) -> Tensor:
+        """[count, 0]: there is no memory."""
+        return torch.zeros(count, 0)
+
+    def play(
+        self, obs: dict[str, Tensor], state: Tensor, generator: torch.Generator | None = None
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """Actions as the environment takes them, and the state as it was."""
+        if generator is not None:
+            raise UsageError("a policy that d4pg trained has nothing to sample: its actions are what it takes for best")
+        return {self.name: self.env_actions(self(obs))}, state
 
 
 class ActionCritic(nn.Module):

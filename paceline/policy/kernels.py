@@ -14,13 +14,14 @@ import warnings
 import torch
 
 from paceline.policy.actor_critic import ActorCritic
+from paceline.policy.deterministic import DeterministicPolicy
 from paceline.policy.encoders import ConvEncoder
 from paceline.pool.config import available_core_ids
 
 SMALL_PARAMETERS = 500_000
 
 
-def choose_cpu_kernels(policy: ActorCritic, threads: int | None, sharing: int) -> None:
+def choose_cpu_kernels(policy: ActorCritic | DeterministicPolicy, threads: int | None, sharing: int) -> None:
     """Set this process's threads and kernels; `threads` overrules, so many as `sharing` compute on this machine at the same
     time. More threads than cores are much worse than fewer: those that wait for each other do so by spinning."""
     small = not policy.has_convolutions and sum(p.numel() for p in policy.parameters()) < SMALL_PARAMETERS

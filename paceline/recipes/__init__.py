@@ -7,7 +7,7 @@ from collections.abc import Callable
 from paceline.config import Config
 from paceline.envs.registry import closest
 from paceline.errors import UsageError
-from paceline.recipes import atari, classic, doom, mujoco, pointnav
+from paceline.recipes import atari, classic, control, doom, mujoco, pointnav
 
 RECIPES: dict[str, Callable[[], Config]] = {
     "pointnav": pointnav.pointnav,
@@ -23,6 +23,8 @@ RECIPES: dict[str, Callable[[], Config]] = {
     "qbert": atari.qbert,
     "space_invaders": atari.space_invaders,
     "seaquest": atari.seaquest,
+    "pendulum": control.pendulum,
+    **control.suite_recipes(),
     "doom_basic": doom.basic,
     "doom_my_way_home": doom.my_way_home,
     "doom_health_gathering_supreme": doom.health_gathering_supreme,

@@ -29,6 +29,7 @@ from paceline.schedule.ddppo import lock_step
 from paceline.schedule.ver import take_in
 
 if TYPE_CHECKING:
+    from paceline.agent.on_policy import OnPolicy
     from paceline.run import Run
 
 POLL_SECONDS = 0.2
@@ -60,9 +61,10 @@ class APPOConfig:
             )
 
 
-def appo(run: Run) -> None:
+def appo(run: Run[OnPolicy]) -> None:
     """Section 3 of the paper."""
-    config, pool, actor, clock = run.config, run.pool, run.actor, run.clock
+    config, pool, agent, clock = run.config, run.pool, run.agent, run.clock
+    actor = agent.actor
     with clock.time("simulation"):
         held = pool.recv(min_slots=None)
     if isinstance(held.reward, Tensor):  # a batched simulator shares its device with the learner: they take turns
@@ -82,7 +84,7 @@ def appo(run: Run) -> None:
                 if not learning.offer_all():
                     continue
             with clock.time("inference"):
-                run.pick_up()
+                agent.pick_up()
                 decision = actor.decide(held)
                 rollout.begin(decision, held)
                 actions = actor.env_actions(decision, held)
@@ -110,7 +112,7 @@ class Learning:
     It counts, reports and decides when the run is over. A checkpoint is the main thread's: it has the simulators.
     """
 
-    def __init__(self, run: Run, rollout: Rollout, book: Chunks, size: int) -> None:
+    def __init__(self, run: Run[OnPolicy], rollout: Rollout, book: Chunks, size: int) -> None:
         self._run, self._rollout, self._book, self._size = run, rollout, book, size
         self._on_gpu = run.group.device.type == "cuda"
         self._offers: queue.Queue[Offer] = queue.Queue(run.config.appo.waiting)
@@ -183,7 +185,7 @@ class Learning:
             end = time.perf_counter()
             losses["learner_busy"] = (end - begin) / (end - free_since)
             free_since = end
-            run.report(lesson, losses, offer.episodes)
+            run.report(lesson.num_steps, losses, offer.episodes)
             self._book.release(offer.batch.book)
             if run.checkpoint_due():
                 self._let_save()
@@ -191,14 +193,14 @@ class Learning:
                 self._over.set()
 
     def _learn(self, lesson: Rollout, offer: Offer) -> dict[str, float]:
-        run = self._run
+        run, agent = self._run, self._run.agent
         if offer.written is not None:
             torch.cuda.current_stream().wait_event(offer.written)
         lesson.show(offer.batch)
-        dropped = lesson.drop_older(run.policy.version - run.config.appo.max_lag)
-        run.targets.complete_chunks(lesson, run.policy)
-        losses = run.learn(lesson)  # waits for the device: after it the rows may be overwritten
-        run.publish()
+        dropped = lesson.drop_older(agent.policy.version - run.config.appo.max_lag)
+        agent.targets.complete_chunks(lesson, agent.policy)
+        losses = agent.learn(lesson, run.progress)  # waits for the device: after it the rows may be overwritten
+        agent.publish()
         return losses | {"dropped_rows": float(dropped)}
 
     def _next(self) -> Offer | None:

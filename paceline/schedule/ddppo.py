@@ -12,19 +12,21 @@ from paceline.experience.rollout import Rollout
 from paceline.pool.protocol import StepBatch
 
 if TYPE_CHECKING:
+    from paceline.agent.on_policy import OnPolicy
     from paceline.run import Run
 
 
-def ddppo(run: Run) -> None:
+def ddppo(run: Run[OnPolicy]) -> None:
     """Algorithm of the paper's figure 9."""
     with run.clock.time("simulation"):
         batch = run.pool.recv(min_slots=None)
     lock_step(run, batch, own="count")
 
 
-def lock_step(run: Run, batch: StepBatch, own: Literal["count", "deadline"]) -> None:
+def lock_step(run: Run[OnPolicy], batch: StepBatch, own: Literal["count", "deadline"]) -> None:
     """Rollouts of T steps of all slots, the first of which begins with `batch`."""
-    config, pool, actor, clock = run.config, run.pool, run.actor, run.clock
+    config, pool, agent, clock = run.config, run.pool, run.agent, run.clock
+    actor = agent.actor
     slots = pool.spec.num_slots
     rollout = Rollout(config.rollout_steps, slots, run.group.device, pool.spec.truncation_gap)
     preemption = make_preemption(config, run.group, config.rollout_steps * slots, own)
@@ -45,9 +47,9 @@ def lock_step(run: Run, batch: StepBatch, own: Literal["count", "deadline"]) -> 
                 break
         preemption.finished(step * slots)
         with clock.time("learning"):
-            run.targets.complete(rollout, batch)
-            losses = run.learn(rollout)
+            agent.targets.complete(rollout, batch)
+            losses = agent.learn(rollout, run.progress)
         preemption.learned()
-        run.report(rollout, losses)
+        run.report(rollout.num_steps, losses)
         if run.checkpoint_due():
             run.save()

@@ -26,6 +26,7 @@ from paceline.pool.protocol import StepBatch
 from paceline.schedule.ddppo import lock_step
 
 if TYPE_CHECKING:
+    from paceline.agent.on_policy import OnPolicy
     from paceline.run import Run
 
 
@@ -41,7 +42,7 @@ class VERConfig:
     """Learn from a rollout while the next one is collected, with weights that are one update older."""
 
 
-def ver(run: Run) -> None:
+def ver(run: Run[OnPolicy]) -> None:
     """Section 2 of the paper."""
     config, pool, clock = run.config, run.pool, run.clock
     with clock.time("simulation"):
@@ -54,7 +55,7 @@ def ver(run: Run) -> None:
     slots = pool.spec.num_slots
     book = Variable(config.rollout_steps, slots, kept=2 if config.ver.overlap else 0)
     rollout = Rollout(config.rollout_steps, slots, run.group.device, book=book, weighted=config.ver.importance_weights)
-    run.keep(rollout)
+    run.agent.keep(rollout)
     preemption = make_preemption(run.config, run.group, book.goal, own="deadline")
     collector = Collector(run, rollout, book, preemption, held)
     if config.ver.overlap:
@@ -64,48 +65,53 @@ def ver(run: Run) -> None:
     collector.take_in()  # the last checkpoint has every simulator
 
 
-def in_turn(run: Run, rollout: Rollout, preemption: Preemption, collector: Collector) -> None:
+def in_turn(run: Run[OnPolicy], rollout: Rollout, preemption: Preemption, collector: Collector) -> None:
     """Collect, learn, collect, learn."""
     while not run.finished():
         collector.collect()
         with run.clock.time("learning"):
-            run.targets.complete(rollout, collector.held)
-            losses = run.learn(rollout)
+            run.agent.targets.complete(rollout, collector.held)
+            losses = run.agent.learn(rollout, run.progress)
         preemption.learned()
-        run.report(rollout, losses)
+        run.report(rollout.num_steps, losses)
         rollout.clear()
         collector.save_if_due()
 
 
-def overlapping(run: Run, rollout: Rollout, preemption: Preemption, collector: Collector) -> None:
+def overlapping(run: Run[OnPolicy], rollout: Rollout, preemption: Preemption, collector: Collector) -> None:
     """Learn from a rollout beside the collection of the next. Ranks meet either here or in the update, never in both."""
+    agent = run.agent
     lesson: Rollout | None = None
     with ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(torch.get_num_threads(),)) as beside:
         while not run.finished():
-            learning = beside.submit(_timed, run.learn, lesson) if lesson is not None else None
+            learning = beside.submit(_timed, agent.learn, lesson, run.progress) if lesson is not None else None
             collector.collect()
             with run.clock.time("learning"):
                 losses, seconds = learning.result() if learning is not None else ({}, 0.0)
-                run.targets.complete(rollout, collector.held)
-                run.publish()
-                run.pick_up()
+                agent.targets.complete(rollout, collector.held)
+                agent.publish()
+                agent.pick_up()
             preemption.learned(beside=seconds)
             if lesson is not None:
-                run.report(lesson, losses)
+                run.report(lesson.num_steps, losses)
             lesson = rollout.frozen()
             rollout.clear()
             collector.save_if_due()
 
 
-def _timed(function: Callable[[Rollout], dict[str, float]], rollout: Rollout) -> tuple[dict[str, float], float]:
+def _timed(
+    learn: Callable[[Rollout, float], dict[str, float]], rollout: Rollout, progress: float
+) -> tuple[dict[str, float], float]:
     begin = time.monotonic()
-    return function(rollout), time.monotonic() - begin
+    return learn(rollout, progress), time.monotonic() - begin
 
 
 class Collector:
     """Fills rollouts from whoever is ready; between two of them it holds the slots that were received last."""
 
-    def __init__(self, run: Run, rollout: Rollout, book: Variable, preemption: Preemption, held: StepBatch) -> None:
+    def __init__(
+        self, run: Run[OnPolicy], rollout: Rollout, book: Variable, preemption: Preemption, held: StepBatch
+    ) -> None:
         self._run, self._rollout, self._book, self._preemption = run, rollout, book, preemption
         self._batching = AdaptiveBatching(run.pool, run.config.batching)
         self.held = held
@@ -125,16 +131,16 @@ class Collector:
                     held = part(held, ~done)
             if len(held):
                 with run.clock.time("inference"):
-                    decision = run.actor.decide(held)
+                    decision = run.agent.actor.decide(held)
                     rollout.begin(decision, held)
-                    actions = run.actor.env_actions(decision, held)
+                    actions = run.agent.actor.env_actions(decision, held)
                 with run.clock.time("simulation"):
                     run.pool.send(actions, held.slots)
             with run.clock.time("simulation"):
                 flying, left = int(book.in_flight.sum()), preemption.seconds_left()
                 held = self._batching.receive(flying, missing, left, first=book.collected)
             with run.clock.time("inference"):
-                rollout.complete(run.actor.observe(held), held)
+                rollout.complete(run.agent.actor.observe(held), held)
         preemption.finished(book.completed)
         self._batching.pause()
         self.held = union([*parked, held]) if parked else held
@@ -152,12 +158,12 @@ class Collector:
         self.held = take_in(self._run, self._rollout, int(np.count_nonzero(self._book.in_flight)), self.held)
 
 
-def take_in(run: Run, rollout: Rollout, in_flight: int, held: StepBatch) -> StepBatch:
+def take_in(run: Run[OnPolicy], rollout: Rollout, in_flight: int, held: StepBatch) -> StepBatch:
     """Wait for all slots in flight and complete their rows: then all slots are held."""
     if in_flight == 0:
         return held
     kept = part(held, np.ones(len(held), bool))  # its arrays hold until the next `recv` only
     with run.clock.time("simulation"):
         batch = run.pool.recv(min_slots=in_flight)
-    rollout.complete(run.actor.observe(batch), batch)
+    rollout.complete(run.agent.actor.observe(batch), batch)
     return union([kept, batch])

@@ -171,7 +171,7 @@ def test_stopped_and_resumed_nothing_starts_over(tmp_path):
     assert resumed.step == config.steps and not resumed.interrupted
     final = CheckpointFolder(tmp_path / "checkpoints").load()
     assert int(final.weights["version"]) == 16
-    assert final.state["learner"]["optimizer"]["state"][0]["step"] == 16 * 2 * 2
+    assert final.state["agent"]["optimizer"]["state"][0]["step"] == 16 * 2 * 2
 
 
 def test_checkpoints_in_mid_run_have_every_simulator(tmp_path):

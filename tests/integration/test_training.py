@@ -100,7 +100,7 @@ def test_resume_keeps_optimizer_schedule_normalizer_and_counters(tmp_path):
     config = tiny(env=f"tests.integration.test_training:Stopping?marker={marker}")
     train(config, tmp_path)
     saved = CheckpointFolder(tmp_path / "checkpoints").load()
-    assert saved.state["learner"]["optimizer"]["state"][0]["step"] > 0
+    assert saved.state["agent"]["optimizer"]["state"][0]["step"] > 0
     assert any("normalizers" in name and "count" in name and value > 0 for name, value in saved.weights.items())
     resumed = train(config, tmp_path, resume="latest")
     final = CheckpointFolder(tmp_path / "checkpoints").load()

@@ -64,7 +64,7 @@ def test_checkpoints_in_mid_run_have_every_simulator(tmp_path):
     )
     train(config, tmp_path)
     saved = CheckpointFolder(tmp_path / "checkpoints").load()
-    assert saved.state["ranks"][0]["rollout"] is not None
+    assert saved.state["ranks"][0]["agent"]["rollout"] is not None
     resumed = train(dataclasses.replace(config, steps=3000), tmp_path, resume="latest")
     assert resumed.step >= 3000
 

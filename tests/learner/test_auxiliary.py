@@ -365,7 +365,7 @@ def test_resumed_runs_are_bit_equal(tmp_path):
     train(config, tmp_path / "whole")
     assert_equal(weights(tmp_path / "parts"), weights(tmp_path / "whole"))
     parts, whole = (
-        CheckpointFolder(tmp_path / name / "checkpoints").load().state["learner"] for name in ("parts", "whole")
+        CheckpointFolder(tmp_path / name / "checkpoints").load().state["agent"] for name in ("parts", "whole")
     )
     assert parts.keys() == whole.keys() == {"optimizer", "auxiliary", "entropy"}
     for name in ("auxiliary", "entropy"):

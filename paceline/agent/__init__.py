@@ -1,0 +1,1 @@
+"""Agents: what decides and what learns, put together for a family of systems."""

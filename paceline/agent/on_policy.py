@@ -1,0 +1,122 @@
+"""The agent of the PPO systems: an actor-critic that decides, targets of what was collected, and a learner."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import os
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from paceline.config import Config
+from paceline.distributed.reduce import synchronize
+from paceline.distributed.runtime import Group
+from paceline.distributed.weights import Publication
+from paceline.experience.rollout import Rollout
+from paceline.learner.ppo import PPOLearner
+from paceline.learner.targets import Targets
+from paceline.policy.actor import Actor
+from paceline.policy.actor_critic import ActorCritic
+from paceline.policy.compute import ComputeConfig
+from paceline.policy.kernels import choose_cpu_kernels, choose_precision
+from paceline.pool import Pool
+from paceline.pool.tensor import TensorPool
+from paceline.telemetry.clock import Clock
+
+
+class OnPolicy:
+    """An `Agent`. Where one thread learns while another decides, the latter has weights of its own."""
+
+    def __init__(self, config: Config, group: Group, pool: Pool, clock: Clock) -> None:
+        self._config, self._group = config, group
+        self.policy = ActorCritic(pool.spec, config.policy).to(group.device)
+        synchronize(self.policy, group)
+        beside = learns_beside(config, pool)
+        if group.device.type == "cpu":
+            ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", group.size))
+            choose_cpu_kernels(self.policy, config.threads, ranks_here * (2 if beside else 1))
+        self.policy.precision = choose_precision(self.policy, config.compute.precision, group.device)
+        self.policy.core.layer_by_layer = config.compute.layer_by_layer
+        acting = copy.deepcopy(self.policy) if beside else self.policy
+        self._publication = Publication(self.policy, acting) if beside else None
+        if config.compute.compile:
+            for policy in {self.policy, acting}:
+                policy.compile_encoders()
+        ppo = config.resolved_ppo
+        acting_compute, learning_compute = _computes(config, beside)
+        self.actor = Actor(acting, pool.spec, group.device, acting_compute, clock)
+        self.targets = Targets(self.actor, group, ppo, pool.spec.num_slots)
+        self._generator = torch.Generator().manual_seed(config.seed + group.rank)
+        self.learner = PPOLearner(self.policy, group, ppo, config.optimizer, self._generator, learning_compute)
+        self._rollout: Rollout | None = None
+        self._restored_rollout: dict[str, Any] | None = None
+
+    def learning_rate(self, progress: float) -> float:
+        return self._config.optimizer.rate_at(progress)
+
+    def learn(self, rollout: Rollout, progress: float) -> dict[str, float]:
+        """One update of the policy and of its normalisers, by all ranks together."""
+        losses = self.learner.update(rollout, progress)
+        self.policy.absorb(rollout, self._group)
+        return losses
+
+    def publish(self) -> None:
+        """Where another thread decides: let it have what was learned."""
+        if self._publication is not None:
+            self._publication.publish()
+
+    def pick_up(self) -> None:
+        """Decide with what was published last, from now on."""
+        if self._publication is not None:
+            self._publication.pick_up()
+
+    def keep(self, rollout: Rollout) -> None:
+        """Save what `rollout` has so far with every checkpoint, and take over what one had that was restored."""
+        self._rollout = rollout
+        state, self._restored_rollout = self._restored_rollout, None
+        if state is not None and rollout.fits(state):
+            rollout.load_state_dict(state)
+
+    def state(self) -> dict[str, Any]:
+        return self.learner.state_dict()
+
+    def rank_state(self) -> dict[str, Any]:
+        return {
+            "generator": self._generator.get_state(),
+            "actor": {name: tensor.cpu() for name, tensor in self.actor.state_dict().items()},
+            "targets": {name: tensor.cpu() for name, tensor in self.targets.state_dict().items()},
+            "rollout": self._rollout.state_dict() if self._rollout is not None else None,
+        }
+
+    def load(self, weights: dict[str, Tensor], state: dict[str, Any], rank_state: dict[str, Any], *, own: bool) -> None:
+        self.policy.load_state_dict(weights)
+        self.publish()
+        self.pick_up()
+        self.learner.load_state_dict(state)
+        self.targets.load_state_dict(rank_state["targets"])
+        if own:
+            self._generator.set_state(rank_state["generator"])
+
+    def go_on(self, rank_state: dict[str, Any]) -> None:
+        self.actor.load_state_dict(rank_state["actor"])
+        self.targets.continue_episodes(rank_state["targets"])
+        self._restored_rollout = rank_state["rollout"]
+
+
+def learns_beside(config: Config, pool: Pool) -> bool:
+    """Whether one thread learns while another decides, and needs weights of its own for that."""
+    if isinstance(pool, TensorPool):
+        return False
+    return config.system == "appo" or (config.system == "ver" and config.ver.overlap)
+
+
+def _computes(config: Config, beside: bool) -> tuple[ComputeConfig, ComputeConfig]:
+    """How decisions and updates are computed: whether they can be recorded on a GPU."""
+    # While a thread records, another may not draw random numbers on the device: auxiliary losses do.
+    recorded = config.compute.cuda_graphs and not (beside and config.ppo.auxiliary.kind != "none")
+    # Where learning overlaps with VER's next rollout every lesson is a frozen one, whose memory lies elsewhere.
+    learning = recorded and not (beside and config.system == "ver")
+    acting, updates = (dataclasses.replace(config.compute, cuda_graphs=graphs) for graphs in (recorded, learning))
+    return acting, updates

@@ -1,0 +1,37 @@
+"""What a run needs of an agent: its policy, and everything that a checkpoint must have to go on."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+
+class Agent(Protocol):
+    """One rank's share of what is trained."""
+
+    @property
+    def policy(self) -> nn.Module:
+        """What is trained for: a checkpoint's weights are its `state_dict`."""
+        ...
+
+    def learning_rate(self, progress: float) -> float:
+        """After a share `progress` of the run."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """What is the same on all ranks, beside the policy."""
+        ...
+
+    def rank_state(self) -> dict[str, Any]:
+        """What is this rank's own; all simulators stand still."""
+        ...
+
+    def load(self, weights: dict[str, Tensor], state: dict[str, Any], rank_state: dict[str, Any], *, own: bool) -> None:
+        """Take over what was learned; simulators begin new episodes. `rank_state` is this rank's `own` or, where it was no
+        part of the saved run, another's."""
+        ...
+
+    def go_on(self, rank_state: dict[str, Any]) -> None:
+        """After `load`: the simulators, too, are where they were when `rank_state` was taken."""
+        ...

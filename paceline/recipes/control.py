@@ -1,0 +1,72 @@
+"""Continuous control from replay: D4PG with its paper's hyper-parameters and Acme's ratio of learning to acting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from paceline.config import Config
+from paceline.experience.limiter import LimiterConfig
+from paceline.learner.d4pg import D4PGConfig
+from paceline.policy.deterministic import ControlConfig
+from paceline.policy.value_heads import ValueConfig
+from paceline.pool.config import PoolConfig
+
+SUITE = (
+    "acrobot-swingup",
+    "acrobot-swingup_sparse",
+    "cartpole-swingup",
+    "cartpole-swingup_sparse",
+    "cheetah-run",
+    "finger-turn_easy",
+    "finger-turn_hard",
+    "fish-swim",
+    "fish-upright",
+    "hopper-stand",
+    "humanoid-run",
+    "humanoid-stand",
+    "humanoid-walk",
+    "manipulator-bring_ball",
+    "swimmer-swimmer15",
+    "swimmer-swimmer6",
+    "walker-walk",
+)
+"""The tasks of the paper's table 1 as the suite has them now, and walker-walk."""
+
+
+def pendulum() -> Config:
+    """Swing a pendulum up and hold it (Gymnasium's Pendulum-v1): solved at a mean return of about -150."""
+    return Config(
+        env="gym:Pendulum-v1",
+        system="d4pg",
+        steps=50_000,
+        pool=PoolConfig(num_envs=4),
+        control=ControlConfig(actor_hidden=(64, 64), critic_hidden=(128, 64), value=ValueConfig(low=-1500.0, high=0.0)),
+        d4pg=D4PGConfig(batch=128, actor_rate=5e-4, critic_rate=1e-3),
+        limiter=LimiterConfig(samples_per_insert=32.0),
+    )
+
+
+def suite_recipes() -> dict[str, Callable[[], Config]]:
+    """One recipe for each task of the control suite: dmc_cartpole_swingup and so on."""
+    return {f"dmc_{task.replace('-', '_')}": _recipe(task) for task in SUITE}
+
+
+def _recipe(task: str) -> Callable[[], Config]:
+    def recipe() -> Config:
+        return _task(task)
+
+    recipe.__doc__ = f"Control suite: {task.replace('-', ', ').replace('_', ' ')}, by D4PG."
+    return recipe
+
+
+def _task(name: str) -> Config:
+    """K = 32 actors. Rewards are in [0, 1] and the discount is 0.99: no return is above 100."""
+    is_hard = name.startswith("humanoid")
+    return Config(
+        env=f"dmc:{name}?flat=true",
+        system="d4pg",
+        steps=10_000_000 if is_hard else 2_000_000,
+        pool=PoolConfig(num_envs=32),
+        control=ControlConfig(value=ValueConfig(low=0.0, high=100.0, atoms=101 if is_hard else 51)),
+        d4pg=D4PGConfig(batch=256),
+    )
