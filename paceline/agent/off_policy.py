@@ -6,6 +6,7 @@ Legend: B rows of a batch, A numbers of an action.
 from __future__ import annotations
 
 import copy
+import logging
 import os
 import threading
 from collections import deque
@@ -22,6 +23,7 @@ from paceline.distributed.weights import Publication
 from paceline.experience.limiter import Limiter
 from paceline.experience.nstep import NStep, Transitions
 from paceline.experience.replay import Replay
+from paceline.experience.return_range import ReturnRange
 from paceline.learner.d4pg import D4PGLearner
 from paceline.policy.deterministic import ActionCritic, DeterministicPolicy
 from paceline.policy.kernels import choose_cpu_kernels
@@ -29,6 +31,8 @@ from paceline.pool import Pool
 from paceline.pool.protocol import Episode, PoolSpec, StepBatch
 from paceline.pool.tensor import TensorPool
 from paceline.telemetry.clock import Clock
+
+log = logging.getLogger(__name__)
 
 EVALUATION_WINDOW = 10
 """Episodes without noise whose returns are averaged."""
@@ -65,8 +69,8 @@ class OffPolicy:
         self.collected = 0
         """Steps of exploring slots so far."""
         self._evaluated: deque[float] = deque(maxlen=EVALUATION_WINDOW)
-        self.returns_seen = (float("inf"), -float("inf"))
-        """The least and the largest n-step reward that was ever inserted, times what a stream of it would be worth."""
+        self._range = ReturnRange(slots, config.d4pg.discount)
+        self._warned = config.control.value.kind != "categorical"
 
     def learning_rate(self, progress: float) -> float:
         return self._config.d4pg.actor_rate
@@ -105,6 +109,8 @@ class OffPolicy:
         if ended.any():
             for name, values in batch.final_obs.items():
                 next_obs[name][ended] = _host(values[chosen[ended]])
+        self._range.observe(chosen, reward, ended, lost)
+        self._warn_of_bounds()
         self._insert(self._nstep.complete(chosen, reward, terminated, truncated, lost, next_obs))
         self.collected += int((~lost).sum())
 
@@ -117,6 +123,21 @@ class OffPolicy:
         with self._replay_lock:
             self.replay.add(rows)
         self.limiter.insert(len(found.reward))
+
+    def _warn_of_bounds(self) -> None:
+        """Once, if the critic cannot speak of returns that were seen."""
+        value = self._config.control.value
+        if self._warned or not self._range.exceeds(value.low, value.high):
+            return
+        self._warned = True
+        log.warning(
+            "discounted returns between %.4g and %.4g were seen, but the critic's atoms are between %.4g and %.4g: what is "
+            "beyond is cut off. --control.value.low and --control.value.high set them",
+            self._range.low,
+            self._range.high,
+            value.low,
+            value.high,
+        )
 
     def take_evaluated(self, episodes: list[Episode]) -> list[Episode]:
         """Those of the exploring slots; the returns of the others are noted."""

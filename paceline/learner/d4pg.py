@@ -81,10 +81,10 @@ class D4PGLearner:
         self.updates = 0
 
     def update(self, drawn: Drawn) -> tuple[dict[str, Tensor], Tensor]:
-        """One step of critic and policy; metrics on the device, and how wrong the critic was about each row."""
+        """One step of critic and policy; metrics on the device, and how surprised the critic was by each row."""
         obs, next_obs = (_named(drawn.rows, prefix) for prefix in ("obs/", "next_obs/"))
         action, reward, discount = (drawn.rows[name] for name in ("action", "reward", "discount"))
-        errors = self._critic_errors(obs, action, reward, discount, next_obs)
+        errors, surprise = self._critic_errors(obs, action, reward, discount, next_obs)
         critic_norm = self._step("critic", (drawn.weight * errors).mean())
         value, surrogate = self._surrogate(obs)
         actor_norm = self._step("policy", surrogate)
@@ -92,15 +92,17 @@ class D4PGLearner:
         if self.updates % self._config.target_period == 0:
             self._move_targets()
         found = (errors.detach().mean(), value.mean(), actor_norm, critic_norm)
-        return dict(zip(METRICS, found, strict=True)), errors.detach()
+        return dict(zip(METRICS, found, strict=True)), surprise
 
     def _critic_errors(
         self, obs: dict[str, Tensor], action: Tensor, reward: Tensor, discount: Tensor, next_obs: dict[str, Tensor]
-    ) -> Tensor:
-        """[B]: d(T Z_target, Z), line 6 and 7 of the algorithm."""
+    ) -> tuple[Tensor, Tensor]:
+        """[B]: d(T Z_target, Z), line 6 and 7 of the algorithm; and [B] without gradient, how surprising it was."""
         with torch.no_grad():
             target = self._target_critic(next_obs, self._target_policy(next_obs))
-        return self._critic.head.loss(self._critic(obs, action), reward, discount, target)
+        head, outputs = self._critic.head, self._critic(obs, action)
+        loss = head.loss(outputs, reward, discount, target)
+        return loss, head.surprise(outputs.detach(), reward, discount, target, loss.detach())
 
     def _surrogate(self, obs: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """The critic's mean of what the policy would do [B], and a loss whose gradient is that of the policy: the chain

@@ -3,8 +3,9 @@
 Legend: B rows, K atoms, G Gaussians, P parameters of a row.
 
 A head turns the output of a linear layer into a distribution's parameters. `loss` is how wrong they are about the
-return reward + discount * Z, with Z distributed by the target critic's parameters; it is what the critic minimises, and what
-priorities are made of.
+return reward + discount * Z, with Z distributed by the target critic's parameters; it is what the critic minimises.
+`surprise` is what priorities are made of, and is never negative: the loss itself of a categorical distribution, and
+otherwise the absolute error of the mean (a mixture's loss is a density's logarithm, which has no sign).
 """
 
 from __future__ import annotations
@@ -61,6 +62,10 @@ class ValueHead(Protocol):
         """[B]: of `outputs`, where the target critic's outputs of what followed are `target`, without gradient."""
         ...
 
+    def surprise(self, outputs: Tensor, reward: Tensor, discount: Tensor, target: Tensor, loss: Tensor) -> Tensor:
+        """[B]: how unexpected what followed was, given the `loss` of the same."""
+        ...
+
 
 class Categorical(nn.Module):
     """Logits of K atoms; the loss is the cross-entropy against the projected target (equation 10)."""
@@ -78,6 +83,9 @@ class Categorical(nn.Module):
     def loss(self, outputs: Tensor, reward: Tensor, discount: Tensor, target: Tensor) -> Tensor:
         returns = reward[:, None] + discount[:, None] * self.support
         return cross_entropy(outputs, project(returns, target.softmax(-1), self.support))
+
+    def surprise(self, outputs: Tensor, reward: Tensor, discount: Tensor, target: Tensor, loss: Tensor) -> Tensor:
+        return loss
 
 
 class Mixture(nn.Module):
@@ -99,6 +107,9 @@ class Mixture(nn.Module):
         distance = (returns[:, :, None] - centre[:, None]) / scale[:, None]
         density = -0.5 * distance.square() - scale.log()[:, None] - 0.5 * math.log(2 * math.pi)
         return -torch.logsumexp(logits.log_softmax(-1)[:, None] + density, -1).mean(-1)
+
+    def surprise(self, outputs: Tensor, reward: Tensor, discount: Tensor, target: Tensor, loss: Tensor) -> Tensor:
+        return (reward + discount * self.mean(target) - self.mean(outputs)).abs()
 
     def _params(self, outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         logits, centre, scale = outputs.chunk(3, -1)
@@ -122,6 +133,9 @@ class Scalar(nn.Module):
 
     def loss(self, outputs: Tensor, reward: Tensor, discount: Tensor, target: Tensor) -> Tensor:
         return 0.5 * (reward + discount * target.squeeze(-1) - outputs.squeeze(-1)).square()
+
+    def surprise(self, outputs: Tensor, reward: Tensor, discount: Tensor, target: Tensor, loss: Tensor) -> Tensor:
+        return (2.0 * loss).sqrt()
 
 
 def make_value_head(config: ValueConfig) -> Categorical | Mixture | Scalar:

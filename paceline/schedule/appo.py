@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import queue
-import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -25,16 +24,13 @@ from paceline.experience.chunks import Chunks
 from paceline.experience.rollout import Batch, Rollout
 from paceline.policy.batching import AdaptiveBatching
 from paceline.pool.protocol import Episode
+from paceline.schedule.companion import POLL_SECONDS, Companion
 from paceline.schedule.ddppo import lock_step
 from paceline.schedule.ver import take_in
 
 if TYPE_CHECKING:
     from paceline.agent.on_policy import OnPolicy
     from paceline.run import Run
-
-POLL_SECONDS = 0.2
-"""How often a waiting thread looks whether the other is still there."""
-JOIN_SECONDS = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,11 +71,12 @@ def appo(run: Run[OnPolicy]) -> None:
     book = Chunks(steps, slots, size, config.appo.waiting)
     rollout = Rollout(steps, slots, run.group.device, book=book)
     batching = AdaptiveBatching(pool, config.batching)
-    with Learning(run, rollout, book, size) as learning:
-        while not learning.is_over:
-            if learning.wants_checkpoint:
+    learning = Learning(run, rollout, book, size)
+    with learning.thread as thread:
+        while not thread.is_over:
+            if thread.wants_checkpoint:
                 held = take_in(run, rollout, book.num_in_flight, held)
-                learning.save()
+                thread.save()
             with clock.time("learning"):
                 if not learning.offer_all():
                     continue
@@ -107,10 +104,7 @@ class Offer(NamedTuple):
 
 
 class Learning:
-    """The thread that learns: batch after batch, in the order in which they were offered.
-
-    It counts, reports and decides when the run is over. A checkpoint is the main thread's: it has the simulators.
-    """
+    """What the other thread does: learn from batch after batch, in the order in which they were offered, count and report."""
 
     def __init__(self, run: Run[OnPolicy], rollout: Rollout, book: Chunks, size: int) -> None:
         self._run, self._rollout, self._book, self._size = run, rollout, book, size
@@ -118,36 +112,7 @@ class Learning:
         self._offers: queue.Queue[Offer] = queue.Queue(run.config.appo.waiting)
         self._offer: Offer | None = None
         """What could not be handed over yet."""
-        self._over, self._closed, self._saved = threading.Event(), threading.Event(), threading.Event()
-        self._saving = threading.Event()
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._work, name="learner", daemon=True)
-
-    def __enter__(self) -> Learning:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._closed.set()
-        self._saved.set()
-        self._thread.join(JOIN_SECONDS)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the run is. Raises what ended the thread otherwise."""
-        if self._error is not None:
-            raise self._error
-        return self._over.is_set()
-
-    @property
-    def wants_checkpoint(self) -> bool:
-        return self._saving.is_set()
-
-    def save(self) -> None:
-        """The checkpoint that was wanted; all slots are held."""
-        self._saving.clear()
-        self._run.save()
-        self._saved.set()
+        self.thread = Companion(run, self._learn_until_over)
 
     def offer_all(self) -> bool:
         """Hand all whole batches over; whether that was possible. Where enough are waiting already, the learner is
@@ -165,21 +130,10 @@ class Learning:
         written = torch.cuda.current_stream().record_event() if self._on_gpu else None
         return Offer(self._rollout.take(self._size), self._run.pool.take_episodes(), written)
 
-    def _work(self) -> None:
-        try:
-            torch.set_num_threads(self._run.threads)
-            with torch.cuda.stream(torch.cuda.Stream()) if self._on_gpu else contextlib.nullcontext():
-                self._learn_until_over()
-        except BaseException as error:
-            self._error = error
-
     def _learn_until_over(self) -> None:
         run = self._run
         lesson, free_since = self._rollout.view(), time.perf_counter()
-        while not self._over.is_set():
-            offer = self._next()
-            if offer is None:
-                return
+        while (offer := self._next()) is not None:
             begin = time.perf_counter()
             losses = self._learn(lesson, offer)
             end = time.perf_counter()
@@ -188,9 +142,9 @@ class Learning:
             run.report(lesson.num_steps, losses, offer.episodes)
             self._book.release(offer.batch.book)
             if run.checkpoint_due():
-                self._let_save()
-            if not self._closed.is_set() and run.finished():
-                self._over.set()
+                self.thread.let_save()
+            if self.thread.is_closed or run.finished():
+                return
 
     def _learn(self, lesson: Rollout, offer: Offer) -> dict[str, float]:
         run, agent = self._run, self._run.agent
@@ -205,14 +159,7 @@ class Learning:
 
     def _next(self) -> Offer | None:
         """The next batch; None once the main thread has left."""
-        while not self._closed.is_set():
+        while not self.thread.is_closed:
             with contextlib.suppress(queue.Empty):
                 return self._offers.get(timeout=POLL_SECONDS)
         return None
-
-    def _let_save(self) -> None:
-        """Stand still until the main thread has saved."""
-        self._saved.clear()
-        self._saving.set()
-        while not (self._saved.wait(POLL_SECONDS) or self._closed.is_set()):
-            pass

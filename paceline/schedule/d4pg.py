@@ -7,24 +7,20 @@ streams, its share of the replay and its learner, and learners meet in the gradi
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from paceline.policy.batching import AdaptiveBatching
 from paceline.pool.batches import part, union
 from paceline.pool.protocol import Episode, StepBatch
+from paceline.schedule.companion import POLL_SECONDS, Companion
 
 if TYPE_CHECKING:
     from paceline.agent.off_policy import OffPolicy
     from paceline.run import Run
 
-POLL_SECONDS = 0.2
-"""How often a waiting thread looks whether the other is still there."""
-JOIN_SECONDS = 30.0
 UPDATES_PER_REPORT = 16
 """Ranks meet in every report, and the device is waited for."""
 
@@ -49,16 +45,29 @@ def in_turn(run: Run[OffPolicy], collection: Collection, lessons: Lessons) -> No
             lessons.learn(collection.take_episodes())
         if lessons.checkpoint_due:
             collection.take_in()
-            lessons.save()
+            run.save()
+            lessons.checkpoint_due = False
 
 
 def beside(run: Run[OffPolicy], collection: Collection, lessons: Lessons) -> None:
     """Collect here, learn in another thread."""
-    with Learning(run, lessons, collection) as learning:
-        while not learning.is_over:
-            if learning.wants_checkpoint:
+
+    def learn_until_over() -> None:
+        while not (thread.is_closed or lessons.over):
+            if run.agent.limiter.wait(to_draw=True, seconds=POLL_SECONDS):
+                lessons.learn(collection.take_episodes())
+                if lessons.checkpoint_due:
+                    thread.let_save()
+                    lessons.checkpoint_due = False
+            elif run.group.size == 1 and run.finished():
+                return  # before anything is learned ranks do not meet, so that only a lone one may notice
+
+    thread = Companion(run, learn_until_over)
+    with thread:
+        while not thread.is_over:
+            if thread.wants_checkpoint:
                 collection.take_in()
-                learning.save()
+                thread.save()
             with run.clock.time("learning"):
                 if not run.agent.limiter.wait(to_draw=False, seconds=POLL_SECONDS):
                     continue  # the learner is behind
@@ -136,76 +145,3 @@ class Lessons:
         self._counted, self._episodes = collected, []
         self.checkpoint_due = run.checkpoint_due()
         self.over = run.finished()
-
-    def save(self) -> None:
-        """A checkpoint; all slots are held."""
-        self.checkpoint_due = False
-        self._run.save()
-
-
-class Learning:
-    """The thread that learns. A checkpoint is the main thread's: it has the simulators."""
-
-    def __init__(self, run: Run[OffPolicy], lessons: Lessons, collection: Collection) -> None:
-        self._run, self._lessons, self._collection = run, lessons, collection
-        self._over, self._closed = threading.Event(), threading.Event()
-        self._saving, self._saved = threading.Event(), threading.Event()
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._work, name="learner", daemon=True)
-
-    def __enter__(self) -> Learning:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._closed.set()
-        self._saved.set()
-        self._thread.join(JOIN_SECONDS)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the run is. Raises what ended the thread otherwise."""
-        if self._error is not None:
-            raise self._error
-        return self._over.is_set()
-
-    @property
-    def wants_checkpoint(self) -> bool:
-        return self._saving.is_set()
-
-    def save(self) -> None:
-        """The checkpoint that was wanted; all slots are held."""
-        self._saving.clear()
-        self._lessons.save()
-        self._saved.set()
-
-    def _work(self) -> None:
-        try:
-            torch.set_num_threads(self._run.threads)
-            on_gpu = self._run.group.device.type == "cuda"
-            with torch.cuda.stream(torch.cuda.Stream()) if on_gpu else contextlib.nullcontext():
-                self._learn_until_over()
-        except BaseException as error:
-            self._error = error
-
-    def _learn_until_over(self) -> None:
-        run, lessons, limiter = self._run, self._lessons, self._run.agent.limiter
-        while not self._closed.is_set():
-            if not limiter.wait(to_draw=True, seconds=POLL_SECONDS):
-                # Nothing is learned yet. Ranks do not meet here, so that only a lone one may notice that it is to stop.
-                if run.group.size == 1 and run.finished():
-                    break
-                continue
-            lessons.learn(self._collection.take_episodes())
-            if lessons.checkpoint_due:
-                self._let_save()
-            if lessons.over:
-                break
-        self._over.set()
-
-    def _let_save(self) -> None:
-        """Stand still until the main thread has saved."""
-        self._saved.clear()
-        self._saving.set()
-        while not (self._saved.wait(POLL_SECONDS) or self._closed.is_set()):
-            pass

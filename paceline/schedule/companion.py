@@ -1,0 +1,85 @@
+"""The thread that learns, beside the main one, which decides and has the simulators."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from paceline.run import Run
+
+POLL_SECONDS = 0.2
+"""How often a waiting thread looks whether the other is still there."""
+JOIN_SECONDS = 30.0
+
+
+class Companion:
+    """Runs `work` in a thread of its own, on a stream of its own, from the beginning of a context to its end at the latest.
+
+    What goes wrong in it is raised in the main thread. A checkpoint is the main thread's to write, since it has the
+    simulators, while this one stands still.
+    """
+
+    def __init__(self, run: Run, work: Callable[[], None]) -> None:
+        self._run, self._work = run, work
+        self._over, self._closed = threading.Event(), threading.Event()
+        self._saving, self._saved = threading.Event(), threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._main, name="learner", daemon=True)
+
+    def __enter__(self) -> Companion:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closed.set()
+        self._saved.set()
+        self._thread.join(JOIN_SECONDS)
+
+    # ---------------------------------------------------------------- for the main thread
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the work is done. Raises what ended it otherwise."""
+        if self._error is not None:
+            raise self._error
+        return self._over.is_set()
+
+    @property
+    def wants_checkpoint(self) -> bool:
+        return self._saving.is_set()
+
+    def save(self) -> None:
+        """The checkpoint that was wanted; all slots are held."""
+        self._saving.clear()
+        self._run.save()
+        self._saved.set()
+
+    # ---------------------------------------------------------------- for the work
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the main thread has left."""
+        return self._closed.is_set()
+
+    def let_save(self) -> None:
+        """Stand still until the main thread has saved."""
+        self._saved.clear()
+        self._saving.set()
+        while not (self._saved.wait(POLL_SECONDS) or self._closed.is_set()):
+            pass
+
+    def _main(self) -> None:
+        try:
+            torch.set_num_threads(self._run.threads)
+            on_gpu = self._run.group.device.type == "cuda"
+            with torch.cuda.stream(torch.cuda.Stream()) if on_gpu else contextlib.nullcontext():
+                self._work()
+        except BaseException as error:
+            self._error = error
+        else:
+            self._over.set()

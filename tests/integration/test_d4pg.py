@@ -1,0 +1,267 @@
+"""D4PG as a whole: learns beside collecting at a fixed ratio, survives its simulators and its end, and learns tasks."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import threading
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from paceline.checkpoint import CheckpointFolder
+from paceline.config import Config
+from paceline.errors import SimulatorError, UsageError
+from paceline.evaluation.evaluate import evaluate
+from paceline.experience.limiter import LimiterConfig
+from paceline.experience.replay import ReplayConfig
+from paceline.learner.d4pg import D4PGConfig, D4PGLearner
+from paceline.policy.deterministic import ControlConfig
+from paceline.policy.value_heads import ValueConfig
+from paceline.pool.config import PoolConfig
+from paceline.run import train
+from tests.integration.ranks import on_ranks
+from tests.integration.test_training import assert_equal, weights
+from tests.pool.multi_agent import LIVES, Mortal
+
+LENGTH = 8
+
+
+class MortalBox(Mortal):
+    """Its agents say numbers."""
+
+    def action_space(self, agent):
+        return spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+
+class Chase(gymnasium.Env):
+    """Say the number that is shown. Each step shows another; the best return is 0, that of doing nothing about -2.7."""
+
+    observation_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+    action_space = spaces.Box(-2.0, 2.0, (1,), np.float32)
+
+    def __init__(self, marker: str = "", harm: str = "", at: int = 300) -> None:
+        self.marker, self.harm, self.at, self.taken = marker, harm, at, 0
+        self.shown, self.steps = np.zeros(1, np.float32), 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._show(), {}
+
+    def step(self, action):
+        self._come_to_harm()
+        self.steps += 1
+        reward = -float(np.square(np.asarray(action) - self.shown).sum())
+        return self._show(), reward, False, self.steps == LENGTH, {}
+
+    def _show(self):
+        self.shown = self.np_random.uniform(-1, 1, 1).astype(np.float32)
+        return self.shown.copy()
+
+    def _come_to_harm(self):
+        self.taken += 1
+        if self.harm and self.taken == self.at and not (self.marker and os.path.exists(self.marker)):
+            if self.marker:
+                open(self.marker, "w").close()
+            if self.harm == "error":
+                raise ArithmeticError("this very error")
+            os.kill(os.getpid(), {"stop": signal.SIGTERM, "kill": signal.SIGKILL}[self.harm])
+
+
+def small(options: str = "", **changes) -> Config:
+    """A run of about 2,000 steps."""
+    return dataclasses.replace(
+        Config(
+            env=f"tests.integration.test_d4pg:Chase{options}",
+            system="d4pg",
+            steps=2000,
+            device="cpu",
+            threads=1,
+            pool=PoolConfig(num_envs=4, kind="serial"),
+            control=ControlConfig(
+                actor_hidden=(16,), critic_hidden=(16,), value=ValueConfig(low=-40.0, high=0.0, atoms=21)
+            ),
+            d4pg=D4PGConfig(batch=32, steps=3),
+            replay=ReplayConfig(capacity=1000),
+            limiter=LimiterConfig(samples_per_insert=4.0, minimum=200),
+        ),
+        **changes,
+    )
+
+
+def reports(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("pool", [{"kind": "serial"}, {"kind": "process", "workers": 2}])
+@pytest.mark.parametrize("beside", [True, False])
+def test_draws_and_insertions_keep_their_ratio(tmp_path, pool, beside):
+    """Whoever is faster, and what is reported is what was done."""
+    config = small(pool=PoolConfig(num_envs=4, **pool), d4pg=D4PGConfig(batch=32, steps=3, beside=beside))
+    run = train(config, tmp_path)
+    last = reports(tmp_path)[-1]
+    assert run.step == last["step"]
+    assert beside or run.step == run.agent.collected
+    assert config.steps <= run.step < config.steps + 300
+    inserted, drawn = (run.agent.limiter.state_dict()[name] for name in ("inserted", "drawn"))
+    assert drawn == 32 * last["updates"] == 32 * run.agent.learner.updates
+    assert 4.0 * (inserted - 200) == pytest.approx(drawn, abs=2 * 200)
+    assert last["replay"] == len(run.agent.replay) == 1000
+    assert last["evaluation_return"] < 0 and last["episode_length"] == LENGTH
+    # Every decision of the three streams that explore starts one transition, but for those that wait at the end.
+    assert run.agent.collected - 3 * 3 <= inserted <= run.agent.collected
+
+
+def test_deterministic_runs_are_bit_equal_and_so_are_resumed_ones(tmp_path):
+    """2N steps at once = N, SIGTERM, resume, N: replay, priorities, noise, waiting steps, optimisers and targets go on."""
+    whole = small(deterministic=True)
+    train(whole, tmp_path / "whole")
+    train(whole, tmp_path / "again")
+    assert_equal(weights(tmp_path / "whole"), weights(tmp_path / "again"))
+    stopping = small(f"?marker={tmp_path / 'stopped'}&harm=stop", deterministic=True)
+    stopped = train(stopping, tmp_path / "parts")
+    assert stopped.interrupted and 0 < stopped.step < whole.steps
+    resumed = train(stopping, tmp_path / "parts", resume="latest")
+    assert not resumed.interrupted and resumed.step >= whole.steps
+    assert_equal(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+    states = [CheckpointFolder(tmp_path / name / "checkpoints").load().state for name in ("whole", "parts")]
+    torch.testing.assert_close(states[0]["agent"], states[1]["agent"], rtol=0, atol=0)
+    for name in ("replay", "limiter", "nstep", "generator"):
+        one, other = (state["ranks"][0]["agent"][name] for state in states)
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+def test_checkpoints_in_mid_run_are_whole(tmp_path):
+    config = small(
+        pool=PoolConfig(num_envs=4, kind="process", workers=2),
+        checkpoint=dataclasses.replace(Config().checkpoint, seconds=0.1, keep=100),
+    )
+    train(config, tmp_path)
+    assert len(list((tmp_path / "checkpoints").glob("step_*"))) > 2
+    resumed = train(dataclasses.replace(config, steps=2500), tmp_path, resume="latest")
+    assert 2500 <= resumed.step < 3000 and len(resumed.agent.replay) == 1000
+
+
+def test_two_ranks_have_the_same_weights_and_replays_of_their_own(tmp_path):
+    config = small(checkpoint=dataclasses.replace(Config().checkpoint, seconds=0.3))
+    folder = str(tmp_path)
+
+    def work():
+        run = train(config, Path(folder))
+        shown = run.agent.replay.state_dict()["columns"]["obs/obs"]
+        return run.step, {name: value.clone() for name, value in run.policy.state_dict().items()}, shown
+
+    (steps, first, mine), (other, second, theirs) = on_ranks(2, work)
+    assert steps == other >= config.steps
+    assert_equal(first, second)
+    assert_equal(weights(tmp_path), first)
+    assert not torch.equal(mine[:100], theirs[:100]), "each has its own simulators"
+    alone = train(dataclasses.replace(config, steps=2600), tmp_path, resume="latest")
+    assert alone.step >= 2600
+
+
+@pytest.mark.parametrize("value", ["categorical", "mixture", "scalar"])
+@pytest.mark.parametrize("prioritized", [True, False])
+def test_a_task_is_learned(tmp_path, value, prioritized):
+    """D4PG and D3PG, with priorities and without: within 0.1 of the number, on average."""
+    config = small(
+        steps=3000,
+        control=ControlConfig(
+            actor_hidden=(32, 32), critic_hidden=(32, 32), value=ValueConfig(kind=value, low=-10.0, high=0.0)
+        ),
+        d4pg=D4PGConfig(batch=64, steps=1, discount=0.5, actor_rate=3e-3, critic_rate=3e-3, target_period=10),
+        replay=ReplayConfig(capacity=5000, prioritized=prioritized),
+        limiter=LimiterConfig(samples_per_insert=32.0, minimum=200),
+    )
+    train(config, tmp_path)
+    assert evaluate(tmp_path, episodes=20)["mean_return"] > -LENGTH * 0.1**2
+
+
+def test_what_goes_wrong_in_the_learner_is_what_the_user_sees(tmp_path, monkeypatch):
+    def fail(self, drawn):
+        raise ArithmeticError("this very error")
+
+    monkeypatch.setattr(D4PGLearner, "update", fail)
+    with pytest.raises(ArithmeticError, match="this very error"):
+        train(small(), tmp_path)
+    assert not [thread for thread in threading.enumerate() if thread.name == "learner"]
+
+
+def test_what_goes_wrong_in_a_simulator_ends_the_learner_too(tmp_path):
+    config = small("?harm=error", pool=PoolConfig(num_envs=4, kind="process", workers=2))
+    with pytest.raises(SimulatorError, match="this very error"):
+        train(dataclasses.replace(config, steps=10**6), tmp_path)
+    assert not [thread for thread in threading.enumerate() if thread.name == "learner"]
+
+
+def test_a_killed_simulator_loses_only_its_unfinished_steps(tmp_path, caplog):
+    config = small(
+        f"?marker={tmp_path / 'killed'}&harm=kill",
+        pool=PoolConfig(num_envs=4, kind="process", workers=4, on_error="restart"),
+    )
+    run = train(config, tmp_path / "run")
+    assert "replacing a simulator" in caplog.text
+    assert run.step >= config.steps
+    assert all(report["episode_length"] in (None, LENGTH) for report in reports(tmp_path / "run"))
+
+
+def test_agents_out_of_the_game_are_not_experience(tmp_path):
+    """Mistake 28, of agents with boxes of actions: only steps of those in the game are collected."""
+    run = train(small(env="tests.integration.test_d4pg:MortalBox?env=1", steps=800), tmp_path)
+    assert run.step >= 800
+    shown = run.agent.replay.state_dict()["columns"]["obs/obs"].long()
+    agent, step = shown[:, 1], shown[:, 3]
+    lives = torch.tensor(list(LIVES.values()))
+    assert len(shown) > 700 and (step < lives[agent]).all(), "what a dead agent sees is nothing to learn from"
+    seen = torch.bincount(agent * 4 + step, minlength=12).view(3, 4) > 0
+    assert (seen == (torch.arange(4) < lives[:, None])).all(), "and every step of a living one is"
+
+
+def test_bounds_that_cut_returns_off_are_named(tmp_path, caplog):
+    config = small(control=ControlConfig(actor_hidden=(8,), critic_hidden=(8,), value=ValueConfig(low=-0.1, high=1.0)))
+    train(config, tmp_path)
+    said = [record.getMessage() for record in caplog.records if "discounted returns" in record.getMessage()]
+    assert len(said) == 1 and "between -0.1 and 1" in said[0] and "--control.value.low" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"env": "gym:CartPole-v1"}, "d4pg needs one bounded Box of actions.*ddppo, ver or appo"),
+        ({"env": "tensor:cartpole", "pool": PoolConfig(num_envs=8)}, "bounded Box"),
+    ],
+)
+def test_what_cannot_be_is_refused(tmp_path, changes, said):
+    with pytest.raises(UsageError, match=said):
+        train(small(**changes), tmp_path)
+
+
+def test_a_run_that_would_learn_nothing_is_refused():
+    with pytest.raises(UsageError, match=r"limiter\.minimum"):
+        small(steps=200)
+
+
+def test_a_policy_without_chance_has_nothing_to_sample(tmp_path):
+    train(small(), tmp_path)
+    assert evaluate(tmp_path, episodes=4)["mean_length"] == LENGTH
+    with pytest.raises(UsageError, match="nothing to sample"):
+        evaluate(tmp_path, episodes=4, sampled=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("value", ["categorical", "mixture", "scalar"])
+def test_a_run_on_a_gpu(tmp_path, value):
+    config = small(
+        device="cuda", control=ControlConfig(actor_hidden=(16,), critic_hidden=(16,), value=ValueConfig(kind=value))
+    )
+    run = train(config, tmp_path)
+    assert run.step >= config.steps
+    assert all(torch.isfinite(values).all() for values in run.policy.parameters())
