@@ -54,9 +54,9 @@ class OffPolicy:
         if group.device.type == "cpu":
             ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", group.size))
             choose_cpu_kernels(self.policy, config.threads, ranks_here * (2 if self.beside else 1))
+        self.learner = D4PGLearner(self.policy, self.critic, group, config.d4pg)
         self._acting = copy.deepcopy(self.policy).requires_grad_(False)
         self._publication = Publication(self.policy, self._acting)
-        self.learner = D4PGLearner(self.policy, self.critic, group, config.d4pg)
         self.replay = Replay(config.replay, group.device)
         self._replay_lock = threading.Lock()
         self.limiter = Limiter(config.limiter, config.d4pg.batch, slots * config.d4pg.steps)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from paceline.distributed.reduce import FlatGradients
 from paceline.distributed.runtime import Group
 from paceline.errors import UsageError
 from paceline.experience.replay import Drawn
+from paceline.learner.flat import FlatNetwork
 from paceline.policy.deterministic import ActionCritic, DeterministicPolicy
 
 METRICS = ("critic_loss", "value", "actor_grad_norm", "critic_grad_norm")
@@ -67,16 +67,20 @@ class D4PGConfig:
 
 
 class D4PGLearner:
-    """Owns the target networks and the optimisers. `update` is called by all ranks together."""
+    """Owns the target networks and the optimisers. `update` is called by all ranks together. The memory of both networks'
+    weights moves here: what refers to it is to be made afterwards."""
 
     def __init__(self, policy: DeterministicPolicy, critic: ActionCritic, group: Group, config: D4PGConfig) -> None:
         self._policy, self._critic, self._group, self._config = policy, critic, group, config
         self._target_policy, self._target_critic = (copy.deepcopy(m).requires_grad_(False) for m in (policy, critic))
-        self._gradients = {name: FlatGradients(m.parameters()) for name, m in self._networks().items()}
+        modules = {"critic": critic, "policy": policy}
+        targets = {"critic": self._target_critic, "policy": self._target_policy}
+        self._networks = {name: FlatNetwork(module) for name, module in modules.items()}
+        self._targets = {name: FlatNetwork(module) for name, module in targets.items()}
         rates = {"policy": config.actor_rate, "critic": config.critic_rate}
         self._optimizers = {
-            name: torch.optim.Adam(module.parameters(), lr=rates[name], fused=True)
-            for name, module in self._networks().items()
+            name: torch.optim.Adam([network.values], lr=rates[name], fused=True)
+            for name, network in self._networks.items()
         }
         self.updates = 0
 
@@ -90,7 +94,8 @@ class D4PGLearner:
         actor_norm = self._step("policy", surrogate)
         self.updates += 1
         if self.updates % self._config.target_period == 0:
-            self._move_targets()
+            for name, target in self._targets.items():
+                target.follow(self._networks[name], self._config.target_share)
         found = (errors.detach().mean(), value.mean(), actor_norm, critic_norm)
         return dict(zip(METRICS, found, strict=True)), surprise
 
@@ -118,22 +123,13 @@ class D4PGLearner:
 
     def _step(self, name: str, loss: Tensor) -> Tensor:
         """Move one network by the gradients of all ranks; their norm."""
-        gradients = self._gradients[name]
+        gradients = self._networks[name].gradients
         gradients.zero()
         loss.backward()
         gradients.average(self._group)
         norm = gradients.clip(self._config.max_grad_norm)
         self._optimizers[name].step()
         return norm
-
-    @torch.no_grad()
-    def _move_targets(self) -> None:
-        pairs = ((self._target_policy, self._policy), (self._target_critic, self._critic))
-        for target, module in pairs:
-            torch._foreach_lerp_(list(target.parameters()), list(module.parameters()), self._config.target_share)
-
-    def _networks(self) -> dict[str, nn.Module]:
-        return {"critic": self._critic, "policy": self._policy}
 
     def state_dict(self) -> dict[str, Any]:
         """All but the policy, which is saved by itself."""

@@ -12,7 +12,9 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from paceline.errors import UsageError
+from paceline.policy.activations import Tanh
 from paceline.policy.actor_critic import flat_size, flatten, is_image
+from paceline.policy.encoders import ACTIVATIONS, Activation
 from paceline.policy.value_heads import ValueConfig, make_value_head
 from paceline.pool.protocol import PoolSpec
 from paceline.pool.spaces import Leaf
@@ -26,9 +28,11 @@ class ControlConfig:
     """The networks of an off-policy agent."""
 
     actor_hidden: tuple[int, ...] = (256, 256, 256)
-    """Layers of the policy; the first is followed by a layer normalisation and tanh, the others by ELU."""
+    """Layers of the policy; the first is followed by a layer normalisation and tanh, the others by the activation."""
     critic_hidden: tuple[int, ...] = (512, 512, 256)
     """Layers of the critic, likewise."""
+    activation: Activation = "elu"
+    """After every layer but the first and the last."""
     layer_norm: bool = True
     """Normalise after the first layer, as Acme does; the paper does not."""
     value: ValueConfig = field(default_factory=ValueConfig)
@@ -38,6 +42,10 @@ class ControlConfig:
             sizes = getattr(self, name)
             if not sizes or min(sizes) < 1:
                 raise UsageError(f"control.{name} must be at least one layer of at least 1, got {sizes}")
+        if self.activation not in ACTIVATIONS:
+            raise UsageError(
+                f"control.activation {self.activation!r} does not exist; allowed: {', '.join(ACTIVATIONS)}"
+            )
 
 
 class DeterministicPolicy(nn.Module):
@@ -53,7 +61,7 @@ class DeterministicPolicy(nn.Module):
         action, box = _box(spec)
         self.num_actions = flat_size(action)
         self._shape = action.shape
-        self.torso = Torso(sum(map(flat_size, self.leaves)), config.actor_hidden, config.layer_norm)
+        self.torso = Torso(sum(map(flat_size, self.leaves)), config.actor_hidden, config.layer_norm, config.activation)
         self.last = _last_layer(self.torso.out_features, self.num_actions)
         self.name = action.name
         """Of the one leaf of the actions."""
@@ -90,7 +98,7 @@ class ActionCritic(nn.Module):
         self.leaves = _vectors(spec)
         self.head = make_value_head(config.value)
         inputs = sum(map(flat_size, self.leaves)) + flat_size(_box(spec)[0])
-        self.torso = Torso(inputs, config.critic_hidden, config.layer_norm)
+        self.torso = Torso(inputs, config.critic_hidden, config.layer_norm, config.activation)
         self.last = _last_layer(self.torso.out_features, self.head.num_outputs)
 
     def forward(self, obs: dict[str, Tensor], actions: Tensor) -> Tensor:
@@ -99,15 +107,15 @@ class ActionCritic(nn.Module):
 
 
 class Torso(nn.Module):
-    """Linear, layer normalisation, tanh; then linear layers with ELU."""
+    """Linear, layer normalisation, tanh; then linear layers with the activation."""
 
-    def __init__(self, inputs: int, hidden: tuple[int, ...], layer_norm: bool) -> None:
+    def __init__(self, inputs: int, hidden: tuple[int, ...], layer_norm: bool, activation: Activation) -> None:
         super().__init__()
         first, *others = hidden
         layers: list[nn.Module] = [nn.Linear(inputs, first)]
-        layers += [nn.LayerNorm(first), nn.Tanh()] if layer_norm else [nn.ELU()]
+        layers += [nn.LayerNorm(first), Tanh()] if layer_norm else [ACTIVATIONS[activation]()]
         for size in others:
-            layers += [nn.Linear(first, size), nn.ELU()]
+            layers += [nn.Linear(first, size), ACTIVATIONS[activation]()]
             first = size
         self.layers = nn.Sequential(*layers)
         self.out_features = first

@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from paceline.errors import UsageError
-from paceline.policy.activations import Tanh
+from paceline.policy.activations import ELU, Tanh
 from paceline.policy.convolution import convolve
 
 Activation = Literal["tanh", "relu", "elu"]
 Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
-ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": Tanh, "relu": nn.ReLU, "elu": nn.ELU}
+ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": Tanh, "relu": nn.ReLU, "elu": ELU}
 
 
 def as_float(obs: Tensor) -> Tensor:

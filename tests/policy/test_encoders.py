@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from paceline.errors import UsageError
+from paceline.policy.activations import ELU
 from paceline.policy.encoders import (
     ImpalaResNet,
     NatureCNN,
@@ -70,7 +71,7 @@ def test_impala_width_multiplies_channels():
 
 def test_vector_encoder_layers():
     module = VectorEncoder((2, 3), hidden_sizes=(8, 5), activation="elu")
-    assert [type(layer) for layer in module.layers] == [nn.Linear, nn.ELU, nn.Linear, nn.ELU]
+    assert [type(layer) for layer in module.layers] == [nn.Linear, ELU, nn.Linear, ELU]
     assert module(torch.rand(7, 2, 3)).shape == (7, module.out_features) == (7, 5)
 
 
