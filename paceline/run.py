@@ -271,11 +271,12 @@ def train(config: Config, folder: Path, *, resume: str | None = None) -> Run:
         )
         with contextlib.closing(pool):
             clock = Clock()
-            run = Run(config, group, pool, folder, make_agent(config, group, pool, clock), clock)
-            if checkpoint is not None:
-                run.restore(checkpoint)
-            with run.running():
-                SCHEDULES[config.system](run)
+            with contextlib.closing(make_agent(config, group, pool, clock, folder)) as agent:
+                run: Run[Any] = Run(config, group, pool, folder, agent, clock)
+                if checkpoint is not None:
+                    run.restore(checkpoint)
+                with run.running():
+                    SCHEDULES[config.system](run)
         return run
     finally:
         group.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from paceline.agent.off_policy import OffPolicy
 from paceline.agent.on_policy import OnPolicy
 from paceline.config import Config
@@ -10,5 +12,8 @@ from paceline.pool import Pool
 from paceline.telemetry.clock import Clock
 
 
-def make_agent(config: Config, group: Group, pool: Pool, clock: Clock) -> OnPolicy | OffPolicy:
-    return (OffPolicy if config.system == "d4pg" else OnPolicy)(config, group, pool, clock)
+def make_agent(config: Config, group: Group, pool: Pool, clock: Clock, folder: Path) -> OnPolicy | OffPolicy:
+    """`folder` is the run's."""
+    if config.system == "d4pg":
+        return OffPolicy(config, group, pool, clock, folder)
+    return OnPolicy(config, group, pool, clock)

@@ -10,6 +10,7 @@ import logging
 import os
 import threading
 from collections import deque
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from paceline.config import Config
 from paceline.distributed.reduce import synchronize
 from paceline.distributed.runtime import Group
 from paceline.distributed.weights import Publication
+from paceline.experience.archive import Archive
 from paceline.experience.limiter import Limiter
 from paceline.experience.nstep import NStep, Transitions
 from paceline.experience.replay import Replay
@@ -42,7 +44,7 @@ class OffPolicy:
     """An `Agent`. `act`, `complete` and `pick_up` are for the thread that collects, `learn` for the one that learns; both may
     be the same."""
 
-    def __init__(self, config: Config, group: Group, pool: Pool, clock: Clock) -> None:
+    def __init__(self, config: Config, group: Group, pool: Pool, clock: Clock, folder: Path) -> None:
         self._config, self._group, self._clock = config, group, clock
         slots = pool.spec.num_slots
         self.beside = config.d4pg.beside and not config.deterministic and not isinstance(pool, TensorPool)
@@ -59,6 +61,7 @@ class OffPolicy:
         self._publication = Publication(self.policy, self._acting)
         self.replay = Replay(config.replay, group.device)
         self._replay_lock = threading.Lock()
+        self._archive = Archive(self.replay, folder / "replay" / f"rank_{group.rank}", config.checkpoint.keep)
         self.limiter = Limiter(config.limiter, config.d4pg.batch, slots * config.d4pg.steps)
         self._nstep = NStep(config.d4pg.steps, slots, config.d4pg.discount)
         self._generator = torch.Generator(group.device).manual_seed(config.seed + group.rank)
@@ -122,6 +125,7 @@ class OffPolicy:
             rows |= {f"{kind}/{name}": column for name, column in values.items()}
         with self._replay_lock:
             self.replay.add(rows)
+        self._archive.note()
         self.limiter.insert(len(found.reward))
 
     def _warn_of_bounds(self) -> None:
@@ -171,7 +175,7 @@ class OffPolicy:
 
     def rank_state(self) -> dict[str, Any]:
         return {
-            "replay": self.replay.state_dict(),
+            "replay": self._archive.state(),
             "limiter": self.limiter.state_dict(),
             "nstep": self._nstep.state_dict(),
             "generator": self._generator.get_state(),
@@ -182,10 +186,13 @@ class OffPolicy:
         self._publication.publish()
         self._publication.pick_up()
         self.learner.load_state_dict(state)
-        self.replay.load_state_dict(rank_state["replay"])
-        self.limiter.load_state_dict(rank_state["limiter"])
         if own:
+            self._archive.load(rank_state["replay"])
+            self.limiter.load_state_dict(rank_state["limiter"])
             self._generator.set_state(rank_state["generator"])
+
+    def close(self) -> None:
+        self._archive.close()
 
     def go_on(self, rank_state: dict[str, Any]) -> None:
         self._nstep.load_state_dict(rank_state["nstep"])

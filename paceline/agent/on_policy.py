@@ -99,6 +99,9 @@ class OnPolicy:
         if own:
             self._generator.set_state(rank_state["generator"])
 
+    def close(self) -> None:
+        """There is nothing that would go on."""
+
     def go_on(self, rank_state: dict[str, Any]) -> None:
         self.actor.load_state_dict(rank_state["actor"])
         self.targets.continue_episodes(rank_state["targets"])

@@ -32,6 +32,10 @@ class Agent(Protocol):
         part of the saved run, another's."""
         ...
 
+    def close(self) -> None:
+        """Nothing is asked of it any more."""
+        ...
+
     def go_on(self, rank_state: dict[str, Any]) -> None:
         """After `load`: the simulators, too, are where they were when `rank_state` was taken."""
         ...

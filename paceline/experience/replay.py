@@ -62,9 +62,15 @@ class Replay:
         self._highest = torch.ones((), dtype=torch.float64, device=device)
         self.inserted = 0
         """Transitions so far, overwritten ones included."""
+        self._first = 0
+        """The number of the first that there is, but for those that were overwritten: one that was read back may lack some."""
 
     def __len__(self) -> int:
-        return min(self.inserted, self._config.capacity)
+        return min(self.inserted - self._first, self._config.capacity)
+
+    @property
+    def capacity(self) -> int:
+        return self._config.capacity
 
     @property
     def bytes(self) -> int:
@@ -96,7 +102,7 @@ class Replay:
             raise AssertionError("nothing was inserted yet")
         shares = torch.rand(count, dtype=torch.float64, device=self._device, generator=generator)
         if self._tree is None:
-            places = (shares * len(self)).long()
+            places = (self.inserted - len(self) + (shares * len(self)).long()) % self._config.capacity
             weight = torch.ones(count, device=self._device)
         else:
             # One draw from each of `count` equal parts of the total: as likely, and spread more evenly.
@@ -117,31 +123,40 @@ class Replay:
         self._tree.set(drawn.places, torch.where(current, priorities, self._tree.of(drawn.places)))
         self._highest = torch.maximum(self._highest, priorities.max())
 
-    def state_dict(self) -> dict[str, Any]:
-        """What has been inserted and is still there, in the order of its places."""
+    def rows(self, first: int, last: int) -> dict[str, Tensor]:
+        """What was inserted as number `first` and on, up to but without `last`; none of it may be overwritten. On the host."""
+        places = torch.arange(first, last, device=self._device) % self._config.capacity
+        return {name: column[places].cpu() for name, column in self._columns.items()}
+
+    def priorities(self) -> dict[str, Any]:
+        """Of all that is there, oldest first (None where there are none), how many that are, and the highest ever."""
         used = len(self)
-        priorities = self._tree.of(torch.arange(used, device=self._device)) if self._tree is not None else None
-        return {
-            "columns": {name: column[:used].cpu() for name, column in self._columns.items()},
-            "number": self._number[:used].cpu(),
-            "priorities": priorities.cpu() if priorities is not None else None,
-            "highest": self._highest.cpu(),
-            "inserted": self.inserted,
-        }
+        order = torch.arange(self.inserted - used, self.inserted, device=self._device) % self._config.capacity
+        found = self._tree.of(order).cpu() if self._tree is not None else None
+        return {"priorities": found, "used": used, "highest": self._highest.cpu()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What has been inserted and is still there, oldest first."""
+        oldest = self.inserted - len(self)
+        return {"columns": self.rows(oldest, self.inserted), "inserted": self.inserted, **self.priorities()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on as the saved one did. One of another capacity takes over the latest of what it had."""
-        numbers, columns = state["number"], state["columns"]
-        latest = torch.argsort(numbers)[-self._config.capacity :]
-        places = (numbers[latest] % self._config.capacity).to(self._device)
-        self._columns = {name: self._column(values) for name, values in columns.items()}
-        for name, column in self._columns.items():
-            column[places] = columns[name][latest].to(self._device)
-        self._number[places] = numbers[latest].to(self._device)
         self.inserted, self._highest = state["inserted"], state["highest"].to(self._device)
+        kept = min(state["used"], self._config.capacity)
+        self._first = self.inserted - kept
+        if kept == 0:
+            return
+        numbers = torch.arange(self._first, self.inserted, device=self._device)
+        places = numbers % self._config.capacity
+        latest = {name: values[-kept:].to(self._device) for name, values in state["columns"].items()}
+        self._columns = {name: self._column(values) for name, values in latest.items()}
+        for name, column in self._columns.items():
+            column[places] = latest[name]
+        self._number[places] = numbers
         if self._tree is not None:
             saved = state["priorities"]
-            priorities = saved[latest].to(self._device) if saved is not None else self._highest.expand(len(latest))
+            priorities = saved[-kept:].to(self._device) if saved is not None else self._highest.expand(kept)
             self._tree.set(places, priorities)
 
     def _column(self, example: Tensor) -> Tensor:

@@ -1,0 +1,108 @@
+"""A replay on disk comes back as it was, whenever it was written, and costs a checkpoint only what is new."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.errors import PacelineError
+from paceline.experience import archive as module
+from paceline.experience.archive import Archive
+from paceline.experience.replay import Replay, ReplayConfig
+from tests.experience.test_replay import CPU, numbered
+
+
+@pytest.fixture(autouse=True)
+def small_segments(monkeypatch):
+    monkeypatch.setattr(module, "SEGMENT", 8)
+    yield
+    assert not [thread for thread in threading.enumerate() if thread.name == "archive"], "no thread is left"
+
+
+def fill(replay: Replay, archive: Archive, counts: list[int]) -> None:
+    for count in counts:
+        replay.add(numbered(replay.inserted, count))
+        archive.note()
+        if len(replay):
+            drawn = replay.draw(4)
+            replay.set_priorities(drawn, torch.rand(4))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(2, 40),
+    st.booleans(),
+    st.lists(st.integers(0, 9), max_size=20),
+    st.lists(st.integers(0, 9), max_size=20),
+    st.integers(0, 10**6),
+)
+def test_it_comes_back_as_it_was(tmp_path_factory, capacity, prioritized, before, after, seed):
+    """Also when it went on after the checkpoint, and had written more segments by the time that it ended."""
+    torch.manual_seed(seed)
+    config, folder = ReplayConfig(capacity=capacity, prioritized=prioritized), tmp_path_factory.mktemp("replay")
+    replay = Replay(config, CPU)
+    archive = Archive(replay, folder, keep=1)
+    fill(replay, archive, [min(count, capacity) for count in before])
+    state, expected = archive.state(), replay.state_dict()
+    fill(replay, archive, [min(count, capacity) for count in after])
+    archive.close()
+    other = Replay(config, CPU)
+    restored = Archive(other, folder, keep=1)
+    restored.load(state)
+    torch.testing.assert_close(other.state_dict(), expected, rtol=0, atol=0)
+    fill(other, restored, [min(count, capacity) for count in after])  # over the segments that were written meanwhile
+    again = Replay(config, CPU)
+    final = restored.state()
+    Archive(again, folder, keep=1).load(final)
+    torch.testing.assert_close(again.state_dict(), other.state_dict(), rtol=0, atol=0)
+    restored.close()
+
+
+def test_a_checkpoint_writes_only_what_is_new_and_old_segments_go(tmp_path):
+    replay = Replay(ReplayConfig(capacity=32), CPU)
+    archive = Archive(replay, tmp_path, keep=2)
+    written = {}
+    for _ in range(12):
+        fill(replay, archive, [7])
+        state = archive.state()
+        assert len(state["tail"]["reward"]) < 8, "all else is on disk already"
+        for path in tmp_path.iterdir():
+            stamp = path.stat().st_mtime_ns
+            assert written.setdefault(path.name, stamp) == stamp, "a segment is written once"
+    kept = sorted(int(path.stem.removeprefix("segment_")) for path in tmp_path.iterdir())
+    oldest_needed = (12 - 2) * 7 - 32  # of the checkpoint before the one before the last
+    assert kept == list(range(oldest_needed // 8, 84 // 8))
+    archive.close()
+
+
+def test_an_older_checkpoint_has_what_is_still_there(tmp_path, caplog):
+    replay = Replay(ReplayConfig(capacity=32), CPU)
+    archive = Archive(replay, tmp_path, keep=1)
+    fill(replay, archive, [30])
+    old = archive.state()
+    for _ in range(3):
+        fill(replay, archive, [10])
+        archive.state()
+    archive.close()
+    other = Replay(ReplayConfig(capacity=32), CPU)
+    Archive(other, tmp_path, keep=1).load(old)
+    assert "no longer on disk" in caplog.text
+    names = other.draw(500).rows["reward"]
+    assert 0 < len(other) < 30 and set(names.tolist()) == set(range(30 - len(other), 30)), "the newest of them"
+    uniform = Replay(ReplayConfig(capacity=32, prioritized=False), CPU)
+    Archive(uniform, tmp_path, keep=1).load(old)
+    assert set(uniform.draw(500).rows["reward"].tolist()) == set(names.tolist())
+
+
+def test_a_disk_that_takes_nothing_is_a_clear_error(tmp_path):
+    (tmp_path / "replay").write_text("a file where a folder should be")
+    replay = Replay(ReplayConfig(capacity=32), CPU)
+    archive = Archive(replay, tmp_path / "replay" / "rank_0", keep=1)
+    with pytest.raises((PacelineError, OSError)):
+        fill(replay, archive, [20])
+        archive.state()
+    archive.close()
