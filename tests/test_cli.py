@@ -19,6 +19,7 @@ BENCHMARKS = [
     "soak",
     "stragglers",
     "throughput",
+    "updates",
 ]
 
 

@@ -30,6 +30,7 @@ from paceline.learner.d4pg import D4PGLearner
 from paceline.policy.deterministic import ActionCritic, DeterministicPolicy
 from paceline.policy.kernels import choose_cpu_kernels
 from paceline.pool import Pool
+from paceline.pool.config import available_core_ids
 from paceline.pool.protocol import Episode, PoolSpec, StepBatch
 from paceline.pool.tensor import TensorPool
 from paceline.telemetry.clock import Clock
@@ -54,8 +55,10 @@ class OffPolicy:
         for module in (self.policy, self.critic):
             synchronize(module, group)
         if group.device.type == "cpu":
+            # Updates take most of the time, and whoever collects mostly waits for them: they get all cores.
             ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", group.size))
-            choose_cpu_kernels(self.policy, config.threads, ranks_here * (2 if self.beside else 1))
+            threads = config.threads or max(1, len(available_core_ids()) // ranks_here)
+            choose_cpu_kernels(self.policy, threads, ranks_here)
         self.learner = D4PGLearner(self.policy, self.critic, group, config.d4pg)
         self._acting = copy.deepcopy(self.policy).requires_grad_(False)
         self._publication = Publication(self.policy, self._acting)

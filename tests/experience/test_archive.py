@@ -102,7 +102,18 @@ def test_a_disk_that_takes_nothing_is_a_clear_error(tmp_path):
     (tmp_path / "replay").write_text("a file where a folder should be")
     replay = Replay(ReplayConfig(capacity=32), CPU)
     archive = Archive(replay, tmp_path / "replay" / "rank_0", keep=1)
-    with pytest.raises((PacelineError, OSError)):
+    with pytest.raises(OSError, match="rank_0"):
         fill(replay, archive, [20])
+
+
+def test_what_could_not_be_written_is_said_at_the_next_occasion(tmp_path, monkeypatch):
+    def fail(rows, path):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(module, "save_file", fail)
+    replay = Replay(ReplayConfig(capacity=32), CPU)
+    archive = Archive(replay, tmp_path, keep=1)
+    fill(replay, archive, [10])
+    with pytest.raises(PacelineError, match="no space left"):
         archive.state()
     archive.close()
