@@ -45,7 +45,11 @@ class Regime:
 
 REGIMES = {
     "even": Regime(env=f"synthetic:constant?mean=0.02&{SCENE}"),
-    "stragglers": Regime(env=f"synthetic:constant?mean=0.02&{SCENE}", slow_env=f"synthetic:constant?mean=0.06&{SCENE}"),
+    # Not constant: three slow steps would always end together with nine fast ones, or always just miss them.
+    "stragglers": Regime(
+        env=f"synthetic:lognormal?mean=0.02&sigma=0.2&{SCENE}",
+        slow_env=f"synthetic:lognormal?mean=0.06&sigma=0.2&{SCENE}",
+    ),
     "uneven": Regime(env=f"synthetic:scene?mean=0.02&sigma=0.3&{SCENE}", seeds=(1, 2)),
 }
 STEPS = 24
