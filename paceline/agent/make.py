@@ -15,5 +15,5 @@ from paceline.telemetry.clock import Clock
 def make_agent(config: Config, group: Group, pool: Pool, clock: Clock, folder: Path) -> OnPolicy | OffPolicy:
     """`folder` is the run's."""
     if config.system == "d4pg":
-        return OffPolicy(config, group, pool, clock, folder)
+        return OffPolicy(config, group, pool, folder)
     return OnPolicy(config, group, pool, clock)

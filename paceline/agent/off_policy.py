@@ -1,29 +1,25 @@
-"""The agent of D4PG: a deterministic policy that acts with noise, a replay of what came of it, and a learner.
-
-Legend: B rows of a batch, A numbers of an action.
-"""
+"""The agent of D4PG: a deterministic policy that explores, a replay of what came of it, and a learner."""
 
 from __future__ import annotations
 
 import copy
 import logging
 import os
-import threading
 from collections import deque
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
+from paceline.agent.explorer import Explorer, as_rows
 from paceline.config import Config
 from paceline.distributed.reduce import synchronize
 from paceline.distributed.runtime import Group
+from paceline.distributed.turns import Turns
 from paceline.distributed.weights import Publication
 from paceline.experience.archive import Archive
 from paceline.experience.limiter import Limiter
-from paceline.experience.nstep import NStep, Transitions
 from paceline.experience.replay import Replay
 from paceline.experience.return_range import ReturnRange
 from paceline.learner.d4pg import D4PGLearner
@@ -31,9 +27,8 @@ from paceline.policy.deterministic import ActionCritic, DeterministicPolicy
 from paceline.policy.kernels import choose_cpu_kernels
 from paceline.pool import Pool
 from paceline.pool.config import available_core_ids
-from paceline.pool.protocol import Episode, PoolSpec, StepBatch
+from paceline.pool.protocol import Episode, StepBatch
 from paceline.pool.tensor import TensorPool
-from paceline.telemetry.clock import Clock
 
 log = logging.getLogger(__name__)
 
@@ -42,12 +37,11 @@ EVALUATION_WINDOW = 10
 
 
 class OffPolicy:
-    """An `Agent`. `act`, `complete` and `pick_up` are for the thread that collects, `learn` for the one that learns; both may
-    be the same."""
+    """An `Agent`. `act`, `complete`, `insert` and `pick_up` are for the thread that collects, `learn` for the one that learns;
+    both may be the same."""
 
-    def __init__(self, config: Config, group: Group, pool: Pool, clock: Clock, folder: Path) -> None:
-        self._config, self._group, self._clock = config, group, clock
-        slots = pool.spec.num_slots
+    def __init__(self, config: Config, group: Group, pool: Pool, folder: Path) -> None:
+        self._config = config
         self.beside = config.d4pg.beside and not config.deterministic and not isinstance(pool, TensorPool)
         """Whether one thread learns while another collects."""
         self.policy = DeterministicPolicy(pool.spec, config.control).to(group.device)
@@ -60,97 +54,65 @@ class OffPolicy:
             threads = config.threads or max(1, len(available_core_ids()) // ranks_here)
             choose_cpu_kernels(self.policy, threads, ranks_here)
         self.learner = D4PGLearner(self.policy, self.critic, group, config.d4pg)
-        self._acting = copy.deepcopy(self.policy).requires_grad_(False)
-        self._publication = Publication(self.policy, self._acting)
+        self.acting = copy.deepcopy(self.policy).requires_grad_(False)
+        """The weights that explore."""
+        self._publication = Publication(self.policy, self.acting)
+        self.explorer = Explorer(self.acting, pool.spec, config.d4pg, group.device, config.seed + group.rank)
         self.replay = Replay(config.replay, group.device)
-        self._replay_lock = threading.Lock()
+        self._replay_turns = Turns(group.device)
         self._archive = Archive(self.replay, folder / "replay" / f"rank_{group.rank}", config.checkpoint.keep)
-        self.limiter = Limiter(config.limiter, config.d4pg.batch, slots * config.d4pg.steps)
-        self._nstep = NStep(config.d4pg.steps, slots, config.d4pg.discount)
-        self._generator = torch.Generator(group.device).manual_seed(config.seed + group.rank)
-        self._exploring = torch.from_numpy(exploring_slots(pool.spec, config.d4pg.evaluation_envs))
-        """[N] bool: slots that act with noise, and are learned from."""
-        self._pending = np.zeros(slots, bool)
-        """[N]: decided, and to be learned from."""
+        self.limiter = Limiter(config.limiter, config.d4pg.batch, pool.spec.num_slots * config.d4pg.steps)
         self.collected = 0
-        """Steps of exploring slots so far."""
+        """Steps that were learned from or will be, so far."""
         self._evaluated: deque[float] = deque(maxlen=EVALUATION_WINDOW)
-        self._range = ReturnRange(slots, config.d4pg.discount)
         self._warned = config.control.value.kind != "categorical"
 
     def learning_rate(self, progress: float) -> float:
         return self._config.d4pg.actor_rate
 
-    @torch.no_grad()
     def act(self, batch: StepBatch) -> dict[str, Any]:
-        """Actions for a batch as its pool takes them; remembered until `complete`."""
-        obs = {name: self._tensor(values) for name, values in batch.obs.items()}
-        slots, active = _host(batch.slots), _host(batch.active)
-        actions = self._acting(obs)
-        noise = torch.randn(actions.shape, generator=self._generator, device=actions.device)
-        exploring = self._exploring[torch.from_numpy(slots)]
-        scale = torch.where(exploring, self._config.d4pg.noise, 0.0).to(actions.device)
-        actions = (actions + scale[:, None] * noise).clamp(-1.0, 1.0)
-        learned = active & exploring.numpy()
-        self._pending[slots] = learned
-        if learned.any():
-            rows = {name: _host(values)[learned] for name, values in batch.obs.items()}
-            self._nstep.decide(slots[learned], rows, actions.cpu().numpy()[learned])
-        taken = self._acting.env_actions(actions)
-        return {self.policy.name: taken if isinstance(batch.reward, Tensor) else taken.cpu().numpy()}
+        """Actions for a batch as its pool takes them."""
+        return self.explorer.act(batch)
 
     def complete(self, batch: StepBatch) -> None:
         """What came of the last actions of a batch's slots goes into the replay."""
-        slots = _host(batch.slots)
-        mine = self._pending[slots]
-        if not mine.any():
-            return
-        chosen = slots[mine]
-        self._pending[chosen] = False
-        reward, terminated, truncated, lost = (
-            _host(values)[mine] for values in (batch.reward, batch.terminated, batch.truncated, batch.lost)
-        )
-        next_obs = {name: _host(values)[mine] for name, values in batch.obs.items()}
-        ended = terminated | truncated
-        if ended.any():
-            for name, values in batch.final_obs.items():
-                next_obs[name][ended] = _host(values[chosen[ended]])
-        self._range.observe(chosen, reward, ended, lost)
-        self._warn_of_bounds()
-        self._insert(self._nstep.complete(chosen, reward, terminated, truncated, lost, next_obs))
-        self.collected += int((~lost).sum())
+        before = self.explorer.collected
+        found = self.explorer.complete(batch)
+        if found is not None:
+            self.insert(as_rows(found), self.explorer.collected - before, self.explorer.returns)
 
-    def _insert(self, found: Transitions) -> None:
-        if len(found.reward) == 0:
+    def insert(self, rows: dict[str, np.ndarray], steps: int, returns: ReturnRange) -> None:
+        """Transitions of so many steps, wherever they were made; `returns` is what was seen there."""
+        self.collected += steps
+        self._warn_of_bounds(returns)
+        count = len(rows["reward"])
+        if count == 0:
             return
-        rows: dict[str, Any] = {"action": found.action, "reward": found.reward, "discount": found.discount}
-        for kind, values in (("obs", found.obs), ("next_obs", found.next_obs)):
-            rows |= {f"{kind}/{name}": column for name, column in values.items()}
-        with self._replay_lock:
+        with self._replay_turns:
             self.replay.add(rows)
-        self._archive.note()
-        self.limiter.insert(len(found.reward))
+            self._archive.note()
+        self.limiter.insert(count)
 
-    def _warn_of_bounds(self) -> None:
+    def _warn_of_bounds(self, returns: ReturnRange) -> None:
         """Once, if the critic cannot speak of returns that were seen."""
         value = self._config.control.value
-        if self._warned or not self._range.exceeds(value.low, value.high):
+        if self._warned or not returns.exceeds(value.low, value.high):
             return
         self._warned = True
         log.warning(
             "discounted returns between %.4g and %.4g were seen, but the critic's atoms are between %.4g and %.4g: what is "
             "beyond is cut off. --control.value.low and --control.value.high set them",
-            self._range.low,
-            self._range.high,
+            returns.low,
+            returns.high,
             value.low,
             value.high,
         )
 
     def take_evaluated(self, episodes: list[Episode]) -> list[Episode]:
-        """Those of the exploring slots; the returns of the others are noted."""
-        exploring = self._exploring.tolist()
-        self._evaluated.extend(episode.episode_return for episode in episodes if not exploring[episode.slot])
-        return [episode for episode in episodes if exploring[episode.slot]]
+        """Those of exploring slots; the returns of the others are noted."""
+        explored, evaluated = self.explorer.divide(episodes)
+        self._evaluated.extend(episode.episode_return for episode in evaluated)
+        return explored
 
     def evaluation(self) -> dict[str, float]:
         """The mean return of the latest episodes without noise, once there are any."""
@@ -159,11 +121,11 @@ class OffPolicy:
     def learn(self) -> dict[str, Tensor]:
         """One update, by all ranks together; metrics are on the device."""
         config = self._config.d4pg
-        with self._replay_lock:
+        with self._replay_turns:
             drawn = self.replay.draw(config.batch)
         self.limiter.draw(config.batch)
         losses, errors = self.learner.update(drawn)
-        with self._replay_lock:
+        with self._replay_turns:
             self.replay.set_priorities(drawn, errors)
         if self.learner.updates % config.actors_period == 0:
             self._publication.publish()
@@ -180,8 +142,7 @@ class OffPolicy:
         return {
             "replay": self._archive.state(),
             "limiter": self.limiter.state_dict(),
-            "nstep": self._nstep.state_dict(),
-            "generator": self._generator.get_state(),
+            "explorer": self.explorer.state_dict(),
         }
 
     def load(self, weights: dict[str, Tensor], state: dict[str, Any], rank_state: dict[str, Any], *, own: bool) -> None:
@@ -192,25 +153,10 @@ class OffPolicy:
         if own:
             self._archive.load(rank_state["replay"])
             self.limiter.load_state_dict(rank_state["limiter"])
-            self._generator.set_state(rank_state["generator"])
+            self.explorer.load_generator(rank_state["explorer"])
 
     def close(self) -> None:
         self._archive.close()
 
     def go_on(self, rank_state: dict[str, Any]) -> None:
-        self._nstep.load_state_dict(rank_state["nstep"])
-
-    def _tensor(self, values: Any) -> Tensor:
-        return values if isinstance(values, Tensor) else torch.from_numpy(values).to(self._group.device)
-
-
-def exploring_slots(spec: PoolSpec, evaluation_envs: int) -> np.ndarray:
-    """[N] bool: all but those of the last environments, of which at most a quarter evaluates."""
-    spared = min(evaluation_envs, spec.num_envs // 4)
-    exploring = np.ones(spec.num_slots, bool)
-    exploring[(spec.num_envs - spared) * spec.agents_per_env :] = False
-    return exploring
-
-
-def _host(values: Any) -> np.ndarray:
-    return values.cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+        self.explorer.load_waiting(rank_state["explorer"])
