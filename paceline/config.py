@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from paceline.checkpoint import CheckpointConfig
 from paceline.distributed.preemption import PreemptionConfig
+from paceline.distributed.remote_config import RemoteConfig
 from paceline.envs.registry import closest
 from paceline.errors import UsageError
 from paceline.experience.limiter import LimiterConfig
@@ -66,6 +67,7 @@ class Config:
     d4pg: D4PGConfig = field(default_factory=D4PGConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     limiter: LimiterConfig = field(default_factory=LimiterConfig)
+    remote: RemoteConfig = field(default_factory=RemoteConfig)
     batching: BatchingConfig = field(default_factory=BatchingConfig)
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
@@ -86,6 +88,8 @@ class Config:
             raise UsageError(
                 "deterministic runs cannot have the system appo: it depends on who is faster; allowed: ddppo, ver"
             )
+        if self.remote.actors and (self.system != "d4pg" or self.deterministic):
+            raise UsageError("remote.actors are for runs of the system d4pg that are not deterministic")
         if self.system == "d4pg" and self.steps <= self.limiter.minimum:
             raise UsageError(
                 f"steps is {self.steps}, but nothing is learned before limiter.minimum, {self.limiter.minimum}, are collected"

@@ -5,6 +5,7 @@ Legend: N slots of the pool, B rows of a batch, A numbers of an action.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,9 @@ from paceline.experience.return_range import ReturnRange
 from paceline.learner.d4pg import D4PGConfig
 from paceline.policy.deterministic import DeterministicPolicy
 from paceline.pool.protocol import Episode, PoolSpec, StepBatch
+
+# Pools hand out some of their arrays read-only; nothing here writes to them.
+warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
 
 
 class Explorer:
@@ -29,7 +33,7 @@ class Explorer:
         slots = spec.num_slots
         self._nstep = NStep(config.steps, slots, config.discount)
         self._generator = torch.Generator(device).manual_seed(seed)
-        self._exploring = torch.from_numpy(exploring_slots(spec, config.evaluation_envs))
+        self._exploring = exploring_slots(spec, config.evaluation_envs)
         """[N] bool: slots that act with noise, and are learned from."""
         self._pending = np.zeros(slots, bool)
         """[N]: decided, and to be learned from."""
@@ -44,10 +48,10 @@ class Explorer:
         slots, active = _host(batch.slots), _host(batch.active)
         actions = self._policy(obs)
         noise = torch.randn(actions.shape, generator=self._generator, device=actions.device)
-        exploring = self._exploring[torch.from_numpy(slots)]
-        scale = torch.where(exploring, self._noise, 0.0).to(actions.device)
+        exploring = self._exploring[slots]
+        scale = torch.from_numpy(np.where(exploring, np.float32(self._noise), np.float32(0.0))).to(actions.device)
         actions = (actions + scale[:, None] * noise).clamp(-1.0, 1.0)
-        learned = active & exploring.numpy()
+        learned = active & exploring
         self._pending[slots] = learned
         if learned.any():
             rows = {name: _host(values)[learned] for name, values in batch.obs.items()}
@@ -77,10 +81,9 @@ class Explorer:
 
     def divide(self, episodes: list[Episode]) -> tuple[list[Episode], list[Episode]]:
         """Episodes of exploring slots, and those without noise."""
-        exploring = self._exploring.tolist()
         return (
-            [episode for episode in episodes if exploring[episode.slot]],
-            [episode for episode in episodes if not exploring[episode.slot]],
+            [episode for episode in episodes if self._exploring[episode.slot]],
+            [episode for episode in episodes if not self._exploring[episode.slot]],
         )
 
     def state_dict(self) -> dict[str, Any]:

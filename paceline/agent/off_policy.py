@@ -61,7 +61,8 @@ class OffPolicy:
         self.replay = Replay(config.replay, group.device)
         self._replay_turns = Turns(group.device)
         self._archive = Archive(self.replay, folder / "replay" / f"rank_{group.rank}", config.checkpoint.keep)
-        self.limiter = Limiter(config.limiter, config.d4pg.batch, pool.spec.num_slots * config.d4pg.steps)
+        at_once = pool.spec.num_slots * config.d4pg.steps + config.remote.actors * config.remote.transitions
+        self.limiter = Limiter(config.limiter, config.d4pg.batch, at_once)
         self.collected = 0
         """Steps that were learned from or will be, so far."""
         self._evaluated: deque[float] = deque(maxlen=EVALUATION_WINDOW)
@@ -108,15 +109,14 @@ class OffPolicy:
             value.high,
         )
 
-    def take_evaluated(self, episodes: list[Episode]) -> list[Episode]:
-        """Those of exploring slots; the returns of the others are noted."""
-        explored, evaluated = self.explorer.divide(episodes)
-        self._evaluated.extend(episode.episode_return for episode in evaluated)
-        return explored
+    def note_evaluated(self, episodes: list[Episode]) -> None:
+        """Episodes without noise."""
+        self._evaluated.extend(episode.episode_return for episode in episodes)
 
     def evaluation(self) -> dict[str, float]:
         """The mean return of the latest episodes without noise, once there are any."""
-        return {"evaluation_return": sum(self._evaluated) / len(self._evaluated)} if self._evaluated else {}
+        returns = list(self._evaluated)  # another thread adds to them
+        return {"evaluation_return": sum(returns) / len(returns)} if returns else {}
 
     def learn(self) -> dict[str, Tensor]:
         """One update, by all ranks together; metrics are on the device."""

@@ -7,6 +7,7 @@ streams, its share of the replay and its learner, and learners meet in the gradi
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from paceline.schedule.companion import POLL_SECONDS, Companion
 
 if TYPE_CHECKING:
     from paceline.agent.off_policy import OffPolicy
+    from paceline.distributed.remote import RemoteActors
     from paceline.run import Run
 
 UPDATES_PER_REPORT = 16
@@ -27,12 +29,13 @@ UPDATES_PER_REPORT = 16
 
 def d4pg(run: Run[OffPolicy]) -> None:
     """Algorithm 1 of the paper: its actors here, its learner in `Lessons`."""
-    collection, lessons = Collection(run), Lessons(run)
-    if run.agent.beside:
-        beside(run, collection, lessons)
-    else:
-        in_turn(run, collection, lessons)
-    collection.take_in()  # the last checkpoint has every simulator
+    with contextlib.closing(Collection(run)) as collection:
+        lessons = Lessons(run)
+        if run.agent.beside:
+            beside(run, collection, lessons)
+        else:
+            in_turn(run, collection, lessons)
+        collection.take_in()  # the last checkpoint has every simulator
 
 
 def in_turn(run: Run[OffPolicy], collection: Collection, lessons: Lessons) -> None:
@@ -85,6 +88,7 @@ class Collection:
         with run.clock.time("simulation"):
             self._held = run.pool.recv(min_slots=None)
         self._in_flight = 0
+        self._remote = make_remote(run)
 
     def step(self, *, all_slots: bool = False) -> None:
         """Decide for those held, and receive whoever is ready next."""
@@ -99,8 +103,14 @@ class Collection:
             self._in_flight -= len(self._held)
         with clock.time("inference"):
             agent.complete(self._held)
+        finished = pool.take_episodes()
+        explored, evaluated = agent.explorer.divide(finished)
+        agent.note_evaluated(evaluated)
+        if self._remote is not None:
+            with clock.time("communication"):
+                explored += self._remote.take_in()
         with self._lock:
-            self._episodes += pool.take_episodes()
+            self._episodes += explored
 
     def take_in(self) -> None:
         """Wait for everything in flight: then all slots are held."""
@@ -113,11 +123,24 @@ class Collection:
         self._agent.complete(batch)
         self._held = union([kept, batch])
 
+    def close(self) -> None:
+        if self._remote is not None:
+            self._remote.close()
+
     def take_episodes(self) -> list[Episode]:
         """Those that have finished since the last call, for whichever thread learns."""
         with self._lock:
             episodes, self._episodes = self._episodes, []
         return episodes
+
+
+def make_remote(run: Run[OffPolicy]) -> RemoteActors | None:
+    """Actors elsewhere, if there are to be any."""
+    if run.config.remote.actors == 0:
+        return None
+    from paceline.distributed.remote import RemoteActors
+
+    return RemoteActors(run.config, run.agent, run.group.rank)
 
 
 class Lessons:
@@ -135,7 +158,7 @@ class Lessons:
         run, agent = self._run, self._agent
         losses = agent.learn()
         self._updates += 1
-        self._episodes += agent.take_evaluated(episodes)
+        self._episodes += episodes
         if self._updates % UPDATES_PER_REPORT:
             return
         collected = agent.collected

@@ -1,0 +1,168 @@
+"""Actors on other machines, by Ray: each holds a pool and a copy of the policy, and sends transitions in batches.
+
+The learner has one request under way with every actor, and answers whatever comes back with the latest weights and the next
+request: an actor that is slow delays nobody, one that dies is replaced, and one for which there is no room in the cluster yet
+begins when there is (a machine that joins is room). Ray ends actors whose learner is gone, and a pool's guardian ends the simulators
+of an actor that is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+
+from paceline.agent.explorer import Explorer, as_rows
+from paceline.errors import MissingExtra, PacelineError
+from paceline.experience.return_range import ReturnRange
+from paceline.policy.batching import AdaptiveBatching
+from paceline.policy.deterministic import DeterministicPolicy
+from paceline.pool import make_pool
+from paceline.pool.protocol import Episode
+
+if TYPE_CHECKING:
+    from paceline.agent.off_policy import OffPolicy
+    from paceline.config import Config
+
+log = logging.getLogger(__name__)
+
+
+class Harvest(NamedTuple):
+    """What an actor sends."""
+
+    rows: dict[str, np.ndarray]
+    """Transitions, as a replay takes them."""
+    steps: int
+    episodes: list[Episode]
+    returns: ReturnRange
+    """Of all its episodes so far."""
+    version: int
+    """Of the weights that it acted with."""
+
+
+class Sampler:
+    """A pool, and an explorer with weights of its own. All of an actor but its being elsewhere."""
+
+    def __init__(self, config: Config, seed: int) -> None:
+        torch.set_num_threads(1)
+        pool = dataclasses.replace(config.pool, pin_memory=False)
+        self._pool = make_pool(config.env, pool, seed=seed)
+        self._policy = DeterministicPolicy(self._pool.spec, config.control).requires_grad_(False)
+        # Nothing is evaluated here: what is to be reported has one place, the learner's own pool.
+        d4pg = dataclasses.replace(config.d4pg, evaluation_envs=0)
+        self._explorer = Explorer(self._policy, self._pool.spec, d4pg, torch.device("cpu"), seed)
+        self._batching = AdaptiveBatching(self._pool, config.batching)
+        self._held = self._pool.recv(min_slots=None)
+        self._in_flight = 0
+
+    def collect(self, weights: dict[str, np.ndarray], version: int, count: int) -> Harvest:
+        """Act with `weights` until there are `count` transitions."""
+        self._policy.load_state_dict({name: torch.from_numpy(values.copy()) for name, values in weights.items()})
+        parts: list[dict[str, np.ndarray]] = []
+        before, gathered = self._explorer.collected, 0
+        while gathered < count:
+            self._pool.send(self._explorer.act(self._held), self._held.slots)
+            self._in_flight += len(self._held)
+            self._held = self._batching.receive(self._in_flight)
+            self._in_flight -= len(self._held)
+            found = self._explorer.complete(self._held)
+            if found is not None and len(found.reward):
+                parts.append(as_rows(found))
+                gathered += len(found.reward)
+        rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        steps = self._explorer.collected - before
+        return Harvest(rows, steps, self._pool.take_episodes(), self._explorer.returns, version)
+
+    def process_id(self) -> int:
+        return os.getpid()
+
+
+class RemoteActors:
+    """The actors of one learner. `take_in` is called by the thread that collects."""
+
+    def __init__(self, config: Config, agent: OffPolicy, rank: int) -> None:
+        try:
+            import ray
+        except ImportError as error:
+            raise MissingExtra("remote.actors", "ray", error) from error
+        self._ray, self._config, self._agent, self._rank = ray, config, agent, rank
+        self._started_ray = not ray.is_initialized()
+        if self._started_ray:
+            options: dict[str, Any] = {"address": config.remote.address} if config.remote.address else {}
+            if not options:
+                options = {"num_cpus": max(1, int(np.ceil(config.remote.actors * config.remote.cores)))}
+                options |= {"include_dashboard": False}
+            ray.init(log_to_driver=False, logging_level=logging.WARNING, **options)
+        self._make = ray.remote(num_cpus=config.remote.cores)(Sampler)
+        self._version = -1
+        self._weights: Any = None
+        """A reference to them."""
+        self._number_of: dict[Any, int] = {}
+        """By request under way, the number of its actor."""
+        self._actors: dict[int, Any] = {}
+        self._made = self._lost = 0
+        self.harvests = 0
+        for number in range(config.remote.actors):
+            self._start(number)
+
+    def take_in(self, seconds: float = 0.0) -> list[Episode]:
+        """Insert what has come by now, or what comes first within `seconds`; its episodes."""
+        ready, _ = self._ray.wait(list(self._number_of), num_returns=len(self._number_of), timeout=0)
+        if not ready and seconds:
+            ready, _ = self._ray.wait(list(self._number_of), timeout=seconds)
+        episodes: list[Episode] = []
+        for request in ready:
+            number = self._number_of.pop(request)
+            try:
+                harvest: Harvest = self._ray.get(request)
+            except self._ray.exceptions.RayActorError as error:
+                self._replace(number, error)
+                continue
+            self._agent.insert(dict(harvest.rows), harvest.steps, harvest.returns)
+            self.harvests += 1
+            episodes += harvest.episodes
+            self._ask(number)
+        return episodes
+
+    def process_ids(self) -> list[int]:
+        """Of all actors, once they have begun."""
+        return self._ray.get([actor.process_id.remote() for actor in self._actors.values()])
+
+    def close(self) -> None:
+        for actor in self._actors.values():
+            self._ray.kill(actor)
+        if self._started_ray:
+            self._ray.shutdown()
+
+    def _start(self, number: int) -> None:
+        # Another seed every time: an actor that is replaced does not repeat what the last one did.
+        seed = self._config.seed + 1000 * self._rank + 7919 * (self._made + 1)
+        self._made += 1
+        self._actors[number] = self._make.remote(self._config, seed)
+        self._ask(number)
+
+    def _ask(self, number: int) -> None:
+        request = self._actors[number].collect.remote(self._latest(), self._version, self._config.remote.transitions)
+        self._number_of[request] = number
+
+    def _latest(self) -> Any:
+        """The acting weights, put where all actors of a machine share them, once per version."""
+        version = self._agent.learner.updates
+        if version != self._version:
+            weights = {name: tensor.cpu().numpy() for name, tensor in self._agent.acting.state_dict().items()}
+            self._version, self._weights = version, self._ray.put(weights)
+        return self._weights
+
+    def _replace(self, number: int, error: Exception) -> None:
+        self._lost += 1
+        cause = str(error).strip().splitlines()[0]
+        if self._lost > self._config.remote.max_restarts:
+            raise PacelineError(
+                f"{self._lost} remote actors were lost, more than remote.max_restarts; the last one: {cause}"
+            ) from error
+        log.warning("remote actor %d was lost and is replaced (%d so far): %s", number, self._lost, cause)
+        self._start(number)

@@ -1,0 +1,30 @@
+"""How many actors there are elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from paceline.errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoteConfig:
+    """Actors on other machines, or in other processes of this one, beside the run's own pool (d4pg only)."""
+
+    actors: int = 0
+    """How many; each has a pool like the run's own."""
+    address: str | None = None
+    """Of a Ray cluster; by default one is started on this machine, for this run."""
+    cores: float = 1.0
+    """Of each actor, by which Ray decides how many fit on a machine."""
+    transitions: int = 200
+    """An actor sends so many at once, at least."""
+    max_restarts: int = 10
+    """How many actors may be replaced before the run ends."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("actors", 0), ("transitions", 1), ("max_restarts", 0)):
+            if getattr(self, name) < least:
+                raise UsageError(f"remote.{name} must be at least {least}, got {getattr(self, name)}")
+        if not self.cores > 0:
+            raise UsageError(f"remote.cores must be above 0, got {self.cores}")

@@ -1,0 +1,147 @@
+"""Actors elsewhere: a local Ray cluster, actors that are killed, and what is learned from them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+import time
+
+import numpy as np
+import psutil
+import pytest
+
+ray = pytest.importorskip("ray")
+
+from paceline.config import Config  # noqa: E402 - Ray first: without it there is nothing to test
+from paceline.distributed.remote import RemoteActors, Sampler  # noqa: E402
+from paceline.distributed.remote_config import RemoteConfig  # noqa: E402
+from paceline.errors import PacelineError, UsageError  # noqa: E402
+from paceline.experience.limiter import LimiterConfig  # noqa: E402
+from paceline.experience.return_range import ReturnRange  # noqa: E402
+from paceline.policy.deterministic import DeterministicPolicy  # noqa: E402
+from paceline.run import train  # noqa: E402
+from tests.integration.test_d4pg import LENGTH, reports, small  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """One for all tests: it takes seconds to start."""
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+def with_actors(count: int = 2, **changes) -> Config:
+    remote = RemoteConfig(actors=count, transitions=50, **changes)
+    return small(remote=remote, limiter=LimiterConfig(samples_per_insert=4.0, minimum=200))
+
+
+class Learner:
+    """What actors need of an agent: weights, and a place for what they send."""
+
+    def __init__(self, config: Config) -> None:
+        sampler = Sampler(config, seed=1)
+        self.acting = DeterministicPolicy(sampler._pool.spec, config.control)
+        self.learner = self
+        self.updates = self.steps = 0
+        self.rows: list[dict[str, np.ndarray]] = []
+
+    def insert(self, rows: dict[str, np.ndarray], steps: int, returns: ReturnRange) -> None:
+        self.rows.append(rows)
+        self.steps += steps
+        assert returns.low <= returns.high
+
+
+def wait_for(remote: RemoteActors, harvests: int, seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    goal = remote.harvests + harvests
+    while remote.harvests < goal:
+        assert time.monotonic() < deadline, f"{goal - remote.harvests} harvests are missing"
+        remote.take_in(seconds=1.0)
+
+
+def test_a_sampler_gives_whole_transitions_of_its_own_streams():
+    config = with_actors()
+    one = Sampler(config, seed=1)
+    weights = {name: tensor.numpy() for name, tensor in one._policy.state_dict().items()}
+    first = one.collect(weights, 7, 50)
+    rows = first.rows
+    assert first.version == 7 and 50 <= len(rows["reward"]) <= first.steps
+    assert set(rows) == {"obs/obs", "next_obs/obs", "action", "reward", "discount"}
+    assert (np.abs(rows["action"]) <= 1).all() and (rows["reward"] <= 0).all()
+    assert all(episode.length == LENGTH for episode in first.episodes)
+    second = one.collect(weights, 8, 50)
+    assert not np.isin(second.rows["obs/obs"], rows["obs/obs"]).any(), "nothing comes twice"
+
+
+def test_what_actors_send_arrives_and_a_killed_one_is_replaced(cluster, caplog):
+    """kill -9 of an actor: the others go on, its successor has other streams, and no simulator is left."""
+    config = with_actors()
+    config = dataclasses.replace(config, pool=dataclasses.replace(config.pool, kind="process", workers=1))
+    learner = Learner(config)
+    with contextlib.closing(RemoteActors(config, learner, rank=0)) as remote:
+        wait_for(remote, 4)
+        learner.updates += 1  # new weights: they are sent with the next requests
+        wait_for(remote, 4)
+        victim = remote.process_ids()[0]
+        simulators = [child.pid for child in psutil.Process(victim).children(recursive=True)]
+        assert simulators
+        os.kill(victim, signal.SIGKILL)
+        while "was lost and is replaced (1 so far)" not in caplog.text:
+            wait_for(remote, 1)  # from the other one
+        assert victim not in remote.process_ids() and len(remote.process_ids()) == 2
+        shown = np.concatenate([rows["obs/obs"] for rows in learner.rows])
+        assert len(np.unique(shown)) == len(shown), "every decision comes once"
+        deadline = time.monotonic() + 20
+        while any(psutil.pid_exists(pid) for pid in simulators):
+            assert time.monotonic() < deadline, "a simulator outlives its actor"
+            time.sleep(0.1)
+
+
+def test_too_many_losses_end_the_run(cluster):
+    config = with_actors(count=1, max_restarts=0)
+    with contextlib.closing(RemoteActors(config, Learner(config), rank=0)) as remote:
+        wait_for(remote, 1)
+        os.kill(remote.process_ids()[0], signal.SIGKILL)
+        with pytest.raises(PacelineError, match=r"remote\.max_restarts"):
+            wait_for(remote, 1000)
+
+
+def test_an_actor_for_which_there_is_no_room_yet_does_not_hold_up_the_others(cluster):
+    """A third actor joins when one of two leaves."""
+    config = with_actors(count=3)
+    with contextlib.closing(RemoteActors(config, Learner(config), rank=0)) as remote:
+        wait_for(remote, 6)
+
+
+def test_a_run_learns_from_actors_elsewhere(cluster, tmp_path):
+    config = dataclasses.replace(
+        with_actors(), steps=20_000, limiter=LimiterConfig(samples_per_insert=1.0, minimum=200)
+    )
+    run = train(config, tmp_path)  # long enough for actors to start
+    last = reports(tmp_path)[-1]
+    assert run.step == last["step"] >= config.steps
+    assert run.agent.collected > run.agent.explorer.collected > 0, "more than its own streams"
+    state = run.agent.limiter.state_dict()
+    assert state["inserted"] - 200 == pytest.approx(state["drawn"], abs=300)
+    assert last["episode_length"] == LENGTH
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"system": "ddppo"}, "system d4pg"),
+        ({"deterministic": True}, "not deterministic"),
+    ],
+)
+def test_what_cannot_be_is_refused(changes, said):
+    with pytest.raises(UsageError, match=said):
+        dataclasses.replace(with_actors(), **changes)
+
+
+@pytest.mark.parametrize("options", [{"actors": -1}, {"transitions": 0}, {"cores": 0.0}, {"max_restarts": -1}])
+def test_bad_settings_are_refused(options):
+    with pytest.raises(UsageError, match=next(iter(options))):
+        RemoteConfig(**options)
