@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 
 import gymnasium
@@ -46,8 +47,8 @@ class Chase(gymnasium.Env):
     observation_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
     action_space = spaces.Box(-2.0, 2.0, (1,), np.float32)
 
-    def __init__(self, marker: str = "", harm: str = "", at: int = 300) -> None:
-        self.marker, self.harm, self.at, self.taken = marker, harm, at, 0
+    def __init__(self, marker: str = "", harm: str = "", at: int = 300, seconds: float = 0.0) -> None:
+        self.marker, self.harm, self.at, self.seconds, self.taken = marker, harm, at, seconds, 0
         self.shown, self.steps = np.zeros(1, np.float32), 0
 
     def reset(self, *, seed=None, options=None):
@@ -57,6 +58,7 @@ class Chase(gymnasium.Env):
 
     def step(self, action):
         self._come_to_harm()
+        time.sleep(self.seconds)
         self.steps += 1
         reward = -float(np.square(np.asarray(action) - self.shown).sum())
         return self._show(), reward, False, self.steps == LENGTH, {}

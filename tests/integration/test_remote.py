@@ -118,9 +118,12 @@ def test_an_actor_for_which_there_is_no_room_yet_does_not_hold_up_the_others(clu
 
 def test_a_run_learns_from_actors_elsewhere(cluster, tmp_path):
     config = dataclasses.replace(
-        with_actors(), steps=20_000, limiter=LimiterConfig(samples_per_insert=1.0, minimum=200)
+        with_actors(),
+        env="tests.integration.test_d4pg:Chase?seconds=0.002",  # slow enough for actors to start meanwhile
+        steps=10_000,
+        limiter=LimiterConfig(samples_per_insert=1.0, minimum=200),
     )
-    run = train(config, tmp_path)  # long enough for actors to start
+    run = train(config, tmp_path)
     last = reports(tmp_path)[-1]
     assert run.step == last["step"] >= config.steps
     assert run.agent.collected > run.agent.explorer.collected > 0, "more than its own streams"
