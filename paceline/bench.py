@@ -34,6 +34,7 @@ def available() -> dict[str, str]:
 
 def run_benchmark(name: str, *, quick: bool, json_path: Path | None) -> None:
     """Run one; its `run(quick)` prints its tables and returns what it measured."""
+    name = name.replace("-", "_")
     if name not in available():
         raise UsageError(
             f"benchmark {name!r} does not exist{closest(name, available())}; allowed: {', '.join(available())}"

@@ -10,6 +10,7 @@ import pytest
 
 BENCHMARKS = [
     "channel",
+    "d4pg_ablation",
     "efficiency",
     "halfcheetah",
     "pointnav",

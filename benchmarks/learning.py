@@ -1,0 +1,88 @@
+"""What benchmarks of learning share: runs, their curves, and the drawing of them."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}
+"""97.5 % quantiles of Student's t for so many seeds."""
+POINTS = 100
+
+
+class Curve(NamedTuple):
+    steps: np.ndarray
+    seconds: np.ndarray
+    returns: np.ndarray
+
+
+Curves = dict[tuple[str, str], list[Curve]]
+"""By task and by what is compared: one of every seed."""
+
+
+def train(arguments: list[str], key: str = "episode_return") -> Curve:
+    """The curve of `key` of a run of `paceline train` with these arguments."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "paceline.cli", "train", *arguments, "--run-dir", folder]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout}\n{done.stderr}")
+        reports = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
+    kept = [(r["step"], r["seconds"], r[key]) for r in reports if r.get(key) is not None]
+    if not kept:
+        raise RuntimeError(f"no report of {' '.join(command)} has {key!r}: it was too short")
+    return Curve(*map(np.array, zip(*kept, strict=True)))
+
+
+def final(curve: Curve) -> float:
+    """The mean over the last tenth of a run."""
+    return float(curve.returns[curve.steps >= 0.9 * curve.steps[-1]].mean())
+
+
+def interval(values: list[float]) -> str:
+    """The mean, and of several seeds its 95 % interval."""
+    if len(values) == 1:
+        return f"{values[0]:.2f}"
+    half = STUDENT[len(values)] * statistics.stdev(values) / math.sqrt(len(values))
+    return f"{statistics.mean(values):.2f} ± {half:.2f}"
+
+
+def plot(curves: Curves, tasks: list[str], labels: list[str], path: Path) -> None:
+    """Returns over steps and over time, a column for each task."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(2, len(tasks), figsize=(3.7 * len(tasks), 6.4), squeeze=False)
+    for task, over_steps, over_time in zip(tasks, *axes, strict=True):
+        for axis, along in ((over_steps, "steps"), (over_time, "seconds")):
+            for label in labels:
+                draw(axis, label, [(getattr(curve, along), curve.returns) for curve in curves[task, label]])
+            axis.set(title=task, xlabel=f"agent {along}" if along == "steps" else along)
+            axis.grid(alpha=0.3)
+    for row in axes:
+        row[0].set_ylabel("return")
+    axes[0][0].legend(fontsize="small")
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+def draw(axis: Any, label: str, seeds: list[tuple[np.ndarray, np.ndarray]]) -> None:
+    """The mean over seeds where all have something to say, and of several its 95 % interval."""
+    at = np.linspace(max(x[0] for x, _ in seeds), min(x[-1] for x, _ in seeds), POINTS)
+    values = np.stack([np.interp(at, x, returns) for x, returns in seeds])
+    mean = values.mean(0)
+    (line,) = axis.plot(at, mean, label=label)
+    if len(seeds) == 1:
+        return
+    half = STUDENT[len(seeds)] * values.std(0, ddof=1) / math.sqrt(len(seeds))
+    axis.fill_between(at, mean - half, mean + half, color=line.get_color(), alpha=0.2, linewidth=0)
