@@ -14,6 +14,7 @@ from torch import Tensor
 
 from paceline.agent.explorer import Explorer, as_rows
 from paceline.config import Config
+from paceline.cuda_graph import CudaGraph
 from paceline.distributed.reduce import synchronize
 from paceline.distributed.runtime import Group
 from paceline.distributed.turns import Turns
@@ -62,6 +63,9 @@ class OffPolicy:
         self._replay_turns = Turns(group.device)
         self._archive = Archive(self.replay, folder / "replay" / f"rank_{group.rank}", config.checkpoint.keep)
         at_once = pool.spec.num_slots * config.d4pg.steps + config.remote.actors * config.remote.transitions
+        # Ranks meet in the middle of an update, where nothing can be recorded.
+        recorded = group.device.type == "cuda" and config.compute.cuda_graphs and group.size == 1
+        self._recorded = CudaGraph(self._draw_and_step) if recorded else None
         self.limiter = Limiter(config.limiter, config.d4pg.batch, at_once)
         self.collected = 0
         """Steps that were learned from or will be, so far."""
@@ -119,16 +123,28 @@ class OffPolicy:
         return {"evaluation_return": sum(returns) / len(returns)} if returns else {}
 
     def learn(self) -> dict[str, Tensor]:
-        """One update, by all ranks together; metrics are on the device."""
+        """One update, by all ranks together; metrics are on the device, until the next."""
         config = self._config.d4pg
-        with self._replay_turns:
-            drawn = self.replay.draw(config.batch)
         self.limiter.draw(config.batch)
-        losses, errors = self.learner.update(drawn)
-        with self._replay_turns:
-            self.replay.set_priorities(drawn, errors)
+        if self._recorded is not None:
+            with self._replay_turns:
+                losses = self._recorded.run()
+        else:
+            with self._replay_turns:
+                drawn = self.replay.draw(config.batch)
+            losses, errors = self.learner.step(drawn)
+            with self._replay_turns:
+                self.replay.set_priorities(drawn, errors)
+        self.learner.count()
         if self.learner.updates % config.actors_period == 0:
             self._publication.publish()
+        return losses
+
+    def _draw_and_step(self) -> dict[str, Tensor]:
+        """All that the device does for an update; while nobody else uses the replay."""
+        drawn = self.replay.draw(self._config.d4pg.batch)
+        losses, errors = self.learner.step(drawn)
+        self.replay.set_priorities(drawn, errors)
         return losses
 
     def pick_up(self) -> None:

@@ -64,6 +64,8 @@ class Replay:
         """Transitions so far, overwritten ones included."""
         self._first = 0
         """The number of the first that there is, but for those that were overwritten: one that was read back may lack some."""
+        self._oldest, self._used = (torch.zeros((), dtype=torch.int64, device=device) for _ in range(2))
+        """The number of the oldest that is there, and how many are: on the device, so that a draw can be recorded."""
 
     def __len__(self) -> int:
         return min(self.inserted - self._first, self._config.capacity)
@@ -93,23 +95,24 @@ class Replay:
             column[places] = tensors[name]
         self._number[places] = numbers
         self.inserted += count
+        self._note_size()
         if self._tree is not None:  # what was never learned from comes before everything else
             self._tree.set(places, self._highest.expand(count))
 
     def draw(self, count: int, generator: torch.Generator | None = None) -> Drawn:
-        """`count` transitions, with replacement."""
+        """`count` transitions, with replacement. The host decides nothing about which: it can be recorded."""
         if self.inserted == 0:
             raise AssertionError("nothing was inserted yet")
         shares = torch.rand(count, dtype=torch.float64, device=self._device, generator=generator)
         if self._tree is None:
-            places = (self.inserted - len(self) + (shares * len(self)).long()) % self._config.capacity
+            places = (self._oldest + (shares * self._used).long()) % self._config.capacity
             weight = torch.ones(count, device=self._device)
         else:
             # One draw from each of `count` equal parts of the total: as likely, and spread more evenly.
             shares = (shares + torch.arange(count, device=self._device)) / count
             places = self._tree.find(shares)
             chance = self._tree.of(places) / self._tree.total
-            weight = (len(self) * chance).pow(-self._config.correction).float()
+            weight = (self._used * chance).pow(-self._config.correction).float()
         rows = {name: column[places] for name, column in self._columns.items()}
         return Drawn(rows=rows, places=places, numbers=self._number[places], weight=weight)
 
@@ -121,7 +124,7 @@ class Replay:
         priorities = errors.detach().to(torch.float64).clamp(min=1e-6).pow(self._config.exponent)
         current = self._number[drawn.places] == drawn.numbers
         self._tree.set(drawn.places, torch.where(current, priorities, self._tree.of(drawn.places)))
-        self._highest = torch.maximum(self._highest, priorities.max())
+        torch.maximum(self._highest, priorities.max(), out=self._highest)
 
     def rows(self, first: int, last: int) -> dict[str, Tensor]:
         """What was inserted as number `first` and on, up to but without `last`; none of it may be overwritten. On the host."""
@@ -142,9 +145,11 @@ class Replay:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on as the saved one did. One of another capacity takes over the latest of what it had."""
-        self.inserted, self._highest = state["inserted"], state["highest"].to(self._device)
+        self.inserted = state["inserted"]
+        self._highest.copy_(state["highest"])
         kept = min(state["used"], self._config.capacity)
         self._first = self.inserted - kept
+        self._note_size()
         if kept == 0:
             return
         numbers = torch.arange(self._first, self.inserted, device=self._device)
@@ -158,6 +163,10 @@ class Replay:
             saved = state["priorities"]
             priorities = saved[-kept:].to(self._device) if saved is not None else self._highest.expand(kept)
             self._tree.set(places, priorities)
+
+    def _note_size(self) -> None:
+        self._oldest.fill_(self.inserted - len(self))
+        self._used.fill_(len(self))
 
     def _column(self, example: Tensor) -> Tensor:
         return torch.zeros((self._config.capacity, *example.shape[1:]), dtype=example.dtype, device=self._device)

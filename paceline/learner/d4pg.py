@@ -79,25 +79,34 @@ class D4PGLearner:
         self._targets = {name: FlatNetwork(module) for name, module in targets.items()}
         rates = {"policy": config.actor_rate, "critic": config.critic_rate}
         self._optimizers = {
-            name: torch.optim.Adam([network.values], lr=rates[name], fused=True)
+            name: torch.optim.Adam([network.values], lr=rates[name], fused=True, capturable=network.values.is_cuda)
             for name, network in self._networks.items()
         }
         self.updates = 0
 
     def update(self, drawn: Drawn) -> tuple[dict[str, Tensor], Tensor]:
         """One step of critic and policy; metrics on the device, and how surprised the critic was by each row."""
+        found = self.step(drawn)
+        self.count()
+        return found
+
+    def step(self, drawn: Drawn) -> tuple[dict[str, Tensor], Tensor]:
+        """`update` but for `count`, which must follow: what the device does the same way every time, and can be recorded."""
         obs, next_obs = (_named(drawn.rows, prefix) for prefix in ("obs/", "next_obs/"))
         action, reward, discount = (drawn.rows[name] for name in ("action", "reward", "discount"))
         errors, surprise = self._critic_errors(obs, action, reward, discount, next_obs)
         critic_norm = self._step("critic", (drawn.weight * errors).mean())
         value, surrogate = self._surrogate(obs)
         actor_norm = self._step("policy", surrogate)
+        found = (errors.detach().mean(), value.mean(), actor_norm, critic_norm)
+        return dict(zip(METRICS, found, strict=True)), surprise
+
+    def count(self) -> None:
+        """A step was taken: now and then the targets follow."""
         self.updates += 1
         if self.updates % self._config.target_period == 0:
             for name, target in self._targets.items():
                 target.follow(self._networks[name], self._config.target_share)
-        found = (errors.detach().mean(), value.mean(), actor_norm, critic_norm)
-        return dict(zip(METRICS, found, strict=True)), surprise
 
     def _critic_errors(
         self, obs: dict[str, Tensor], action: Tensor, reward: Tensor, discount: Tensor, next_obs: dict[str, Tensor]

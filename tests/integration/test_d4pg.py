@@ -23,6 +23,7 @@ from paceline.evaluation.evaluate import evaluate
 from paceline.experience.limiter import LimiterConfig
 from paceline.experience.replay import ReplayConfig
 from paceline.learner.d4pg import D4PGConfig, D4PGLearner
+from paceline.policy.compute import ComputeConfig
 from paceline.policy.deterministic import ControlConfig
 from paceline.policy.value_heads import ValueConfig
 from paceline.pool.config import PoolConfig
@@ -173,7 +174,13 @@ def test_two_ranks_have_the_same_weights_and_replays_of_their_own(tmp_path):
 @pytest.mark.parametrize("prioritized", [True, False])
 def test_a_task_is_learned(tmp_path, value, prioritized):
     """D4PG and D3PG, with priorities and without: within 0.1 of the number, on average."""
-    config = small(
+    train(learnable(value, prioritized), tmp_path)
+    assert evaluate(tmp_path, episodes=20)["mean_return"] > -LENGTH * 0.1**2
+
+
+def learnable(value: str, prioritized: bool) -> Config:
+    """Enough of everything to learn to say the number."""
+    return small(
         steps=3000,
         control=ControlConfig(
             actor_hidden=(32, 32), critic_hidden=(32, 32), value=ValueConfig(kind=value, low=-10.0, high=0.0)
@@ -182,8 +189,6 @@ def test_a_task_is_learned(tmp_path, value, prioritized):
         replay=ReplayConfig(capacity=5000, prioritized=prioritized),
         limiter=LimiterConfig(samples_per_insert=32.0, minimum=200),
     )
-    train(config, tmp_path)
-    assert evaluate(tmp_path, episodes=20)["mean_return"] > -LENGTH * 0.1**2
 
 
 def test_what_goes_wrong_in_the_learner_is_what_the_user_sees(tmp_path, monkeypatch):
@@ -267,3 +272,14 @@ def test_a_run_on_a_gpu(tmp_path, value):
     run = train(config, tmp_path)
     assert run.step >= config.steps
     assert all(torch.isfinite(values).all() for values in run.policy.parameters())
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("prioritized", [True, False])
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_task_is_learned_on_a_gpu(tmp_path, prioritized, recorded):
+    config = dataclasses.replace(learnable("categorical", prioritized), device="cuda")
+    config = dataclasses.replace(config, compute=ComputeConfig(cuda_graphs=recorded))
+    train(config, tmp_path)
+    assert evaluate(tmp_path, episodes=20)["mean_return"] > -LENGTH * 0.1**2
