@@ -110,6 +110,13 @@ class CheckpointFolder:
             return []
         return sorted(int(path.name.removeprefix("step_")) for path in self._folder.glob("step_*") if path.is_dir())
 
+    def _written(self, name: str) -> float:
+        """When a checkpoint was."""
+        try:
+            return (self._folder / name / MANIFEST).stat().st_mtime
+        except OSError:
+            return 0.0
+
     def _verify(self, folder: Path) -> None:
         try:
             manifest = json.loads((folder / MANIFEST).read_text())
@@ -143,12 +150,23 @@ class CheckpointFolder:
         os.replace(temporary, self._folder / pointer)
 
     def _prune(self) -> None:
-        best = self._folder / "best"
-        kept = {f"step_{step}" for step in self.steps()[-self._keep :]}
-        kept.add(best.read_text().strip() if best.exists() else "")
+        """Keep those that were written last, which need not be of the highest steps: a run may have gone back to an earlier
+        one."""
+        by_age = sorted((f"step_{step}" for step in self.steps()), key=self._written)
+        pointers = [self._folder / name for name in ("latest", "best")]
+        kept = {*by_age[-self._keep :], *(pointer.read_text().strip() for pointer in pointers if pointer.exists())}
         for step in self.steps():
             if f"step_{step}" not in kept:
                 shutil.rmtree(self._folder / f"step_{step}", ignore_errors=True)
+
+
+def flush(path: Path) -> None:
+    """A file, or the list of what is in a folder, is on disk when this returns."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _fingerprint(path: Path) -> dict[str, Any]:
@@ -160,8 +178,4 @@ def _fingerprint(path: Path) -> dict[str, Any]:
 def _flush(folder: Path) -> None:
     """Everything in `folder` is on disk when this returns, so that the rename that follows cannot overtake it."""
     for path in [*folder.iterdir(), folder]:
-        fd = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        flush(path)

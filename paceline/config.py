@@ -51,7 +51,7 @@ class Config:
     """Where the policy lives; auto takes a GPU if there is one."""
     threads: int | None = None
     """PyTorch's threads on a CPU, of each thread that computes; by default one for small policies without convolutions,
-    and a share of the cores for others."""
+    and a share of the cores for others; d4pg has all cores for its updates."""
     deterministic: bool = False
     """Bit-reproducible runs: the serial pool, and deterministic algorithms only."""
     wandb_project: str | None = None
@@ -90,10 +90,6 @@ class Config:
             )
         if self.remote.actors and (self.system != "d4pg" or self.deterministic):
             raise UsageError("remote.actors are for runs of the system d4pg that are not deterministic")
-        if self.system == "d4pg" and self.steps <= self.limiter.minimum:
-            raise UsageError(
-                f"steps is {self.steps}, but nothing is learned before limiter.minimum, {self.limiter.minimum}, are collected"
-            )
         if self.deterministic and self.pool.kind not in ("serial", "tensor", "auto"):
             raise UsageError(
                 f"deterministic runs need the serial pool, not {self.pool.kind!r}: the order of others varies"

@@ -90,8 +90,9 @@ class Explorer:
         return {"nstep": self._nstep.state_dict(), "generator": self._generator.get_state()}
 
     def load_generator(self, state: dict[str, Any]) -> None:
-        """Go on with the noise of a saved one."""
-        self._generator.set_state(state["generator"])
+        """Go on with the noise of a saved one, if it was made on such a device as this."""
+        if len(state["generator"]) == len(self._generator.get_state()):
+            self._generator.set_state(state["generator"])
 
     def load_waiting(self, state: dict[str, Any]) -> None:
         """Go on with what waited; the simulators do, too."""

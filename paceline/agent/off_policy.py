@@ -19,6 +19,7 @@ from paceline.distributed.reduce import synchronize
 from paceline.distributed.runtime import Group
 from paceline.distributed.turns import Turns
 from paceline.distributed.weights import Publication
+from paceline.errors import UsageError
 from paceline.experience.archive import Archive
 from paceline.experience.limiter import Limiter
 from paceline.experience.replay import Replay
@@ -45,6 +46,10 @@ class OffPolicy:
         self._config = config
         self.beside = config.d4pg.beside and not config.deterministic and not isinstance(pool, TensorPool)
         """Whether one thread learns while another collects."""
+        if config.deterministic and config.replay.prioritized and group.device.type == "cuda":
+            raise UsageError(
+                "deterministic runs on a GPU need --replay.no-prioritized: its sums of priorities are not reproducible"
+            )
         self.policy = DeterministicPolicy(pool.spec, config.control).to(group.device)
         self.critic = ActionCritic(pool.spec, config.control).to(group.device)
         for module in (self.policy, self.critic):
@@ -69,6 +74,8 @@ class OffPolicy:
         self.limiter = Limiter(config.limiter, config.d4pg.batch, at_once)
         self.collected = 0
         """Steps that were learned from or will be, so far."""
+        self._counted = 0
+        """Of them, those that were counted as steps of the run."""
         self._evaluated: deque[float] = deque(maxlen=EVALUATION_WINDOW)
         self._warned = config.control.value.kind != "categorical"
 
@@ -97,6 +104,12 @@ class OffPolicy:
             self.replay.add(rows)
             self._archive.note()
         self.limiter.insert(count)
+
+    def take_collected(self) -> int:
+        """Steps since the last call, for the thread that learns."""
+        collected = self.collected
+        steps, self._counted = collected - self._counted, collected
+        return steps
 
     def _warn_of_bounds(self, returns: ReturnRange) -> None:
         """Once, if the critic cannot speak of returns that were seen."""
@@ -147,9 +160,9 @@ class OffPolicy:
         self.replay.set_priorities(drawn, errors)
         return losses
 
-    def pick_up(self) -> None:
-        """Act with what was published last, from now on."""
-        self._publication.pick_up()
+    def pick_up(self) -> int:
+        """Act with what was published last, from now on; the how-manieth publication that is."""
+        return self._publication.pick_up()
 
     def state(self) -> dict[str, Any]:
         return self.learner.state_dict()
@@ -158,6 +171,7 @@ class OffPolicy:
         return {
             "replay": self._archive.state(),
             "limiter": self.limiter.state_dict(),
+            "uncounted": self.collected - self._counted,
             "explorer": self.explorer.state_dict(),
         }
 
@@ -169,6 +183,9 @@ class OffPolicy:
         if own:
             self._archive.load(rank_state["replay"])
             self.limiter.load_state_dict(rank_state["limiter"])
+            if len(self.replay) < min(self._config.limiter.minimum, self.replay.capacity):  # not all of it came back
+                self.limiter.load_state_dict({"inserted": len(self.replay), "drawn": 0})
+            self.collected, self._counted = rank_state["uncounted"], 0
             self.explorer.load_generator(rank_state["explorer"])
 
     def close(self) -> None:

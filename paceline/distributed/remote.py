@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import signal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -40,8 +41,6 @@ class Harvest(NamedTuple):
     episodes: list[Episode]
     returns: ReturnRange
     """Of all its episodes so far."""
-    version: int
-    """Of the weights that it acted with."""
 
 
 class Sampler:
@@ -59,7 +58,7 @@ class Sampler:
         self._held = self._pool.recv(min_slots=None)
         self._in_flight = 0
 
-    def collect(self, weights: dict[str, np.ndarray], version: int, count: int) -> Harvest:
+    def collect(self, weights: dict[str, np.ndarray], count: int) -> Harvest:
         """Act with `weights` until there are `count` transitions."""
         self._policy.load_state_dict({name: torch.from_numpy(values.copy()) for name, values in weights.items()})
         parts: list[dict[str, np.ndarray]] = []
@@ -75,7 +74,7 @@ class Sampler:
                 gathered += len(found.reward)
         rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         steps = self._explorer.collected - before
-        return Harvest(rows, steps, self._pool.take_episodes(), self._explorer.returns, version)
+        return Harvest(rows, steps, self._pool.take_episodes(), self._explorer.returns)
 
     def process_id(self) -> int:
         return os.getpid()
@@ -92,11 +91,7 @@ class RemoteActors:
         self._ray, self._config, self._agent, self._rank = ray, config, agent, rank
         self._started_ray = not ray.is_initialized()
         if self._started_ray:
-            options: dict[str, Any] = {"address": config.remote.address} if config.remote.address else {}
-            if not options:
-                options = {"num_cpus": max(1, int(np.ceil(config.remote.actors * config.remote.cores)))}
-                options |= {"include_dashboard": False}
-            ray.init(log_to_driver=False, logging_level=logging.WARNING, **options)
+            _connect(ray, config)
         self._make = ray.remote(num_cpus=config.remote.cores)(Sampler)
         self._version = -1
         self._weights: Any = None
@@ -105,6 +100,7 @@ class RemoteActors:
         """By request under way, the number of its actor."""
         self._actors: dict[int, Any] = {}
         self._made = self._lost = 0
+        self._has_sent: set[int] = set()
         self.harvests = 0
         for number in range(config.remote.actors):
             self._start(number)
@@ -119,11 +115,14 @@ class RemoteActors:
             number = self._number_of.pop(request)
             try:
                 harvest: Harvest = self._ray.get(request)
-            except self._ray.exceptions.RayActorError as error:
+            except self._ray.exceptions.RayTaskError:
+                raise  # what its environment or its policy raised: the next one's would
+            except self._ray.exceptions.RayError as error:  # it, its machine or what it sent is gone
                 self._replace(number, error)
                 continue
             self._agent.insert(dict(harvest.rows), harvest.steps, harvest.returns)
             self.harvests += 1
+            self._has_sent.add(number)
             episodes += harvest.episodes
             self._ask(number)
         return episodes
@@ -140,18 +139,19 @@ class RemoteActors:
 
     def _start(self, number: int) -> None:
         # Another seed every time: an actor that is replaced does not repeat what the last one did.
-        seed = self._config.seed + 1000 * self._rank + 7919 * (self._made + 1)
+        # Nor does a resumed run.
         self._made += 1
+        seed = self._config.seed + 1000 * self._rank + 7919 * (self._made + self._agent.learner.updates)
         self._actors[number] = self._make.remote(self._config, seed)
         self._ask(number)
 
     def _ask(self, number: int) -> None:
-        request = self._actors[number].collect.remote(self._latest(), self._version, self._config.remote.transitions)
+        request = self._actors[number].collect.remote(self._latest(), self._config.remote.transitions)
         self._number_of[request] = number
 
     def _latest(self) -> Any:
-        """The acting weights, put where all actors of a machine share them, once per version."""
-        version = self._agent.learner.updates
+        """The acting weights, put where all actors of a machine share them, once per publication."""
+        version = self._agent.pick_up()
         if version != self._version:
             weights = {name: tensor.cpu().numpy() for name, tensor in self._agent.acting.state_dict().items()}
             self._version, self._weights = version, self._ray.put(weights)
@@ -159,10 +159,27 @@ class RemoteActors:
 
     def _replace(self, number: int, error: Exception) -> None:
         self._lost += 1
-        cause = str(error).strip().splitlines()[0]
+        # Ray says first that an actor died, and last why.
+        cause = [line for line in str(error).splitlines() if line.strip()][-1].strip()
+        if getattr(error, "actor_init_failed", False) and number not in self._has_sent:
+            raise PacelineError(f"a remote actor cannot be made: {cause}") from error
         if self._lost > self._config.remote.max_restarts:
             raise PacelineError(
                 f"{self._lost} remote actors were lost, more than remote.max_restarts; the last one: {cause}"
             ) from error
         log.warning("remote actor %d was lost and is replaced (%d so far): %s", number, self._lost, cause)
         self._start(number)
+
+
+def _connect(ray: Any, config: Config) -> None:
+    """Join the cluster that was named, or start one here."""
+    if config.remote.address is not None:
+        options: dict[str, Any] = {"address": config.remote.address}
+    else:
+        cores = max(1, int(np.ceil(config.remote.actors * config.remote.cores)))
+        options = {"address": "local", "num_cpus": cores, "include_dashboard": False}
+    # Ray would end the process at a SIGTERM, without a checkpoint.
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    ray.init(log_to_driver=False, logging_level=logging.WARNING, **options)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)

@@ -16,10 +16,16 @@ class Turns:
 
     def __enter__(self) -> None:
         self._lock.acquire()
-        if self._done is not None:
-            torch.cuda.current_stream().wait_event(self._done)
+        try:
+            if self._done is not None:
+                torch.cuda.current_stream().wait_event(self._done)
+        except BaseException:  # a device that has failed: the other thread must come to see it, too
+            self._lock.release()
+            raise
 
     def __exit__(self, *_: object) -> None:
-        if self._on_gpu:
-            self._done = torch.cuda.current_stream().record_event()
-        self._lock.release()
+        try:
+            if self._on_gpu:
+                self._done = torch.cuda.current_stream().record_event()
+        finally:
+            self._lock.release()

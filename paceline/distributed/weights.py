@@ -35,15 +35,16 @@ class Publication:
             self._published += 1
 
     @torch.no_grad()
-    def pick_up(self) -> None:
-        """Decide with the latest weights from now on."""
+    def pick_up(self) -> int:
+        """Decide with the latest weights from now on; the how-manieth publication they are."""
         if self._picked_up == self._published:
-            return
+            return self._picked_up
         with self._lock:
             self._wait_for(self._written)
             _copy(self._acting, self._latest)
             self._read = self._mark()
             self._picked_up = self._published
+            return self._picked_up
 
     def _mark(self) -> torch.cuda.Event | None:
         return torch.cuda.current_stream().record_event() if self._on_gpu else None

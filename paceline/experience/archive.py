@@ -1,9 +1,10 @@
 """A replay on disk, written as it fills: a checkpoint then only has to wait for the last of it, however large the replay is.
 
 Transitions are numbered by their insertion. Segment k holds numbers k * S to (k + 1) * S - 1, is written once it is full, by
-a thread, and never changed. A checkpoint's own part (`state`) is what came after the last full segment, and all priorities.
-Segments that no checkpoint needs are deleted; the replay of a checkpoint that is older than those that are kept (the best
-one, say) is read back as far as it is still there.
+a thread, and never changed: a run that goes back to an earlier checkpoint writes files of other names. A checkpoint's own part
+(`state`) is the names of its segments, what came after the last one, and all priorities. Segments that no checkpoint needs are
+deleted; the replay of a checkpoint that is older than those that are kept (the best one, say) is read back as far as it is
+still there.
 """
 
 from __future__ import annotations
@@ -13,15 +14,19 @@ import logging
 import os
 import queue
 import re
+import secrets
 import threading
+import time
 from collections import deque
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from paceline.checkpoint import flush
 from paceline.errors import PacelineError
 from paceline.experience.replay import Replay
 
@@ -41,6 +46,9 @@ class Archive:
         self._replay, self._folder = replay, folder
         self._written = replay.inserted // SEGMENT
         """Segments that were handed to the thread."""
+        self._leg = secrets.token_hex(4)
+        self._names: dict[int, str] = {}
+        """Files, by the number of their segment."""
         self._needed: deque[int] = deque(maxlen=keep + 1)
         """The first numbers that the latest checkpoints, and the next, need."""
         self._jobs: queue.Queue[tuple[Path, dict[str, Tensor]] | None] = queue.Queue(maxsize=4)
@@ -53,24 +61,26 @@ class Archive:
             first = self._written * SEGMENT
             self._start()
             rows = self._replay.rows(max(first, self._replay.inserted - self._replay.capacity), first + SEGMENT)
-            self._hand_over((self._path(self._written), rows))
+            self._names[self._written] = f"segment_{self._written}_{self._leg}.safetensors"
+            self._hand_over((self._folder / self._names[self._written], rows))
             self._written += 1
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint needs beside the segments, all of which are on disk when this returns."""
-        if self._thread is not None:
-            self._jobs.join()
-        self._raise_error()
+        self._wait_for_disk()
         replay = self._replay
         oldest = replay.inserted - len(replay)
         self._needed.append(oldest)
-        self._prune(min(self._needed))
+        if len(self._needed) == self._needed.maxlen:  # before that, earlier checkpoints may need anything
+            self._prune(min(self._needed))
         tail = replay.rows(max(oldest, self._written * SEGMENT), replay.inserted)
-        return {"inserted": replay.inserted, "tail": tail, **replay.priorities()}
+        names = {segment: name for segment, name in self._names.items() if (segment + 1) * SEGMENT > oldest}
+        return {"inserted": replay.inserted, "tail": tail, "segments": names, **replay.priorities()}
 
     def load(self, state: dict[str, Any]) -> None:
         """Let the replay be what it was, as far as its segments are there."""
         inserted, used = state["inserted"], state["used"]
+        self._names = dict(state["segments"])
         parts = [state["tail"]]
         found = len(next(iter(state["tail"].values()), ()))
         while found < used:  # from the newest to the oldest
@@ -121,6 +131,7 @@ class Archive:
                     path, rows = job
                     temporary = path.with_name(f".{path.name}.{os.getpid()}")
                     save_file(rows, temporary)
+                    flush(temporary)
                     os.replace(temporary, path)
             except BaseException as error:
                 self._error = error
@@ -131,22 +142,30 @@ class Archive:
         if self._error is not None:
             raise PacelineError(f"the replay cannot be written to {self._folder}: {self._error}") from self._error
 
+    def _wait_for_disk(self) -> None:
+        deadline = time.monotonic() + WRITE_SECONDS
+        while self._jobs.unfinished_tasks and self._error is None:
+            if time.monotonic() > deadline:
+                raise PacelineError(f"the replay cannot be written: {self._folder} took none for {WRITE_SECONDS:.0f} s")
+            time.sleep(0.005)
+        self._raise_error()
+
     def _read(self, segment: int, count: int) -> dict[str, Tensor] | None:
         """The last `count` rows of a segment; None if they are not there."""
-        path = self._path(segment)
-        if not path.exists():
+        path = self._folder / self._names.get(segment, "")
+        try:
+            rows = {name: column[-count:] for name, column in load_file(path).items()}
+        except (OSError, SafetensorError):
             return None
-        rows = {name: column[-count:] for name, column in load_file(path).items()}
         return rows if all(len(column) == count for column in rows.values()) else None
 
     def _prune(self, oldest: int) -> None:
-        """Delete segments that hold nothing from number `oldest` on."""
+        """Delete segments that hold nothing from number `oldest` on, and what a killed run was writing."""
         if not self._folder.is_dir():
             return
-        for path in self._folder.glob("segment_*.safetensors"):
-            found = re.fullmatch(r"segment_(\d+)\.safetensors", path.name)
-            if found is not None and (int(found[1]) + 1) * SEGMENT <= oldest:
+        for path in self._folder.iterdir():
+            found = re.match(r"segment_(\d+)_", path.name)
+            outdated = found is not None and (int(found[1]) + 1) * SEGMENT <= oldest
+            if outdated or path.name.startswith("."):
                 path.unlink(missing_ok=True)
-
-    def _path(self, segment: int) -> Path:
-        return self._folder / f"segment_{segment}.safetensors"
+        self._names = {segment: name for segment, name in self._names.items() if (segment + 1) * SEGMENT > oldest}

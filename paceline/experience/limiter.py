@@ -77,6 +77,6 @@ class Limiter:
         """Go on from saved counts. Under another ratio they would hold one side up for long: then it counts anew."""
         with self._changed:
             self._inserted, self._drawn = state["inserted"], state["drawn"]
-            if abs(self.ahead) > 2 * self._slack and self._inserted >= self._minimum:
-                self._drawn = round(self._ratio * (self._inserted - self._minimum))
+            if abs(self.ahead) > 2 * self._slack:
+                self._drawn = max(0, round(self._ratio * (self._inserted - self._minimum)))
             self._changed.notify_all()

@@ -107,6 +107,9 @@ class NStep:
         return {name: torch.from_numpy(values.copy()) for name, values in arrays.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with what waited. What waited for another number of steps is dropped."""
+        if state["return"].shape != self._return.shape:
+            return
         arrays = {name: tensor.numpy().copy() for name, tensor in state.items()}
         self._count, self._begin = arrays.pop("count"), arrays.pop("begin")
         self._return, self._worth = arrays.pop("return"), arrays.pop("worth")

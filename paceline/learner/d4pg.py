@@ -13,6 +13,7 @@ from paceline.distributed.runtime import Group
 from paceline.errors import UsageError
 from paceline.experience.replay import Drawn
 from paceline.learner.flat import FlatNetwork
+from paceline.learner.optimizer import load_moments
 from paceline.policy.deterministic import ActionCritic, DeterministicPolicy
 
 METRICS = ("critic_loss", "value", "actor_grad_norm", "critic_grad_norm")
@@ -67,8 +68,8 @@ class D4PGConfig:
 
 
 class D4PGLearner:
-    """Owns the target networks and the optimisers. `update` is called by all ranks together. The memory of both networks'
-    weights moves here: what refers to it is to be made afterwards."""
+    """Owns the target networks and the optimisers. `update`, or `step` and `count`, are called by all ranks together. The memory of
+    both networks' weights moves here: what refers to it is to be made afterwards."""
 
     def __init__(self, policy: DeterministicPolicy, critic: ActionCritic, group: Group, config: D4PGConfig) -> None:
         self._policy, self._critic, self._group, self._config = policy, critic, group, config
@@ -91,7 +92,10 @@ class D4PGLearner:
         return found
 
     def step(self, drawn: Drawn) -> tuple[dict[str, Tensor], Tensor]:
-        """`update` but for `count`, which must follow: what the device does the same way every time, and can be recorded."""
+        """`update` but for `count`, which must follow: what the device does the same way every time, and can be recorded.
+
+        The policy follows the critic as it is after its step; in algorithm 1 both move from the same weights.
+        """
         obs, next_obs = (_named(drawn.rows, prefix) for prefix in ("obs/", "next_obs/"))
         action, reward, discount = (drawn.rows[name] for name in ("action", "reward", "discount"))
         errors, surprise = self._critic_errors(obs, action, reward, discount, next_obs)
@@ -155,7 +159,7 @@ class D4PGLearner:
         self._target_policy.load_state_dict(state["target_policy"])
         self._target_critic.load_state_dict(state["target_critic"])
         for name, optimizer in self._optimizers.items():
-            optimizer.load_state_dict(state["optimizers"][name])
+            load_moments(optimizer, state["optimizers"][name])
         self.updates = state["updates"]
 
 

@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -69,6 +69,15 @@ def parts_of(gradients: FlatGradients, parameters: Sequence[Sequence[nn.Paramete
         part.flat = flat
         parts.append(part)
     return parts
+
+
+def load_moments(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
+    """Take over what a saved optimiser has learned. How it computes, and at what rate, is this run's and this device's."""
+    groups = [
+        group | {name: mine[name] for name in ("lr", "capturable", "fused")}
+        for group, mine in zip(saved["param_groups"], optimizer.param_groups, strict=True)
+    ]
+    optimizer.load_state_dict(saved | {"param_groups": groups})
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

@@ -27,7 +27,7 @@ from paceline.experience.sequences import (
 )
 from paceline.learner.auxiliary import CPCA, Judgement, make_auxiliary
 from paceline.learner.entropy import EntropyCoefficient
-from paceline.learner.optimizer import OptimizerConfig, make_optimizer, parts_of, set_rate
+from paceline.learner.optimizer import OptimizerConfig, load_moments, make_optimizer, parts_of, set_rate
 from paceline.learner.ppo_config import PPOConfig
 from paceline.ops.ppo import approximate_kl, clipped_surrogate, policy_gradient, value_loss
 from paceline.ops.vtrace import vtrace
@@ -357,11 +357,7 @@ class PPOLearner:
             )
         for name in taught:
             self._taught[name].load_state_dict(state[name])
-        groups = [
-            group | {name: mine[name] for name in ("lr", "capturable", "fused")}
-            for group, mine in zip(saved["param_groups"], self.optimizer.param_groups, strict=True)
-        ]
-        self.optimizer.load_state_dict(saved | {"param_groups": groups})
+        load_moments(self.optimizer, saved)
         if self._graphs:
             self._graphs.clear()  # they write to the moments of before
 

@@ -29,9 +29,14 @@ class Companion:
         self._over, self._closed = threading.Event(), threading.Event()
         self._saving, self._saved = threading.Event(), threading.Event()
         self._error: BaseException | None = None
+        self._device = run.group.device
+        self._ready: torch.cuda.Event | None = None
+        """What the main thread has done on the device before this one begins."""
         self._thread = threading.Thread(target=self._main, name="learner", daemon=True)
 
     def __enter__(self) -> Companion:
+        if self._device.type == "cuda":
+            self._ready = torch.cuda.current_stream(self._device).record_event()
         self._thread.start()
         return self
 
@@ -76,10 +81,17 @@ class Companion:
     def _main(self) -> None:
         try:
             torch.set_num_threads(self._run.threads)
-            on_gpu = self._run.group.device.type == "cuda"
-            with torch.cuda.stream(torch.cuda.Stream()) if on_gpu else contextlib.nullcontext():
+            with self._stream():
                 self._work()
         except BaseException as error:
             self._error = error
         else:
             self._over.set()
+
+    def _stream(self) -> contextlib.AbstractContextManager:
+        if self._ready is None:
+            return contextlib.nullcontext()
+        torch.cuda.set_device(self._device)  # every thread has its own
+        stream = torch.cuda.Stream(self._device)
+        stream.wait_event(self._ready)
+        return torch.cuda.stream(stream)

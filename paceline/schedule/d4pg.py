@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from paceline.errors import UsageError
 from paceline.policy.batching import AdaptiveBatching
 from paceline.pool.batches import part, union
 from paceline.pool.protocol import Episode, StepBatch
@@ -28,7 +29,13 @@ UPDATES_PER_REPORT = 16
 
 
 def d4pg(run: Run[OffPolicy]) -> None:
-    """Algorithm 1 of the paper: its actors here, its learner in `Lessons`."""
+    """Algorithm 1 of the paper: its actors in `Collection`, its learner in `Lessons`."""
+    least = run.config.limiter.minimum * run.group.size
+    if run.config.steps <= least:
+        raise UsageError(
+            f"steps is {run.config.steps}, but nothing is learned before limiter.minimum steps are collected on every rank, "
+            f"{least} in all"
+        )
     with contextlib.closing(Collection(run)) as collection:
         lessons = Lessons(run)
         if run.agent.beside:
@@ -42,8 +49,10 @@ def in_turn(run: Run[OffPolicy], collection: Collection, lessons: Lessons) -> No
     """Collect until there is something to learn from, learn as much as belongs to it."""
     limiter = run.agent.limiter
     while not lessons.over:
-        while limiter.may_insert() and not limiter.may_draw():
+        while not limiter.may_draw():
             collection.step(all_slots=True)
+            if run.group.size == 1 and run.interrupted:
+                return  # before anything is learned ranks do not meet, so that only a lone one may notice
         with run.clock.time("learning"):
             lessons.learn(collection.take_episodes())
         if lessons.checkpoint_due:
@@ -63,7 +72,7 @@ def beside(run: Run[OffPolicy], collection: Collection, lessons: Lessons) -> Non
                     thread.let_save()
                     lessons.checkpoint_due = False
             elif run.group.size == 1 and run.finished():
-                return  # before anything is learned ranks do not meet, so that only a lone one may notice
+                return  # as in `in_turn`
 
     thread = Companion(run, learn_until_over)
     with thread:
@@ -114,6 +123,7 @@ class Collection:
 
     def take_in(self) -> None:
         """Wait for everything in flight: then all slots are held."""
+        self._batching.pause()
         if self._in_flight == 0:
             return
         kept = part(self._held, np.ones(len(self._held), bool))  # its arrays hold until the next `recv` only
@@ -148,8 +158,6 @@ class Lessons:
 
     def __init__(self, run: Run[OffPolicy]) -> None:
         self._run, self._agent = run, run.agent
-        self._counted = run.agent.collected
-        self._updates = 0
         self._episodes: list[Episode] = []
         self.over = self.checkpoint_due = False
 
@@ -157,14 +165,12 @@ class Lessons:
         """One update; now and then, by all ranks together, a report and a look whether the run is over."""
         run, agent = self._run, self._agent
         losses = agent.learn()
-        self._updates += 1
         self._episodes += episodes
-        if self._updates % UPDATES_PER_REPORT:
+        if agent.learner.updates % UPDATES_PER_REPORT:
             return
-        collected = agent.collected
         told = {name: float(value) for name, value in losses.items()} | agent.evaluation()
         told |= {"updates": float(agent.learner.updates), "replay": float(len(agent.replay))}
-        run.report(collected - self._counted, told, self._episodes)
-        self._counted, self._episodes = collected, []
+        run.report(agent.take_collected(), told, self._episodes)
+        self._episodes = []
         self.checkpoint_due = run.checkpoint_due()
         self.over = run.finished()

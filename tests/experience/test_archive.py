@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 
 import pytest
@@ -29,7 +30,7 @@ def fill(replay: Replay, archive: Archive, counts: list[int]) -> None:
         archive.note()
         if len(replay):
             drawn = replay.draw(4)
-            replay.set_priorities(drawn, torch.rand(4))
+            replay.set_priorities(drawn, 10 * torch.rand(4))
 
 
 @settings(max_examples=40, deadline=None)
@@ -47,7 +48,7 @@ def test_it_comes_back_as_it_was(tmp_path_factory, capacity, prioritized, before
     replay = Replay(config, CPU)
     archive = Archive(replay, folder, keep=1)
     fill(replay, archive, [min(count, capacity) for count in before])
-    state, expected = archive.state(), replay.state_dict()
+    state, expected = copy.deepcopy((archive.state(), replay.state_dict()))
     fill(replay, archive, [min(count, capacity) for count in after])
     archive.close()
     other = Replay(config, CPU)
@@ -73,7 +74,7 @@ def test_a_checkpoint_writes_only_what_is_new_and_old_segments_go(tmp_path):
         for path in tmp_path.iterdir():
             stamp = path.stat().st_mtime_ns
             assert written.setdefault(path.name, stamp) == stamp, "a segment is written once"
-    kept = sorted(int(path.stem.removeprefix("segment_")) for path in tmp_path.iterdir())
+    kept = sorted(int(path.stem.split("_")[1]) for path in tmp_path.iterdir())
     oldest_needed = (12 - 2) * 7 - 32  # of the checkpoint before the one before the last
     assert kept == list(range(oldest_needed // 8, 84 // 8))
     archive.close()
@@ -96,6 +97,40 @@ def test_an_older_checkpoint_has_what_is_still_there(tmp_path, caplog):
     uniform = Replay(ReplayConfig(capacity=32, prioritized=False), CPU)
     Archive(uniform, tmp_path, keep=1).load(old)
     assert set(uniform.draw(500).rows["reward"].tolist()) == set(names.tolist())
+
+
+def test_going_back_to_an_earlier_checkpoint_leaves_the_later_ones_alone(tmp_path):
+    """Both lines have a segment of the same numbers, and each its own."""
+    replay = Replay(ReplayConfig(capacity=32), CPU)
+    archive = Archive(replay, tmp_path, keep=3)
+    fill(replay, archive, [10])
+    early = copy.deepcopy(archive.state())
+    fill(replay, archive, [10])
+    late, expected = copy.deepcopy((archive.state(), replay.state_dict()))
+    archive.close()
+    other = Replay(ReplayConfig(capacity=32), CPU)
+    again = Archive(other, tmp_path, keep=3)
+    again.load(early)
+    other.add(numbered(500, 10))
+    again.note()
+    again.state()
+    again.close()
+    back = Replay(ReplayConfig(capacity=32), CPU)
+    Archive(back, tmp_path, keep=3).load(late)
+    torch.testing.assert_close(back.state_dict(), expected, rtol=0, atol=0)
+
+
+def test_a_segment_that_cannot_be_read_is_as_one_that_is_gone(tmp_path, caplog):
+    replay = Replay(ReplayConfig(capacity=32), CPU)
+    archive = Archive(replay, tmp_path, keep=1)
+    fill(replay, archive, [20])
+    state = archive.state()
+    archive.close()
+    first = next(tmp_path.glob("segment_0_*"))
+    first.write_bytes(first.read_bytes()[:50])
+    other = Replay(ReplayConfig(capacity=32), CPU)
+    Archive(other, tmp_path, keep=1).load(state)
+    assert "oldest 8 of the checkpoint's 20" in caplog.text and len(other) == 12
 
 
 def test_a_disk_that_takes_nothing_is_a_clear_error(tmp_path):

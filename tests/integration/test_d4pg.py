@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from pathlib import Path
+from unittest import mock
 
 import gymnasium
 import numpy as np
@@ -152,6 +153,55 @@ def test_checkpoints_in_mid_run_are_whole(tmp_path):
     assert 2500 <= resumed.step < 3000 and len(resumed.agent.replay) == 1000
 
 
+def test_a_resumed_run_counts_what_was_collected_and_not_yet_reported(tmp_path):
+    """SIGTERM before anything is learned: what is in the replay are steps of the run."""
+    stopping = small(f"?marker={tmp_path / 'stopped'}&harm=stop&at=20", deterministic=True)
+    stopped = train(stopping, tmp_path / "run")
+    assert stopped.interrupted and stopped.step == 0 and 0 < stopped.agent.collected < 200
+    resumed = train(stopping, tmp_path / "run", resume="latest")
+    assert resumed.step == resumed.agent.collected >= 2000
+
+
+def test_segments_of_the_replay_come_back(tmp_path, monkeypatch):
+    """The same to the bit where most of the replay is on disk, and resumed from an earlier checkpoint as well."""
+    monkeypatch.setattr("paceline.experience.archive.SEGMENT", 64)
+    train(small(deterministic=True), tmp_path / "whole")
+    stopping = small(f"?marker={tmp_path / 'stopped'}&harm=stop", deterministic=True)
+    train(stopping, tmp_path / "parts")
+    assert len(list((tmp_path / "parts" / "replay" / "rank_0").glob("segment_*"))) > 5
+    train(stopping, tmp_path / "parts", resume="latest")
+    assert_equal(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"d4pg": D4PGConfig(batch=32, steps=1)},
+        {"d4pg": D4PGConfig(batch=32, steps=3, actor_rate=1e-5)},
+        {"limiter": LimiterConfig(samples_per_insert=8.0, minimum=400)},
+        {"replay": ReplayConfig(capacity=300, prioritized=False)},
+    ],
+)
+def test_a_run_is_resumed_with_other_settings(tmp_path, changes):
+    """Mistake 27: the new ones hold."""
+    train(small(), tmp_path)
+    config = dataclasses.replace(small(**changes), steps=2400)
+    run = train(config, tmp_path, resume="latest")
+    assert run.step >= 2400
+    rates = {name: optimizer.param_groups[0]["lr"] for name, optimizer in run.agent.learner._optimizers.items()}
+    assert rates == {"policy": config.d4pg.actor_rate, "critic": config.d4pg.critic_rate}
+
+
+def test_a_replay_that_is_gone_is_collected_anew(tmp_path, caplog):
+    train(small(), tmp_path)
+    saved = CheckpointFolder(tmp_path / "checkpoints").load()
+    replay = saved.state["ranks"][0]["agent"]["replay"]
+    replay["tail"] = {name: column[:0] for name, column in replay["tail"].items()}
+    with mock.patch.object(CheckpointFolder, "load", return_value=saved):
+        run = train(dataclasses.replace(small(), steps=2600), tmp_path, resume="latest")
+    assert "no longer on disk" in caplog.text and run.step >= 2600
+
+
 def test_two_ranks_have_the_same_weights_and_replays_of_their_own(tmp_path):
     config = small(checkpoint=dataclasses.replace(Config().checkpoint, seconds=0.3))
     folder = str(tmp_path)
@@ -195,7 +245,7 @@ def test_what_goes_wrong_in_the_learner_is_what_the_user_sees(tmp_path, monkeypa
     def fail(self, drawn):
         raise ArithmeticError("this very error")
 
-    monkeypatch.setattr(D4PGLearner, "update", fail)
+    monkeypatch.setattr(D4PGLearner, "step", fail)
     with pytest.raises(ArithmeticError, match="this very error"):
         train(small(), tmp_path)
     assert not [thread for thread in threading.enumerate() if thread.name == "learner"]
@@ -250,9 +300,9 @@ def test_what_cannot_be_is_refused(tmp_path, changes, said):
         train(small(**changes), tmp_path)
 
 
-def test_a_run_that_would_learn_nothing_is_refused():
+def test_a_run_that_would_learn_nothing_is_refused(tmp_path):
     with pytest.raises(UsageError, match=r"limiter\.minimum"):
-        small(steps=200)
+        train(small(steps=200), tmp_path)
 
 
 def test_a_policy_without_chance_has_nothing_to_sample(tmp_path):

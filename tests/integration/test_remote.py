@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import pickle
 import signal
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -14,6 +17,7 @@ import pytest
 
 ray = pytest.importorskip("ray")
 
+from paceline.checkpoint import CheckpointFolder  # noqa: E402 - Ray first: without it there is nothing to test
 from paceline.config import Config  # noqa: E402 - Ray first: without it there is nothing to test
 from paceline.distributed.remote import RemoteActors, Sampler  # noqa: E402
 from paceline.distributed.remote_config import RemoteConfig  # noqa: E402
@@ -22,7 +26,8 @@ from paceline.experience.limiter import LimiterConfig  # noqa: E402
 from paceline.experience.return_range import ReturnRange  # noqa: E402
 from paceline.policy.deterministic import DeterministicPolicy  # noqa: E402
 from paceline.run import train  # noqa: E402
-from tests.integration.test_d4pg import LENGTH, reports, small  # noqa: E402
+from tests.integration.ranks import ROOT  # noqa: E402
+from tests.integration.test_d4pg import LENGTH, Chase, reports, small  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +43,15 @@ def with_actors(count: int = 2, **changes) -> Config:
     return small(remote=remote, limiter=LimiterConfig(samples_per_insert=4.0, minimum=200))
 
 
+class Unmakable(Chase):
+    """Can be made in no process but that of the tests."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        if "PYTEST_CURRENT_TEST" not in os.environ or "RAY_JOB_ID" in os.environ:
+            raise RuntimeError("no licence for this simulator")
+
+
 class Learner:
     """What actors need of an agent: weights, and a place for what they send."""
 
@@ -45,8 +59,11 @@ class Learner:
         sampler = Sampler(config, seed=1)
         self.acting = DeterministicPolicy(sampler._pool.spec, config.control)
         self.learner = self
-        self.updates = self.steps = 0
+        self.updates = self.steps = self.published = 0
         self.rows: list[dict[str, np.ndarray]] = []
+
+    def pick_up(self) -> int:
+        return self.published
 
     def insert(self, rows: dict[str, np.ndarray], steps: int, returns: ReturnRange) -> None:
         self.rows.append(rows)
@@ -66,13 +83,13 @@ def test_a_sampler_gives_whole_transitions_of_its_own_streams():
     config = with_actors()
     one = Sampler(config, seed=1)
     weights = {name: tensor.numpy() for name, tensor in one._policy.state_dict().items()}
-    first = one.collect(weights, 7, 50)
+    first = one.collect(weights, 50)
     rows = first.rows
-    assert first.version == 7 and 50 <= len(rows["reward"]) <= first.steps
+    assert 50 <= len(rows["reward"]) <= first.steps
     assert set(rows) == {"obs/obs", "next_obs/obs", "action", "reward", "discount"}
     assert (np.abs(rows["action"]) <= 1).all() and (rows["reward"] <= 0).all()
     assert all(episode.length == LENGTH for episode in first.episodes)
-    second = one.collect(weights, 8, 50)
+    second = one.collect(weights, 50)
     assert not np.isin(second.rows["obs/obs"], rows["obs/obs"]).any(), "nothing comes twice"
 
 
@@ -83,7 +100,7 @@ def test_what_actors_send_arrives_and_a_killed_one_is_replaced(cluster, caplog):
     learner = Learner(config)
     with contextlib.closing(RemoteActors(config, learner, rank=0)) as remote:
         wait_for(remote, 4)
-        learner.updates += 1  # new weights: they are sent with the next requests
+        learner.published += 1  # new weights: they are sent with the next requests
         wait_for(remote, 4)
         victim = remote.process_ids()[0]
         simulators = [child.pid for child in psutil.Process(victim).children(recursive=True)]
@@ -110,10 +127,39 @@ def test_too_many_losses_end_the_run(cluster):
 
 
 def test_an_actor_for_which_there_is_no_room_yet_does_not_hold_up_the_others(cluster):
-    """A third actor joins when one of two leaves."""
+    """Of three, two have a core each; the third begins when one of them is gone for good."""
     config = with_actors(count=3)
     with contextlib.closing(RemoteActors(config, Learner(config), rank=0)) as remote:
         wait_for(remote, 6)
+        assert len(remote._has_sent) == 2
+        leaver = min(remote._has_sent)
+        ray.kill(remote._actors[leaver])
+        remote._number_of = {request: n for request, n in remote._number_of.items() if n != leaver}
+        deadline = time.monotonic() + 60
+        while len(remote._has_sent) < 3:
+            assert time.monotonic() < deadline, "the third never began"
+            remote.take_in(seconds=1.0)
+
+
+def test_an_actor_that_cannot_be_made_says_why(cluster):
+    config = dataclasses.replace(with_actors(count=1), env="tests.integration.test_remote:Unmakable")
+    remote = RemoteActors(config, Learner(with_actors()), rank=0)
+    with contextlib.closing(remote), pytest.raises(PacelineError, match="no licence for this simulator"):
+        wait_for(remote, 1)
+
+
+def test_a_terminated_run_saves_a_checkpoint(tmp_path):
+    """Ray has a handler of its own for SIGTERM."""
+    config = with_actors(count=1)
+    config = dataclasses.replace(config, env=f"{config.env}?marker={tmp_path / 'stopped'}&harm=stop&at=100")
+    program = "import pickle, sys; from paceline.run import train; train(*pickle.load(open(sys.argv[1], 'rb')))"
+    (tmp_path / "job").write_bytes(pickle.dumps((config, tmp_path / "run")))
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "job")], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    saved = CheckpointFolder(tmp_path / "run" / "checkpoints").load()
+    assert saved.state["step"] < config.steps and saved.state["ranks"][0]["agent"]["replay"]["inserted"] > 0
 
 
 def test_a_run_learns_from_actors_elsewhere(cluster, tmp_path):
