@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 import numpy as np
 import psutil
@@ -71,12 +72,16 @@ class Learner:
         assert returns.low <= returns.high
 
 
-def wait_for(remote: RemoteActors, harvests: int, seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    goal = remote.harvests + harvests
-    while remote.harvests < goal:
-        assert time.monotonic() < deadline, f"{goal - remote.harvests} harvests are missing"
+def wait_until(remote: RemoteActors, is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < deadline, "it never came to be"
         remote.take_in(seconds=1.0)
+
+
+def wait_for(remote: RemoteActors, harvests: int) -> None:
+    goal = remote.harvests + harvests
+    wait_until(remote, lambda: remote.harvests >= goal)
 
 
 def test_a_sampler_gives_whole_transitions_of_its_own_streams():
@@ -130,15 +135,13 @@ def test_an_actor_for_which_there_is_no_room_yet_does_not_hold_up_the_others(clu
     """Of three, two have a core each; the third begins when one of them is gone for good."""
     config = with_actors(count=3)
     with contextlib.closing(RemoteActors(config, Learner(config), rank=0)) as remote:
+        wait_until(remote, lambda: len(remote._has_sent) == 2)
         wait_for(remote, 6)
-        assert len(remote._has_sent) == 2
+        assert len(remote._has_sent) == 2, "there is no room for a third"
         leaver = min(remote._has_sent)
         ray.kill(remote._actors[leaver])
         remote._number_of = {request: n for request, n in remote._number_of.items() if n != leaver}
-        deadline = time.monotonic() + 60
-        while len(remote._has_sent) < 3:
-            assert time.monotonic() < deadline, "the third never began"
-            remote.take_in(seconds=1.0)
+        wait_until(remote, lambda: len(remote._has_sent) == 3)
 
 
 def test_an_actor_that_cannot_be_made_says_why(cluster):
