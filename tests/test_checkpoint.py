@@ -39,6 +39,17 @@ def test_the_last_ones_and_the_best_are_kept(tmp_path):
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
+def test_a_run_that_went_back_keeps_what_it_writes_from_there(tmp_path):
+    """Those that were written last are kept, not those of the highest steps."""
+    folder = CheckpointFolder(tmp_path, keep=2)
+    for step in (100, 500, 600):
+        save(folder, step, best=step == 100)
+    for step in (150, 200):
+        save(folder, step)
+        assert folder.load("latest").state["step"] == step
+    assert folder.steps() == [100, 150, 200]
+
+
 def test_a_crash_while_writing_leaves_the_one_before(tmp_path, monkeypatch):
     folder = CheckpointFolder(tmp_path)
     save(folder, 1)
