@@ -95,7 +95,7 @@ def export(folder: Path, format: Format, *, checkpoint: str = "latest", output: 
         (write_onnx if format == "onnx" else write_torchscript)(function, temporary)
         reader = read_onnx(temporary) if format == "onnx" else ("PyTorch", read_torchscript(temporary))
         if reader is not None:
-            verify(reader[1], function)
+            verify(reader[1], policy, function)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -113,7 +113,6 @@ class PolicyFunction(nn.Module):
 
     def __init__(self, policy: ActorCritic, spec: PoolSpec) -> None:
         super().__init__()
-        self.original = policy
         self.policy = _without_deviations(policy)
         self.spec = spec
         taken = [leaf.name for leaf in (*spec.obs, *spec.actions)] + ["state", "value", "new_state"]
@@ -256,7 +255,7 @@ def _run(session: Any, names: Sequence[str], inputs: Sequence[Tensor]) -> list[T
 
 
 @torch.no_grad()
-def verify(run: Runner, function: Function) -> None:
+def verify(run: Runner, policy: ActorCritic | DeterministicPolicy, function: Function) -> None:
     """Compare a file, executed by `run`, with the policy: random observations, several steps, several numbers of rows.
 
     Each goes on with its own recurrent state, as they would in use.
@@ -267,7 +266,7 @@ def verify(run: Runner, function: Function) -> None:
             for port, found, expected in zip(function.outputs, run(inputs), function(*inputs), strict=True):
                 _expect_close(port, found, expected)
         return
-    policy = function.original
+    assert isinstance(policy, ActorCritic)
     for num_rows in CHECKED_ROWS:
         state = given_state = policy.initial_state(num_rows)
         for step in range(CHECKED_STEPS):
