@@ -23,6 +23,7 @@ from paceline.errors import SimulatorError, UsageError
 from paceline.evaluation.evaluate import evaluate
 from paceline.experience.limiter import LimiterConfig
 from paceline.experience.replay import ReplayConfig
+from paceline.export import export
 from paceline.learner.d4pg import D4PGConfig, D4PGLearner
 from paceline.policy.compute import ComputeConfig
 from paceline.policy.deterministic import ControlConfig
@@ -305,9 +306,13 @@ def test_a_run_that_would_learn_nothing_is_refused(tmp_path):
         train(small(steps=200), tmp_path)
 
 
-def test_a_policy_without_chance_has_nothing_to_sample(tmp_path):
+def test_its_policy_is_evaluated_and_exported_and_has_nothing_to_sample(tmp_path):
     train(small(), tmp_path)
     assert evaluate(tmp_path, episodes=4)["mean_length"] == LENGTH
+    for format in ("onnx", "torchscript"):
+        exported = export(tmp_path, format)  # compares the file with the policy
+        assert exported.verified_with is not None
+        assert [port.name for port in (*exported.inputs, *exported.outputs)] == ["obs", "action"]
     with pytest.raises(UsageError, match="nothing to sample"):
         evaluate(tmp_path, episodes=4, sampled=True)
 
