@@ -103,6 +103,9 @@ class OffPolicy:
         with self._replay_turns:
             self.replay.add(rows)
             self._archive.note()
+        if self.replay.inserted == count:  # the first ones: now it is known how large they are
+            size, capacity = self.replay.bytes, self.replay.capacity
+            log.info("replay: %s transitions of %d bytes, %.2f GiB", f"{capacity:,}", size // capacity, size / 2**30)
         self.limiter.insert(count)
 
     def take_collected(self) -> int:

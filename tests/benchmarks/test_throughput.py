@@ -27,7 +27,7 @@ def measured(monkeypatch):
         notes.append(options["rate"])
         if options["rate"] is None:
             raise CellError("it broke\nin detail")
-        return options["rate"]
+        return {"steps_per_second": options["rate"]}
 
     monkeypatch.setattr(throughput, "measure_system", measure_system)
     return notes

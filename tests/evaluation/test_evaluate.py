@@ -34,24 +34,15 @@ CPU = torch.device("cpu")
 class Counter:
     """A policy whose state, and likeliest action, is the number of its decisions in the episode."""
 
-    def __init__(self) -> None:
-        self.head = self
-
     def initial_state(self, count: int) -> torch.Tensor:
         return torch.zeros(count, 1)
 
-    def act(self, obs, state):
-        return state, state[:, 0], state + 1
-
-    def mode(self, params):
-        return {"action": params[:, 0].long()}
-
-    def env_actions(self, actions):
-        return actions
+    def play(self, obs, state, generator=None):
+        return {"action": state[:, 0].long()}, state + 1
 
 
 def player(pool) -> Player:
-    return Player(Counter(), pool.spec.num_slots, CPU)  # type: ignore[arg-type]
+    return Player(Counter(), pool.spec.num_slots, CPU)
 
 
 def counting_pool(lengths: list[int], **config):

@@ -65,24 +65,15 @@ def run(tmp_path_factory):
 class Counter:
     """A policy whose state is the number of its decisions in the episode; it stops at the third."""
 
-    def __init__(self) -> None:
-        self.head = self
-
     def initial_state(self, count: int) -> torch.Tensor:
         return torch.zeros(count, 1)
 
-    def act(self, obs, state):
-        return state, state[:, 0], state + 1
-
-    def mode(self, params):
-        return {"action": torch.where(params[:, 0] >= 2, STOP, FORWARD)}
-
-    def env_actions(self, actions):
-        return actions
+    def play(self, obs, state, generator=None):
+        return {"action": torch.where(state[:, 0] >= 2, STOP, FORWARD)}, state + 1
 
 
 def test_the_state_starts_from_zero_with_each_episode_and_at_no_other_time():
-    navigator = Navigator(Counter(), 3, CPU)  # type: ignore[arg-type]
+    navigator = Navigator(Counter(), 3, CPU)
     for began, counted in (("111", [1, 1, 1]), ("000", [2, 2, 2]), ("010", [3, 1, 3]), ("001", [4, 2, 1])):
         navigator.act({}, torch.tensor([digit == "1" for digit in began]))
         assert navigator._state[:, 0].tolist() == counted
@@ -92,7 +83,7 @@ def test_every_episode_of_a_stream_is_played_with_a_fresh_state(run):
     config = split_config(env_config(ENV))
     simulator = PointNav(4, "cpu", config)
     scenes, numbers = fixed_episodes(simulator.bank, 11)
-    navigator = Navigator(Counter(), 4, CPU)  # type: ignore[arg-type]
+    navigator = Navigator(Counter(), 4, CPU)
     recorder = Recorder(simulator, navigator.act)
     measures = play(simulator, recorder.act, scenes, numbers)
     assert measures["steps"].tolist() == [3.0] * 11

@@ -282,6 +282,14 @@ def test_agents_out_of_the_game_are_not_experience(tmp_path):
     assert (seen == (torch.arange(4) < lives[:, None])).all(), "and every step of a living one is"
 
 
+def test_the_memory_of_the_replay_is_said(tmp_path, caplog):
+    """Two observations, an action, a reward and a discount, of four bytes each."""
+    caplog.set_level("INFO")
+    run = train(small(), tmp_path)
+    assert "replay: 1,000 transitions of 20 bytes, 0.00 GiB" in caplog.text
+    assert run.agent.replay.bytes == 20 * 1000
+
+
 def test_bounds_that_cut_returns_off_are_named(tmp_path, caplog):
     config = small(control=ControlConfig(actor_hidden=(8,), critic_hidden=(8,), value=ValueConfig(low=-0.1, high=1.0)))
     train(config, tmp_path)
