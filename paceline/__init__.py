@@ -4,6 +4,7 @@ This module stays free of heavy imports: simulator processes import it, and none
 """
 
 import os
+import warnings
 
 __version__ = "0.1.0"
 
@@ -11,3 +12,6 @@ __version__ = "0.1.0"
 # two cores, training on images was 3.4 times faster with threads that sleep (366 steps per second against 109), and as fast on a
 # quiet machine. Read when PyTorch is first imported; what the user has set stays.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+# Pools hand out some of their arrays read-only; no tensor that is made of one is written to.
+warnings.filterwarnings("ignore", message="The given NumPy array is not writable")

@@ -43,11 +43,9 @@ class Run(Generic[AgentT]):
     """One rank's share of a run: progress, reports and checkpoints. Schedules turn its agent's and its pool's wheels, and
     call `finished` and `report` once per iteration."""
 
-    def __init__(
-        self, config: Config, group: Group, pool: Pool, folder: Path, agent: AgentT, clock: Clock | None = None
-    ) -> None:
+    def __init__(self, config: Config, group: Group, pool: Pool, folder: Path, agent: AgentT, clock: Clock) -> None:
         self.config, self.group, self.pool, self.folder, self.agent = config, group, pool, folder, agent
-        self.clock = clock or Clock()
+        self.clock = clock
         self.threads = torch.get_num_threads()
         """PyTorch's threads; another thread has to be told."""
         self.step = 0

@@ -5,7 +5,6 @@ Legend: N slots of the pool, B rows of a batch, A numbers of an action.
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -17,9 +16,6 @@ from paceline.experience.return_range import ReturnRange
 from paceline.learner.d4pg import D4PGConfig
 from paceline.policy.deterministic import DeterministicPolicy
 from paceline.pool.protocol import Episode, PoolSpec, StepBatch
-
-# Pools hand out some of their arrays read-only; nothing here writes to them.
-warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
 
 
 class Explorer:

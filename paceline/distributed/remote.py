@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import os
 import signal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -76,9 +75,6 @@ class Sampler:
         steps = self._explorer.collected - before
         return Harvest(rows, steps, self._pool.take_episodes(), self._explorer.returns)
 
-    def process_id(self) -> int:
-        return os.getpid()
-
 
 class RemoteActors:
     """The actors of one learner. `take_in` is called by the thread that collects."""
@@ -101,15 +97,12 @@ class RemoteActors:
         self._actors: dict[int, Any] = {}
         self._made = self._lost = 0
         self._has_sent: set[int] = set()
-        self.harvests = 0
         for number in range(config.remote.actors):
             self._start(number)
 
-    def take_in(self, seconds: float = 0.0) -> list[Episode]:
-        """Insert what has come by now, or what comes first within `seconds`; its episodes."""
+    def take_in(self) -> list[Episode]:
+        """Insert what has come by now; its episodes."""
         ready, _ = self._ray.wait(list(self._number_of), num_returns=len(self._number_of), timeout=0)
-        if not ready and seconds:
-            ready, _ = self._ray.wait(list(self._number_of), timeout=seconds)
         episodes: list[Episode] = []
         for request in ready:
             number = self._number_of.pop(request)
@@ -121,15 +114,10 @@ class RemoteActors:
                 self._replace(number, error)
                 continue
             self._agent.insert(dict(harvest.rows), harvest.steps, harvest.returns)
-            self.harvests += 1
             self._has_sent.add(number)
             episodes += harvest.episodes
             self._ask(number)
         return episodes
-
-    def process_ids(self) -> list[int]:
-        """Of all actors, once they have begun."""
-        return self._ray.get([actor.process_id.remote() for actor in self._actors.values()])
 
     def close(self) -> None:
         for actor in self._actors.values():
@@ -138,8 +126,7 @@ class RemoteActors:
             self._ray.shutdown()
 
     def _start(self, number: int) -> None:
-        # Another seed every time: an actor that is replaced does not repeat what the last one did.
-        # Nor does a resumed run.
+        # Another seed every time: neither a successor nor a resumed run repeats what was collected before.
         self._made += 1
         seed = self._config.seed + 1000 * self._rank + 7919 * (self._made + self._agent.learner.updates)
         self._actors[number] = self._make.remote(self._config, seed)

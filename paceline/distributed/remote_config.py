@@ -12,7 +12,7 @@ class RemoteConfig:
     """Actors on other machines, or in other processes of this one, beside the run's own pool (d4pg only)."""
 
     actors: int = 0
-    """How many; each has a pool like the run's own."""
+    """How many, of every rank; each has a pool like the run's own."""
     address: str | None = None
     """Of a Ray cluster; by default one is started on this machine, for this run."""
     cores: float = 1.0

@@ -95,10 +95,6 @@ class NStep:
         self._count[slots] -= gone
         return found
 
-    def drop(self, slots: np.ndarray) -> None:
-        """Forget what waits in these slots."""
-        self._count[slots] = 0
-
     def state_dict(self) -> dict[str, Any]:
         """What waits; no slot has decided and not been completed."""
         arrays = {"count": self._count, "begin": self._begin, "return": self._return, "worth": self._worth}

@@ -5,7 +5,6 @@ Legend: N slots of the pool, B rows of a batch, D numbers of recurrent state.
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,9 +17,6 @@ from paceline.policy.actor_critic import ActorCritic
 from paceline.policy.compute import ComputeConfig
 from paceline.pool.protocol import PoolSpec, StepBatch
 from paceline.telemetry.clock import Clock
-
-# Pools hand out some of their arrays read-only; nothing here writes to them.
-warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
 
 
 class Choice(NamedTuple):

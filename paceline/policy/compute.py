@@ -12,7 +12,7 @@ from paceline.errors import UsageError
 class ComputeConfig:
     """How the arithmetic is done."""
 
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    precision: Literal["auto", "float32", "bfloat16"] = "float32"
     """Of the network's layers; weights, losses, returns and the optimiser are float32 in any case. bfloat16 pays on
     GPUs and on CPUs with instructions for it (AMX, AVX512-BF16, SVE-BF16), and is very slow on others. auto is bfloat16 for
     policies with convolutions on CPUs with AMX, and float32 otherwise."""

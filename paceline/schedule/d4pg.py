@@ -52,7 +52,7 @@ def in_turn(run: Run[OffPolicy], collection: Collection, lessons: Lessons) -> No
         while not limiter.may_draw():
             collection.step(all_slots=True)
             if run.group.size == 1 and run.interrupted:
-                return  # before anything is learned ranks do not meet, so that only a lone one may notice
+                return  # ranks meet in reports only; a lone one need not wait for the next
         with run.clock.time("learning"):
             lessons.learn(collection.take_episodes())
         if lessons.checkpoint_due:

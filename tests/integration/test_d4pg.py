@@ -220,6 +220,18 @@ def test_two_ranks_have_the_same_weights_and_replays_of_their_own(tmp_path):
     alone = train(dataclasses.replace(config, steps=2600), tmp_path, resume="latest")
     assert alone.step >= 2600
 
+    def again():
+        run = train(dataclasses.replace(config, steps=3600), Path(folder), resume="latest")
+        return (
+            run.step,
+            run.agent.learner.updates,
+            {name: value.clone() for name, value in run.policy.state_dict().items()},
+        )
+
+    (steps, updates, first), (_, _, second) = on_ranks(2, again)
+    assert steps >= 3600 and updates > alone.agent.learner.updates
+    assert_equal(first, second)
+
 
 @pytest.mark.parametrize("value", ["categorical", "mixture", "scalar"])
 @pytest.mark.parametrize("prioritized", [True, False])

@@ -76,12 +76,17 @@ def wait_until(remote: RemoteActors, is_so: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 60
     while not is_so():
         assert time.monotonic() < deadline, "it never came to be"
-        remote.take_in(seconds=1.0)
+        remote.take_in()
+        time.sleep(0.02)
 
 
-def wait_for(remote: RemoteActors, harvests: int) -> None:
-    goal = remote.harvests + harvests
-    wait_until(remote, lambda: remote.harvests >= goal)
+def wait_for(remote: RemoteActors, learner: Learner, harvests: int) -> None:
+    goal = len(learner.rows) + harvests
+    wait_until(remote, lambda: len(learner.rows) >= goal)
+
+
+def process_ids(remote: RemoteActors) -> list[int]:
+    return ray.get([actor.__ray_call__.remote(lambda sampler: os.getpid()) for actor in remote._actors.values()])
 
 
 def test_a_sampler_gives_whole_transitions_of_its_own_streams():
@@ -104,16 +109,16 @@ def test_what_actors_send_arrives_and_a_killed_one_is_replaced(cluster, caplog):
     config = dataclasses.replace(config, pool=dataclasses.replace(config.pool, kind="process", workers=1))
     learner = Learner(config)
     with contextlib.closing(RemoteActors(config, learner, rank=0)) as remote:
-        wait_for(remote, 4)
+        wait_for(remote, learner, 4)
         learner.published += 1  # new weights: they are sent with the next requests
-        wait_for(remote, 4)
-        victim = remote.process_ids()[0]
+        wait_for(remote, learner, 4)
+        victim = process_ids(remote)[0]
         simulators = [child.pid for child in psutil.Process(victim).children(recursive=True)]
         assert simulators
         os.kill(victim, signal.SIGKILL)
         while "was lost and is replaced (1 so far)" not in caplog.text:
-            wait_for(remote, 1)  # from the other one
-        assert victim not in remote.process_ids() and len(remote.process_ids()) == 2
+            wait_for(remote, learner, 1)  # from the other one
+        assert victim not in process_ids(remote) and len(process_ids(remote)) == 2
         shown = np.concatenate([rows["obs/obs"] for rows in learner.rows])
         assert len(np.unique(shown)) == len(shown), "every decision comes once"
         deadline = time.monotonic() + 20
@@ -124,19 +129,21 @@ def test_what_actors_send_arrives_and_a_killed_one_is_replaced(cluster, caplog):
 
 def test_too_many_losses_end_the_run(cluster):
     config = with_actors(count=1, max_restarts=0)
-    with contextlib.closing(RemoteActors(config, Learner(config), rank=0)) as remote:
-        wait_for(remote, 1)
-        os.kill(remote.process_ids()[0], signal.SIGKILL)
+    learner = Learner(config)
+    with contextlib.closing(RemoteActors(config, learner, rank=0)) as remote:
+        wait_for(remote, learner, 1)
+        os.kill(process_ids(remote)[0], signal.SIGKILL)
         with pytest.raises(PacelineError, match=r"remote\.max_restarts"):
-            wait_for(remote, 1000)
+            wait_for(remote, learner, 1000)
 
 
 def test_an_actor_for_which_there_is_no_room_yet_does_not_hold_up_the_others(cluster):
     """Of three, two have a core each; the third begins when one of them is gone for good."""
     config = with_actors(count=3)
-    with contextlib.closing(RemoteActors(config, Learner(config), rank=0)) as remote:
+    learner = Learner(config)
+    with contextlib.closing(RemoteActors(config, learner, rank=0)) as remote:
         wait_until(remote, lambda: len(remote._has_sent) == 2)
-        wait_for(remote, 6)
+        wait_for(remote, learner, 6)
         assert len(remote._has_sent) == 2, "there is no room for a third"
         leaver = min(remote._has_sent)
         ray.kill(remote._actors[leaver])
@@ -146,9 +153,10 @@ def test_an_actor_for_which_there_is_no_room_yet_does_not_hold_up_the_others(clu
 
 def test_an_actor_that_cannot_be_made_says_why(cluster):
     config = dataclasses.replace(with_actors(count=1), env="tests.integration.test_remote:Unmakable")
-    remote = RemoteActors(config, Learner(with_actors()), rank=0)
+    learner = Learner(with_actors())
+    remote = RemoteActors(config, learner, rank=0)
     with contextlib.closing(remote), pytest.raises(PacelineError, match="no licence for this simulator"):
-        wait_for(remote, 1)
+        wait_for(remote, learner, 1)
 
 
 def test_a_terminated_run_saves_a_checkpoint(tmp_path):
