@@ -90,7 +90,7 @@ def measure(plan: Plan, facts: dict[str, Any]) -> dict[str, Any]:
     scaling = relative(rates, plan)
     for regime, curves in scaling.items():
         print_table(
-            f"{regime} simulators: steps per second relative to one rank ({one_rank(rates, regime):.0f})",
+            f"simulators: {regime}; steps per second relative to one rank ({one_rank(rates, regime):.0f})",
             ["ranks", *(f"p = {p:.0%}" for p in curves)],
             [[str(size), *(f"{points[size]:.2f}" for points in curves.values())] for size in (1, *plan.ranks)],
         )
@@ -162,7 +162,7 @@ def plot(scaling: dict[str, dict[float, dict[int, float]]]) -> None:
             axis.plot(list(points), list(points.values()), marker="o", label=f"p = {threshold:.0%}")
         ranks = list(points)
         axis.plot(ranks, ranks, color="black", linestyle=":", label="ideal")
-        axis.set(title=f"{regime} simulators", xlabel="ranks", xscale="log", yscale="log")
+        axis.set(title=f"simulators: {regime}", xlabel="ranks", xscale="log", yscale="log")
         axis.set_xticks(ranks, [str(size) for size in ranks])
         axis.set_yticks(ranks, [str(size) for size in ranks])
         axis.minorticks_off()
