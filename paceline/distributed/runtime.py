@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -66,6 +67,9 @@ class Group:
                 )
         os.environ.setdefault("RANK", str(place.rank))
         os.environ.setdefault("WORLD_SIZE", str(place.size))
+        # Parts of PyTorch that optimisers import take the process group of that moment for a default argument: imported
+        # before there is one, they do not keep its threads alive after `close`, and into the end of the interpreter.
+        importlib.import_module("torch._dynamo")
         store, rank, size = next(iter(dist.rendezvous("env://", timeout=TIMEOUT)))
         backend = "nccl" if chosen.type == "cuda" else "gloo"
         dist.init_process_group(

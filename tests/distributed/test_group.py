@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -45,6 +47,24 @@ def test_unused_parameters_do_not_break_the_reduction():
     gradients.average(Group(Place(), torch.device("cpu"), None))
     assert used.weight.grad.tolist() == [[1.0, 1.0]]
     assert unused.weight.grad.tolist() == [[0.0, 0.0]]
+
+
+def test_a_closed_group_leaves_no_thread():
+    """A thread of gloo that is alive when the interpreter ends may abort the process, though all went well."""
+
+    def work():
+        group = Group.join("cpu")
+        torch.optim.Adam([torch.nn.Parameter(torch.ones(1))])  # imports what would hold on to the group
+        group.sum_(torch.ones(1))
+        running = threads()
+        group.close()
+        return running, threads()
+
+    def threads():
+        return [name.strip() for name in (task.read_text() for task in Path("/proc/self/task").glob("*/comm"))]
+
+    for running, left in on_ranks(2, work):
+        assert any("gloo" in name for name in running) and not any("gloo" in name for name in left)
 
 
 def test_clipping_scales_to_the_norm():
