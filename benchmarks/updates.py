@@ -2,7 +2,8 @@
 
 Everybody draws batches of 256 from 100,000 transitions of HalfCheetah's sizes (17 numbers observed, 6 of an action) with
 networks of two layers of 256 and ReLU, and moves its targets at every update. A TD3 update moves two critics, and every
-second one the policy. Ours is measured as DDPG (a scalar critic, drawn uniformly) and as D4PG (51 atoms, by priority).
+second one the policy. Ours is measured as DDPG (a scalar critic, drawn uniformly) and as D4PG (51 atoms, by priority), on a
+CPU also with compiled updates (`--compute.compile`); on a GPU its updates are recorded, as in a run.
 Each in a process of its own with PyTorch's threads on all cores and on one, in turns; medians of the better.
 """
 
@@ -20,6 +21,8 @@ from paceline.pool.config import available_core_ids
 SYSTEMS: dict[str, dict[str, Any]] = {
     "ours, DDPG": {"system": "ours", "value": "scalar", "prioritized": False},
     "ours, D4PG": {"system": "ours", "value": "categorical", "prioritized": True},
+    "ours, DDPG, compiled": {"system": "ours", "value": "scalar", "prioritized": False, "compiled": True},
+    "ours, D4PG, compiled": {"system": "ours", "value": "categorical", "prioritized": True, "compiled": True},
     "plain PyTorch, DDPG": {"system": "plain"},
     "Stable-Baselines3, TD3": {"system": "sb3"},
 }
@@ -54,11 +57,12 @@ def measure(device: str, rounds: int, seconds: float) -> dict[str, dict[str, lis
     """Samples by learner and number of threads."""
     cores = len(available_core_ids())
     threads = sorted({1, cores}) if device == "cpu" else [1]
+    systems = {name: options for name, options in SYSTEMS.items() if device == "cpu" or "compiled" not in options}
     rates: dict[str, dict[str, list[float]]] = {
-        name: {f"{count} thread{'s' * (count > 1)}": [] for count in threads} for name in SYSTEMS
+        name: {f"{count} thread{'s' * (count > 1)}": [] for count in threads} for name in systems
     }
     for number in range(rounds):
-        for name, options in SYSTEMS.items():
+        for name, options in systems.items():
             for count, samples in zip(threads, rates[name].values(), strict=True):
                 progress(f"{device}, round {number + 1}/{rounds}: {name}, {count} threads")
                 asked = options | {"device": device, "threads": count, "seconds": seconds}

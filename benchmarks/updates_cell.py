@@ -22,7 +22,8 @@ POLYAK, RATE, DISCOUNT = 0.005, 1e-4, 0.99
 Update = Callable[[], Any]
 
 
-def ours(device: torch.device, value: str, prioritized: bool) -> Update:
+def ours(device: torch.device, value: str, prioritized: bool, compiled: bool = False) -> Update:
+    from paceline.cuda_graph import CudaGraph
     from paceline.distributed.runtime import Group, Place
     from paceline.experience.replay import Replay, ReplayConfig
     from paceline.learner.d4pg import D4PGConfig, D4PGLearner
@@ -43,7 +44,7 @@ def ours(device: torch.device, value: str, prioritized: bool) -> Update:
     if device.type == "cpu":
         choose_cpu_kernels(policy, torch.get_num_threads(), sharing=1)
     config = D4PGConfig(target_period=1, target_share=POLYAK, max_action_gradient=None)
-    learner = D4PGLearner(policy, critic, Group(Place(), device, None), config)
+    learner = D4PGLearner(policy, critic, Group(Place(), device, None), config, compiled)
     replay = Replay(ReplayConfig(capacity=STORED, prioritized=prioritized), device)
     obs, action, reward, next_obs = transitions()
     replay.add(
@@ -56,10 +57,16 @@ def ours(device: torch.device, value: str, prioritized: bool) -> Update:
         }
     )
 
-    def update() -> None:
+    def step() -> None:
         drawn = replay.draw(BATCH)
-        _, errors = learner.update(drawn)
+        _, errors = learner.step(drawn)
         replay.set_priorities(drawn, errors)
+
+    take = CudaGraph(step).run if device.type == "cuda" else step
+
+    def update() -> None:
+        take()
+        learner.count()
 
     return update
 

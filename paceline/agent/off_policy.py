@@ -25,6 +25,7 @@ from paceline.experience.limiter import Limiter
 from paceline.experience.replay import Replay
 from paceline.experience.return_range import ReturnRange
 from paceline.learner.d4pg import D4PGLearner
+from paceline.policy.compute import require_compiler
 from paceline.policy.deterministic import ActionCritic, DeterministicPolicy
 from paceline.policy.kernels import choose_cpu_kernels
 from paceline.pool import Pool
@@ -59,7 +60,7 @@ class OffPolicy:
             ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", group.size))
             threads = config.threads or max(1, len(available_core_ids()) // ranks_here)
             choose_cpu_kernels(self.policy, threads, ranks_here)
-        self.learner = D4PGLearner(self.policy, self.critic, group, config.d4pg)
+        self.learner = D4PGLearner(self.policy, self.critic, group, config.d4pg, compiled=_is_compiled(config, group))
         self.acting = copy.deepcopy(self.policy).requires_grad_(False)
         """The weights that explore."""
         self._publication = Publication(self.policy, self.acting)
@@ -196,3 +197,15 @@ class OffPolicy:
 
     def go_on(self, rank_state: dict[str, Any]) -> None:
         self.explorer.load_waiting(rank_state["explorer"])
+
+
+def _is_compiled(config: Config, group: Group) -> bool:
+    """Whether updates are compiled as a whole: ranks meet in the middle of one, and on a GPU they are recorded."""
+    possible = group.size == 1 and group.device.type == "cpu"
+    if not config.compute.compile:
+        return False
+    if possible:
+        require_compiler()
+    else:
+        log.info("compute.compile changes nothing here: updates of d4pg are compiled on the CPU of a single rank")
+    return possible

@@ -19,7 +19,7 @@ from paceline.learner.ppo import PPOLearner
 from paceline.learner.targets import Targets
 from paceline.policy.actor import Actor
 from paceline.policy.actor_critic import ActorCritic
-from paceline.policy.compute import ComputeConfig
+from paceline.policy.compute import ComputeConfig, require_compiler
 from paceline.policy.kernels import choose_cpu_kernels, choose_precision
 from paceline.pool import Pool
 from paceline.pool.tensor import TensorPool
@@ -42,6 +42,8 @@ class OnPolicy:
         acting = copy.deepcopy(self.policy) if beside else self.policy
         self._publication = Publication(self.policy, acting) if beside else None
         if config.compute.compile:
+            if group.device.type == "cpu":
+                require_compiler()
             for policy in {self.policy, acting}:
                 policy.compile_encoders()
         ppo = config.resolved_ppo

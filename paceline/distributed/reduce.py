@@ -35,10 +35,15 @@ class FlatGradients:
 
     def clip(self, max_norm: float | None) -> Tensor:
         """Scale the gradient down to `max_norm` if it is longer; its norm before that."""
-        norm = self.flat.norm()
-        if max_norm is not None:
-            self.flat.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
-        return norm
+        return clip_(self.flat, max_norm)
+
+
+def clip_(gradient: Tensor, max_norm: float | None) -> Tensor:
+    """Scale `gradient` down to `max_norm` if it is longer; its norm before that."""
+    norm = gradient.norm()
+    if max_norm is not None:
+        gradient.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
+    return norm
 
 
 def synchronize(module: nn.Module, group: Group) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,7 +14,8 @@ from torch import Tensor
 from paceline.distributed.runtime import Group
 from paceline.errors import UsageError
 from paceline.experience.replay import Drawn
-from paceline.learner.flat import FlatNetwork
+from paceline.learner.compiled import CompiledUpdate
+from paceline.learner.flat import Descending, FlatNetwork, Trained
 from paceline.learner.optimizer import load_moments
 from paceline.policy.deterministic import ActionCritic, DeterministicPolicy
 
@@ -67,22 +70,38 @@ class D4PGConfig:
                 raise UsageError(f"d4pg.{name} must be at least 0, got {getattr(self, name)}")
 
 
+class Networks(NamedTuple):
+    """Those of algorithm 1."""
+
+    critic: Descending
+    policy: Descending
+    target_critic: Callable[..., Tensor]
+    target_policy: Callable[..., Tensor]
+
+
 class D4PGLearner:
     """Owns the target networks and the optimisers. `update`, or `step` and `count`, are called by all ranks together. The memory of
     both networks' weights moves here: what refers to it is to be made afterwards."""
 
-    def __init__(self, policy: DeterministicPolicy, critic: ActionCritic, group: Group, config: D4PGConfig) -> None:
-        self._policy, self._critic, self._group, self._config = policy, critic, group, config
-        self._target_policy, self._target_critic = (copy.deepcopy(m).requires_grad_(False) for m in (policy, critic))
-        modules = {"critic": critic, "policy": policy}
-        targets = {"critic": self._target_critic, "policy": self._target_policy}
-        self._networks = {name: FlatNetwork(module) for name, module in modules.items()}
-        self._targets = {name: FlatNetwork(module) for name, module in targets.items()}
-        rates = {"policy": config.actor_rate, "critic": config.critic_rate}
-        self._optimizers = {
-            name: torch.optim.Adam([network.values], lr=rates[name], fused=True, capturable=network.values.is_cuda)
-            for name, network in self._networks.items()
-        }
+    def __init__(
+        self,
+        policy: DeterministicPolicy,
+        critic: ActionCritic,
+        group: Group,
+        config: D4PGConfig,
+        compiled: bool = False,
+    ) -> None:
+        """`compiled`: compute the whole update by compiled code; only for a group of one."""
+        self._config, self._head = config, critic.head
+        self._policy = Trained(policy, config.actor_rate, config.max_grad_norm, group)
+        self._critic = Trained(critic, config.critic_rate, config.max_grad_norm, group)
+        self._target_policy, self._target_critic = (
+            FlatNetwork(copy.deepcopy(module).requires_grad_(False)) for module in (policy, critic)
+        )
+        networks = Networks(self._critic, self._policy, self._target_critic, self._target_policy)
+        self._improve: Callable[[Drawn], tuple[Tensor, ...]] = (
+            CompiledUpdate(self._algorithm, networks) if compiled else functools.partial(self._algorithm, networks)
+        )
         self.updates = 0
 
     def update(self, drawn: Drawn) -> tuple[dict[str, Tensor], Tensor]:
@@ -92,75 +111,74 @@ class D4PGLearner:
         return found
 
     def step(self, drawn: Drawn) -> tuple[dict[str, Tensor], Tensor]:
-        """`update` but for `count`, which must follow: what the device does the same way every time, and can be recorded.
-
-        The policy follows the critic as it is after its step; in algorithm 1 both move from the same weights.
-        """
-        obs, next_obs = (_named(drawn.rows, prefix) for prefix in ("obs/", "next_obs/"))
-        action, reward, discount = (drawn.rows[name] for name in ("action", "reward", "discount"))
-        errors, surprise = self._critic_errors(obs, action, reward, discount, next_obs)
-        critic_norm = self._step("critic", (drawn.weight * errors).mean())
-        value, surrogate = self._surrogate(obs)
-        actor_norm = self._step("policy", surrogate)
-        found = (errors.detach().mean(), value.mean(), actor_norm, critic_norm)
-        return dict(zip(METRICS, found, strict=True)), surprise
+        """`update` but for `count`, which must follow: what the device does the same way every time, and can be recorded."""
+        *metrics, surprise = self._improve(drawn)
+        return dict(zip(METRICS, metrics, strict=True)), surprise
 
     def count(self) -> None:
         """A step was taken: now and then the targets follow."""
         self.updates += 1
         if self.updates % self._config.target_period == 0:
-            for name, target in self._targets.items():
-                target.follow(self._networks[name], self._config.target_share)
+            self._target_critic.follow(self._critic, self._config.target_share)
+            self._target_policy.follow(self._policy, self._config.target_share)
+
+    def _algorithm(self, networks: Networks, drawn: Drawn) -> tuple[Tensor, ...]:
+        """Lines 5 to 9 of algorithm 1: the metrics, and the surprise of every row.
+
+        The policy follows the critic as it is after its step; in the paper both move from the same weights.
+        """
+        obs = _named(drawn.rows, "obs/")
+        errors, surprise = self._critic_errors(networks, obs, drawn.rows)
+        critic_norm = networks.critic.descend((drawn.weight * errors).mean())
+        value, surrogate = self._surrogate(networks, obs)
+        actor_norm = networks.policy.descend(surrogate)
+        return errors.detach().mean(), value.mean(), actor_norm, critic_norm, surprise
 
     def _critic_errors(
-        self, obs: dict[str, Tensor], action: Tensor, reward: Tensor, discount: Tensor, next_obs: dict[str, Tensor]
+        self, networks: Networks, obs: dict[str, Tensor], rows: dict[str, Tensor]
     ) -> tuple[Tensor, Tensor]:
         """[B]: d(T Z_target, Z), line 6 and 7 of the algorithm; and [B] without gradient, how surprising it was."""
+        next_obs = _named(rows, "next_obs/")
+        action, reward, discount = (rows[name] for name in ("action", "reward", "discount"))
         with torch.no_grad():
-            target = self._target_critic(next_obs, self._target_policy(next_obs))
-        head, outputs = self._critic.head, self._critic(obs, action)
-        loss = head.loss(outputs, reward, discount, target)
-        return loss, head.surprise(outputs.detach(), reward, discount, target, loss.detach())
+            target = networks.target_critic(next_obs, networks.target_policy(next_obs))
+        outputs = networks.critic(obs, action)
+        loss = self._head.loss(outputs, reward, discount, target)
+        return loss, self._head.surprise(outputs.detach(), reward, discount, target, loss.detach())
 
-    def _surrogate(self, obs: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def _surrogate(self, networks: Networks, obs: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """The critic's mean of what the policy would do [B], and a loss whose gradient is that of the policy: the chain
         rule by hand, so that the value's gradient by the action can be bounded and the critic gets none."""
-        action = self._policy(obs)
+        action = networks.policy(obs)
         given = action.detach().requires_grad_()
-        value = self._critic.head.mean(self._critic(obs, given))
+        value = self._head.mean(networks.critic(obs, given))
         (slope,) = torch.autograd.grad(value.sum(), given)
         if self._config.max_action_gradient is not None:
             norm = slope.norm(dim=1, keepdim=True)
             slope = slope * (self._config.max_action_gradient / norm.clamp(min=1e-12)).clamp(max=1.0)
         return value.detach(), -(slope * action).sum(1).mean()
 
-    def _step(self, name: str, loss: Tensor) -> Tensor:
-        """Move one network by the gradients of all ranks; their norm."""
-        gradients = self._networks[name].gradients
-        gradients.zero()
-        loss.backward()
-        gradients.average(self._group)
-        norm = gradients.clip(self._config.max_grad_norm)
-        self._optimizers[name].step()
-        return norm
-
     def state_dict(self) -> dict[str, Any]:
         """All but the policy, which is saved by itself."""
         return {
-            "critic": self._critic.state_dict(),
-            "target_policy": self._target_policy.state_dict(),
-            "target_critic": self._target_critic.state_dict(),
-            "optimizers": {name: optimizer.state_dict() for name, optimizer in self._optimizers.items()},
+            "critic": self._critic.module.state_dict(),
+            "target_policy": self._target_policy.module.state_dict(),
+            "target_critic": self._target_critic.module.state_dict(),
+            "optimizers": {name: trained.optimizer.state_dict() for name, trained in self.trained.items()},
             "updates": self.updates,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._critic.load_state_dict(state["critic"])
-        self._target_policy.load_state_dict(state["target_policy"])
-        self._target_critic.load_state_dict(state["target_critic"])
-        for name, optimizer in self._optimizers.items():
-            load_moments(optimizer, state["optimizers"][name])
+        self._critic.module.load_state_dict(state["critic"])
+        self._target_policy.module.load_state_dict(state["target_policy"])
+        self._target_critic.module.load_state_dict(state["target_critic"])
+        for name, trained in self.trained.items():
+            load_moments(trained.optimizer, state["optimizers"][name])
         self.updates = state["updates"]
+
+    @property
+    def trained(self) -> dict[str, Trained]:
+        return {"critic": self._critic, "policy": self._policy}
 
 
 def _named(rows: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -3,10 +3,13 @@ there are."""
 
 from __future__ import annotations
 
+from typing import Any, Protocol
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from paceline.distributed.reduce import FlatGradients
+from paceline.distributed.runtime import Group
 
 
 class FlatNetwork:
@@ -16,6 +19,7 @@ class FlatNetwork:
     """
 
     def __init__(self, module: nn.Module) -> None:
+        self.module = module
         parameters = list(module.parameters())
         self.values = nn.Parameter(torch.cat([parameter.detach().flatten() for parameter in parameters]))
         """What an optimiser moves."""
@@ -27,7 +31,57 @@ class FlatNetwork:
             self.gradients = FlatGradients(trained)
             self.values.grad = self.gradients.flat
 
+    def __call__(self, *inputs: Any) -> Tensor:
+        return self.module(*inputs)
+
+    def views(self, values: Tensor) -> dict[str, Tensor]:
+        """The parameters that others than `values`, laid out like them, would be."""
+        named = dict(self.module.named_parameters())
+        parts = values.split([parameter.numel() for parameter in named.values()])
+        return {name: part.view(named[name].shape) for name, part in zip(named, parts, strict=True)}
+
     @torch.no_grad()
     def follow(self, other: FlatNetwork, share: float) -> None:
         """Take over a share of another's weights."""
         self.values.lerp_(other.values, share)
+
+
+class Trained(FlatNetwork):
+    """A network that is moved by Adam, by all ranks together."""
+
+    def __init__(self, module: nn.Module, rate: float, max_grad_norm: float | None, group: Group) -> None:
+        super().__init__(module)
+        self.max_grad_norm, self._group = max_grad_norm, group
+        self.optimizer = torch.optim.Adam([self.values], lr=rate, fused=True, capturable=self.values.is_cuda)
+
+    def descend(self, loss: Tensor) -> Tensor:
+        """Move by the gradient of the loss, averaged over all ranks; its norm."""
+        self.gradients.zero()
+        loss.backward()
+        self.gradients.average(self._group)
+        norm = self.gradients.clip(self.max_grad_norm)
+        self.optimizer.step()
+        return norm
+
+    def moments(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Steps taken, and the means of the gradient and of its square: the optimiser's own memory, for who moves the network
+        in its stead."""
+        state = self.optimizer.state[self.values]
+        if not state:
+            state["step"] = torch.zeros((), device=self.values.device)
+            state["exp_avg"], state["exp_avg_sq"] = (torch.zeros_like(self.values.detach()) for _ in range(2))
+        return state["step"], state["exp_avg"], state["exp_avg_sq"]
+
+    @property
+    def adam(self) -> dict[str, Any]:
+        """The optimiser's settings."""
+        (group,) = self.optimizer.param_groups
+        return {"rate": group["lr"], "betas": group["betas"], "eps": group["eps"]}
+
+
+class Descending(Protocol):
+    """What an update needs of a network that it moves: `Trained` is one."""
+
+    def __call__(self, *inputs: Any) -> Tensor: ...
+
+    def descend(self, loss: Tensor) -> Tensor: ...

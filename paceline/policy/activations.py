@@ -7,7 +7,10 @@ numbers there, and by exp instead of expm1 323, with a difference of at most 2e-
 
 from __future__ import annotations
 
+import contextlib
 import platform
+from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -18,6 +21,19 @@ from torch.nn import functional
 SLOW = platform.machine() in ("aarch64", "arm64")
 LEAST = 512
 """Of fewer numbers than this, the way there takes longer than it saves."""
+
+
+_as_written = ContextVar("as_written", default=False)
+
+
+@contextlib.contextmanager
+def as_written() -> Iterator[None]:
+    """Within, activations are PyTorch's own: for those who trace what is computed."""
+    before = _as_written.set(True)
+    try:
+        yield
+    finally:
+        _as_written.reset(before)
 
 
 def by_numpy(x: Tensor) -> Tensor:
@@ -76,7 +92,7 @@ class ELU(nn.Module):
 def _is_fast(x: Tensor) -> bool:
     """Whether PyTorch's own does it."""
     # What is compiled or exported is somebody else's to make fast.
-    plain = torch.compiler.is_compiling() or torch.jit.is_tracing()
+    plain = torch.compiler.is_compiling() or torch.jit.is_tracing() or _as_written.get()
     return not SLOW or plain or x.numel() < LEAST or x.device.type != "cpu" or x.dtype != torch.float32
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,8 +19,8 @@ class ComputeConfig:
     GPUs and on CPUs with instructions for it (AMX, AVX512-BF16, SVE-BF16), and is very slow on others. auto is bfloat16 for
     policies with convolutions on CPUs with AMX, and float32 otherwise."""
     compile: bool = False
-    """Compile the encoders with torch.compile, and for policies without memory the losses too: a minute at the start,
-    fewer passes over memory after it."""
+    """Compile the encoders with torch.compile, and for policies without memory the losses too; of d4pg, on the CPU of a single
+    rank, the whole update. Up to a minute at the start, fewer passes over memory after it. On a CPU it needs a C++ compiler."""
     layer_by_layer: bool = True
     """Go through an LSTM's columns layer by layer, with kernels of its own on a GPU: fewer and larger products."""
     cuda_graphs: bool = True
@@ -28,3 +30,12 @@ class ComputeConfig:
     def __post_init__(self) -> None:
         if self.precision not in ("auto", "float32", "bfloat16"):
             raise UsageError(f"compute.precision {self.precision!r} does not exist; allowed: auto, float32, bfloat16")
+
+
+def require_compiler() -> None:
+    """What torch.compile needs for a CPU."""
+    compiler = os.environ.get("CXX", "g++")
+    if shutil.which(compiler) is None:
+        raise UsageError(
+            f"--compute.compile needs a C++ compiler, and {compiler} is not there; the variable CXX names another"
+        )

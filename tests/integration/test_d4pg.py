@@ -189,7 +189,7 @@ def test_a_run_is_resumed_with_other_settings(tmp_path, changes):
     config = dataclasses.replace(small(**changes), steps=2400)
     run = train(config, tmp_path, resume="latest")
     assert run.step >= 2400
-    rates = {name: optimizer.param_groups[0]["lr"] for name, optimizer in run.agent.learner._optimizers.items()}
+    rates = {name: trained.adam["rate"] for name, trained in run.agent.learner.trained.items()}
     assert rates == {"policy": config.d4pg.actor_rate, "critic": config.d4pg.critic_rate}
 
 

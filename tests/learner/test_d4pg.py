@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shutil
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from paceline.distributed.runtime import Group, Place
 from paceline.errors import UsageError
 from paceline.experience.replay import Drawn
 from paceline.learner.d4pg import D4PGConfig, D4PGLearner
+from paceline.policy.compute import require_compiler
 from paceline.policy.deterministic import ActionCritic, ControlConfig, DeterministicPolicy
 from paceline.policy.value_heads import ValueConfig, make_value_head
 from paceline.pool.protocol import PoolSpec
@@ -126,13 +128,14 @@ def test_targets_follow_by_period_or_by_share():
     for number in range(1, 4):
         learner.update(transitions(8))
         same = all(
-            torch.equal(a, b) for a, b in zip(policy.parameters(), learner._target_policy.parameters(), strict=True)
+            torch.equal(a, b)
+            for a, b in zip(policy.parameters(), learner._target_policy.module.parameters(), strict=True)
         )
         assert same == (number == 3)
     policy, _, learner = make(ValueConfig(), target_period=1, target_share=0.1)
-    before = [p.clone() for p in learner._target_policy.parameters()]
+    before = [p.clone() for p in learner._target_policy.module.parameters()]
     learner.update(transitions(8))
-    for old, target, new in zip(before, learner._target_policy.parameters(), policy.parameters(), strict=True):
+    for old, target, new in zip(before, learner._target_policy.module.parameters(), policy.parameters(), strict=True):
         torch.testing.assert_close(target, 0.9 * old + 0.1 * new.detach())
 
 
@@ -185,3 +188,31 @@ def test_what_it_cannot_learn_is_refused():
     for options in ({"atoms": 1}, {"low": 1.0, "high": 1.0}, {"samples": 0}):
         with pytest.raises(UsageError, match="must be"):
             ValueConfig(**options)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+def test_a_compiled_update_is_the_same():
+    """Weights, targets, metrics and surprises, with clipped gradients; also after it went on from what an ordinary one saved."""
+    options = {"max_grad_norm": 0.05, "target_period": 2, "actor_rate": 1e-2, "critic_rate": 1e-2}
+    config = ControlConfig(actor_hidden=(32, 32), critic_hidden=(32, 32), value=ValueConfig(low=-5.0, high=5.0))
+    learners = []
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        policy, critic = DeterministicPolicy(SPEC, config), ActionCritic(SPEC, config)
+        group = Group(Place(), CPU, None)
+        learners.append((policy, D4PGLearner(policy, critic, group, D4PGConfig(**options), compiled=compiled)))
+    (policy, plain), (other_policy, compiled) = learners
+    for number in range(8):
+        if number == 4:
+            other_policy.load_state_dict(policy.state_dict())
+            compiled.load_state_dict(copy.deepcopy(plain.state_dict()))
+        drawn = transitions(32, weight=torch.rand(32))
+        torch.testing.assert_close(compiled.update(drawn), plain.update(drawn), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(other_policy.state_dict(), policy.state_dict(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(compiled.state_dict(), plain.state_dict(), rtol=1e-3, atol=1e-5)
+
+
+def test_compiling_without_a_compiler_is_refused(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(UsageError, match="no-such-compiler is not there"):
+        require_compiler()

