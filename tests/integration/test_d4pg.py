@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import threading
 import time
@@ -233,11 +234,21 @@ def test_two_ranks_have_the_same_weights_and_replays_of_their_own(tmp_path):
     assert_equal(first, second)
 
 
-@pytest.mark.parametrize("value", ["categorical", "mixture", "scalar"])
-@pytest.mark.parametrize("prioritized", [True, False])
-def test_a_task_is_learned(tmp_path, value, prioritized):
+@pytest.mark.parametrize(
+    ("value", "prioritized", "compiled"),
+    [
+        ("categorical", True, False),
+        pytest.param(
+            "categorical", False, True, marks=pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+        ),
+        ("mixture", True, False),
+        ("scalar", False, False),
+    ],
+)
+def test_a_task_is_learned(tmp_path, value, prioritized, compiled):
     """D4PG and D3PG, with priorities and without: within 0.1 of the number, on average."""
-    train(learnable(value, prioritized), tmp_path)
+    compute = ComputeConfig(compile=compiled)
+    train(dataclasses.replace(learnable(value, prioritized), compute=compute), tmp_path)
     assert evaluate(tmp_path, episodes=20)["mean_return"] > -LENGTH * 0.1**2
 
 
