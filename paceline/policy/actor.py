@@ -15,6 +15,7 @@ from paceline.cuda_graph import CudaGraph
 from paceline.experience.rows import Cuts, Decision, Outcome
 from paceline.policy.actor_critic import ActorCritic
 from paceline.policy.compute import ComputeConfig
+from paceline.policy.perceptron import Perceptron
 from paceline.pool.protocol import PoolSpec, StepBatch
 from paceline.telemetry.clock import Clock
 
@@ -41,6 +42,7 @@ class Actor:
         clock: Clock | None = None,
     ) -> None:
         self._policy, self._num_slots, self._device = policy, spec.num_slots, device
+        self._on_cpu = device.type == "cpu"
         self._clock = clock or Clock()
         self.state = policy.initial_state(spec.num_slots).to(device)
         """[N, D]: before the next decision."""
@@ -50,6 +52,7 @@ class Actor:
         """[N]: the last decision was asked for; where the pool's arrays are. None before the first."""
         graphs = device.type == "cuda" and (compute or ComputeConfig()).cuda_graphs
         self._graphs: dict[int, GraphedChoice] | None = {} if graphs else None
+        self._perceptron = Perceptron(policy) if Perceptron.suits(policy, device) else None
 
     @torch.no_grad()
     def decide(self, batch: StepBatch) -> Decision:
@@ -134,6 +137,8 @@ class Actor:
         self._was_active = state["was_active"].clone()
 
     def _choose(self, obs: dict[str, Tensor], state: Tensor) -> Choice:
+        if self._perceptron is not None and self._perceptron.takes(len(state)):
+            return Choice(*self._perceptron.choose(obs), state)
         if self._graphs is None:
             return choose(self._policy, obs, state)
         bucket = bucket_of(len(state), self._num_slots)
@@ -187,7 +192,8 @@ class Actor:
     def _tensor(self, values: Any) -> Tensor:
         if isinstance(values, Tensor):
             return values
-        return torch.from_numpy(values).to(self._device, non_blocking=True)
+        tensor = torch.from_numpy(values)
+        return tensor if self._on_cpu else tensor.to(self._device, non_blocking=True)
 
 
 @torch.no_grad()
@@ -210,8 +216,8 @@ def _padded(values: Tensor, size: int) -> Tensor:
 def choose(policy: ActorCritic, obs: dict[str, Tensor], state: Tensor) -> Choice:
     """Sample an action for every row."""
     params, value, after = policy.act(obs, state)
-    actions = policy.head.sample(params)
-    return Choice(actions, policy.head.log_prob(params, actions), value, after)
+    actions, log_prob = policy.head.draw(params)
+    return Choice(actions, log_prob, value, after)
 
 
 def bucket_of(count: int, most: int) -> int:

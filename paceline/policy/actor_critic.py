@@ -122,6 +122,8 @@ class ActorCritic(nn.Module):
     def __init__(self, spec: PoolSpec, config: PolicyConfig) -> None:
         super().__init__()
         inputs = tuple(leaf for leaf in spec.obs if leaf.name != MASK)
+        self.is_masked = len(inputs) < len(spec.obs)
+        """Whether observations say which actions are allowed."""
         self._names = [leaf.name for leaf in inputs]
         self._channels_last = [leaf.name for leaf in inputs if is_channels_last(leaf)]
         self.normalizers = nn.ModuleList(
@@ -163,7 +165,7 @@ class ActorCritic(nn.Module):
     def act(self, obs: dict[str, Tensor], state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Parameters of the action distribution [B, P], value [B] and the state after this step [B, D]."""
         with self._autocast(state):
-            seen = self._see(obs)
+            seen = self.see(obs)
             features, new_state = self.core.step(self.trunk(seen), state)
             return self.head(features, self._mask(obs)), self._value(seen, features), new_state
 
@@ -178,7 +180,7 @@ class ActorCritic(nn.Module):
     def value(self, obs: dict[str, Tensor], state: Tensor) -> Tensor:
         """[B]: V, without moving any state on."""
         with self._autocast(state):
-            seen = self._see(obs)
+            seen = self.see(obs)
             if self.critic_trunk is not None:
                 return self._value(seen, None)
             return self._value(seen, self.core.step(self.trunk(seen), state)[0])
@@ -186,7 +188,7 @@ class ActorCritic(nn.Module):
     def evaluate(self, obs: dict[str, Tensor], actions: dict[str, Tensor], recall: Recall | None) -> Evaluation:
         """Evaluate actions taken. A recurrent policy needs to know, by `recall`, what the rows follow."""
         with self._autocast(next(iter(obs.values()))):
-            seen = self._see(obs)
+            seen = self.see(obs)
             features = self.trunk(seen)
             belief = self._remember(features, recall) if recall is not None else features
             params, value = self.head(belief, self._mask(obs)), self._value(seen, belief)
@@ -229,7 +231,8 @@ class ActorCritic(nn.Module):
             return obs
         return obs | {name: obs[name].permute(0, 3, 1, 2) for name in self._channels_last}
 
-    def _see(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
+    def see(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Observations as the trunks take them."""
         obs = self._channels_first(obs)
         if not self._normalizes:
             return obs
@@ -265,9 +268,17 @@ class Trunk(nn.Module):
     def forward(self, obs: dict[str, Tensor]) -> Tensor:
         parts = [encoder(obs[name]) for name, encoder in zip(self._image_names, self.images, strict=True)]
         if self.vectors is not None:
-            flat = [flatten(obs[leaf.name], leaf) for leaf in self._vectors]
-            parts.append(self.vectors(flat[0] if len(flat) == 1 else torch.cat(flat, 1)))
+            parts.append(self.vectors(self.joined(obs)))
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+
+    def joined(self, obs: dict[str, Tensor]) -> Tensor:
+        """[B, ...]: everything that is not an image, in one row."""
+        flat = [flatten(obs[leaf.name], leaf) for leaf in self._vectors]
+        return flat[0] if len(flat) == 1 else torch.cat(flat, 1)
+
+    @property
+    def is_compiled(self) -> bool:
+        return self._compiled_call_impl is not None
 
 
 def is_image(leaf: Leaf) -> bool:

@@ -106,9 +106,13 @@ class ActionHead(nn.Module):
         """
         if mask and not self._maskable.issuperset(mask):
             raise UsageError(f"masks for {sorted(mask)}; only discrete actions take any, here {sorted(self._maskable)}")
-        outputs = _columns(self.linear(features).float(), self._output_sizes)
+        return self.params(self.linear(features).float(), mask)
+
+    def params(self, outputs: Tensor, mask: Mapping[str, Tensor] | None = None) -> Tensor:
+        """Parameters [B, P] of what the linear layer gave."""
         parts = []
-        for family, group, part in zip(self._typed_families(), self._groups, outputs, strict=True):
+        columns = _columns(outputs, self._output_sizes)
+        for family, group, part in zip(self._typed_families(), self._groups, columns, strict=True):
             if isinstance(family, Categoricals):
                 parts.append(family.params(part, _joined_mask(group, mask, part) if mask else None))
             else:
@@ -118,6 +122,11 @@ class ActionHead(nn.Module):
     def sample(self, params: Tensor, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         """Random actions, without gradient."""
         return self._by_leaf([family.sample(part, generator) for family, _, part in self._parts(params)])
+
+    def draw(self, params: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        """`sample`, and `log_prob` of it, without gradient: together they cost less."""
+        drawn = [family.draw(part) for family, _, part in self._parts(params)]
+        return self._by_leaf([actions for actions, _ in drawn]), _sum(log_prob for _, log_prob in drawn)
 
     def mode(self, params: Tensor) -> dict[str, Tensor]:
         """The likeliest actions; for a Box the mean."""
@@ -138,6 +147,11 @@ class ActionHead(nn.Module):
             if isinstance(family, Gaussians):
                 result.update(_split(group, family.env_actions(_joined(group, actions))))
         return result
+
+    @property
+    def only(self) -> tuple[Family | None, Sequence[_Place]]:
+        """The family of all components, and its leaves; None if there are several."""
+        return (self._typed_families()[0], self._groups[0]) if len(self._groups) == 1 else (None, ())
 
     def _typed_families(self) -> list[Family]:
         return cast("list[Family]", list(self.families))

@@ -1,0 +1,141 @@
+"""Decisions by NumPy are those of the policy itself, whatever it sees and does, and follow its weights."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.policy.actor import choose
+from paceline.policy.actor_critic import MASK, ActorCritic, PolicyConfig
+from paceline.policy.cores import CoreConfig
+from paceline.policy.heads import HeadConfig
+from paceline.policy.perceptron import Perceptron
+from paceline.pool.protocol import PoolSpec
+
+CPU = torch.device("cpu")
+NUMBERS = spaces.Box(-np.inf, np.inf, (5,), np.float32)
+SEEN = {
+    "numbers": NUMBERS,
+    "bytes": spaces.Box(0, 255, (3,), np.uint8),
+    "matrix": spaces.Box(-1, 1, (2, 3), np.float64),
+    "several": spaces.Dict({"a": NUMBERS, "b": spaces.Discrete(3)}),
+}
+BOX = spaces.Box(-1, 1, (2,), np.float32)
+DONE = {
+    "choice": spaces.Discrete(4),
+    "box": BOX,
+    "nested box": spaces.Box(-1, 1, (2, 3), np.float32),
+    "choices": spaces.MultiDiscrete([2, 3]),
+    "switches": spaces.MultiBinary(3),
+    "both": spaces.Dict({"a": spaces.Discrete(3), "b": BOX}),
+    "boxes": spaces.Dict({"a": BOX, "b": BOX}),
+}
+
+
+def make(seen: spaces.Space = NUMBERS, done: spaces.Space = BOX, **options) -> ActorCritic:
+    spec = PoolSpec(observation_space=seen, action_space=done, num_envs=1)
+    policy = ActorCritic(spec, PolicyConfig(**({"hidden": (16, 8)} | options)))
+    with torch.no_grad():  # a fresh policy is indifferent: this one is not
+        for parameter in policy.head.parameters():
+            parameter.normal_()
+    return policy
+
+
+def observations(policy: ActorCritic, rows: int) -> dict[str, torch.Tensor]:
+    spaces_of = {leaf.name: leaf for leaf in policy.trunk._vectors}
+    samples = {name: [leaf.space.sample() for _ in range(rows)] for name, leaf in spaces_of.items()}
+    return {name: torch.from_numpy(np.array(values)) for name, values in samples.items()}
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    rows=st.integers(1, 40),
+    seen=st.sampled_from(sorted(SEEN)),
+    done=st.sampled_from(sorted(DONE)),
+    hidden=st.sampled_from([(), (16,), (16, 8)]),
+    activation=st.sampled_from(["tanh", "relu", "elu"]),
+    critic=st.sampled_from(["shared", "separate"]),
+    normalize=st.booleans(),
+    head=st.sampled_from(
+        [HeadConfig(), HeadConfig(squash=True), HeadConfig(std="state"), HeadConfig(initial_log_std=-1.0)]
+    ),
+)
+def test_it_decides_as_the_policy_does(seed, rows, seen, done, hidden, activation, critic, normalize, head):
+    """The same actions from the same random numbers, with the same log-probabilities and values."""
+    torch.manual_seed(seed)
+    policy = make(
+        SEEN[seen], DONE[done], hidden=hidden, activation=activation, critic=critic, normalize_obs=normalize, head=head
+    )
+    assert Perceptron.suits(policy, CPU)
+    obs = observations(policy, rows)
+    before = {name: values.clone() for name, values in obs.items()}
+    with torch.no_grad():
+        torch.manual_seed(seed)
+        expected = choose(policy, obs, policy.initial_state(rows))
+        torch.manual_seed(seed)
+        actions, log_prob, value = Perceptron(policy).choose(obs)
+    torch.testing.assert_close(actions, expected.actions, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close((log_prob, value), (expected.log_prob, expected.value), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(obs, before, rtol=0, atol=0)  # it writes to nothing that it is given
+
+
+def test_choices_are_drawn_by_their_probabilities():
+    torch.manual_seed(0)
+    policy = make(done=DONE["choice"])
+    obs = {name: values.expand(8192, -1) for name, values in observations(policy, 1).items()}
+    with torch.no_grad():
+        probabilities = policy.act(obs, policy.initial_state(8192))[0][0].exp()
+        (actions,) = Perceptron(policy).choose(obs)[0].values()
+    torch.testing.assert_close(actions.bincount(minlength=4) / 8192, probabilities, rtol=0, atol=0.02)
+
+
+def test_it_follows_the_weights():
+    """However they change: by an optimiser, or by being loaded."""
+    torch.manual_seed(0)
+    policy, other = make(), make()
+    perceptron, obs = Perceptron(policy), observations(policy, 8)
+    values = [perceptron.choose(obs)[2]]
+    optimizer = torch.optim.Adam(policy.parameters(), lr=0.1, fused=True)
+    policy.value(obs, policy.initial_state(8)).sum().backward()
+    optimizer.step()
+    values.append(perceptron.choose(obs)[2])
+    torch.testing.assert_close(values[-1], policy.value(obs, policy.initial_state(8)).detach())
+    policy.load_state_dict(other.state_dict())
+    values.append(perceptron.choose(obs)[2])
+    torch.testing.assert_close(values[-1], other.value(obs, other.initial_state(8)).detach())
+    assert not torch.allclose(values[0], values[1]) and not torch.allclose(values[1], values[2])
+
+
+def test_it_is_for_few_rows_of_plain_perceptrons():
+    assert Perceptron(make(hidden=(64, 64))).takes(64) and not Perceptron(make(hidden=(512, 512))).takes(64)
+    masked = spaces.Dict({"obs": NUMBERS, MASK: spaces.MultiBinary(4)})
+    image = spaces.Box(0, 255, (3, 84, 84), np.uint8)
+    others = [
+        make(masked, DONE["choice"]),
+        make(image),
+        make(core=CoreConfig(kind="lstm", hidden=4)),
+        make(),
+        make(),
+    ]
+    others[-2].precision = torch.bfloat16
+    others[-1].compile_encoders()
+    assert not any(Perceptron.suits(policy, CPU) for policy in others)
+    assert not Perceptron.suits(make(), torch.device("cuda"))
+
+
+@pytest.mark.parametrize("done", sorted(DONE))
+def test_drawing_is_sampling_and_its_log_probability(done):
+    torch.manual_seed(0)
+    head = make(done=DONE[done]).head
+    params = head.params(torch.randn(64, head.linear.out_features)).detach()
+    torch.manual_seed(1)
+    sampled = head.sample(params)
+    torch.manual_seed(1)
+    actions, log_prob = head.draw(params)
+    torch.testing.assert_close(actions, sampled, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(log_prob, head.log_prob(params, actions), rtol=1e-4, atol=1e-5)
