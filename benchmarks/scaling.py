@@ -6,15 +6,16 @@ the mean of what the very same ranks collect when each is alone, since simulator
 sleep, as those on GPUs or other machines do. They do not differ (even); or those of every fourth rank are three times slower
 (stragglers), as a few large scenes are among small ones; or every environment is of another speed, log-normally, most
 within a factor of two (uneven). Policy, losses and the all-reduce are real. Meant for a machine with about a core per
-rank: on fewer, ranks wait for cores, and that is what is measured. Ranks that are measured alone are measured at the same
-time, half as many as there are cores. `python -m benchmarks.scaling --help` has the choices of a part of it.
+rank: on fewer, ranks wait for cores, and that is what is measured, unless `--step-seconds` makes simulators slower. Ranks that are
+measured alone are measured at the same time, half as many as there are cores for. `python -m benchmarks.scaling --help` has
+the choices of a part of it.
 """
 
 from __future__ import annotations
 
 import statistics
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,28 +32,29 @@ SCENE = "obs=8&dtype=float32&episode_length=200"
 class Regime:
     """How fast simulators are."""
 
-    env: str
-    slow_env: str | None = None
-    """What ranks 1, 5, 9 and 13 have instead."""
+    kind: str
+    """Of synthetic simulator, with its settings but for the mean."""
+    slowness: float = 1.0
+    """How much longer those of ranks 1, 5, 9 and 13 take."""
     seeds: tuple[int, ...] = (1,)
     """Where environments are drawn, several."""
 
-    def setting(self, threshold: float, seed: int, world: World) -> dict[str, Any]:
+    def setting(self, threshold: float, seed: int, world: World, step_seconds: float) -> dict[str, Any]:
         """What a rank is told to measure."""
-        envs = {"env": self.env, "slow_env": self.slow_env or self.env}
+        means = {"env": step_seconds, "slow_env": step_seconds * self.slowness}
+        envs = {name: f"synthetic:{self.kind}&mean={mean:g}&{SCENE}" for name, mean in means.items()}
         return envs | {"threshold": threshold, "seed": seed, "steps": STEPS, "first": world.first}
 
 
 REGIMES = {
-    "even": Regime(env=f"synthetic:constant?mean=0.02&{SCENE}"),
+    "even": Regime(kind="constant?"),
     # Not constant: three slow steps would always end together with nine fast ones, or always just miss them.
-    "stragglers": Regime(
-        env=f"synthetic:lognormal?mean=0.02&sigma=0.2&{SCENE}",
-        slow_env=f"synthetic:lognormal?mean=0.06&sigma=0.2&{SCENE}",
-    ),
-    "uneven": Regime(env=f"synthetic:scene?mean=0.02&sigma=0.3&{SCENE}", seeds=(1, 2)),
+    "stragglers": Regime(kind="lognormal?sigma=0.2", slowness=3.0),
+    "uneven": Regime(kind="scene?sigma=0.3", seeds=(1, 2)),
 }
 STEPS = 24
+CORE_SECONDS = 0.04
+"""Of a core, for each step of a rank that is measured alone, so that it does not wait for cores: twice what would do."""
 PLOT = Path("scaling.png")
 
 
@@ -64,6 +66,8 @@ class Plan:
     ranks: tuple[int, ...] = (2, 4, 8, 16)
     """Numbers of ranks beside one."""
     thresholds: tuple[float, ...] = (0.5, 0.6, 0.8, 1.0)
+    step_seconds: float = 0.02
+    """What a step takes on average. With longer ones, fewer cores are enough."""
 
 
 class World(NamedTuple):
@@ -85,8 +89,8 @@ def measure(plan: Plan, facts: dict[str, Any]) -> dict[str, Any]:
     print_context(facts)
     rates: Rates = {}
     for size in plan.ranks:
-        rates |= measure_world(World(size), plan.regimes, plan.thresholds)
-    rates |= measure_alone(plan.regimes, max(plan.ranks))
+        rates |= measure_world(World(size), plan)
+    rates |= measure_alone(replace(plan, thresholds=(1.0,)))
     scaling = relative(rates, plan)
     for regime, curves in scaling.items():
         print_table(
@@ -100,23 +104,26 @@ def measure(plan: Plan, facts: dict[str, Any]) -> dict[str, Any]:
     return {"context": facts, "rates": {str(key): value for key, value in rates.items()}, "scaling": scaling}
 
 
-def measure_alone(regimes: tuple[str, ...], count: int) -> Rates:
-    """What each of the first `count` ranks collects when there is nobody to be preempted by."""
+def measure_alone(plan: Plan) -> Rates:
+    """What each rank collects when there is nobody to be preempted by."""
     rates: Rates = {}
-    with ThreadPoolExecutor(max(1, len(available_core_ids()) // 2)) as threads:
-        for found in threads.map(lambda first: measure_world(World(1, first), regimes, (1.0,)), range(count)):
+    at_once = len(available_core_ids()) * plan.step_seconds / CORE_SECONDS
+    with ThreadPoolExecutor(max(1, int(at_once))) as threads:
+        for found in threads.map(lambda first: measure_world(World(1, first), plan), range(max(plan.ranks))):
             rates |= found
     return rates
 
 
-def measure_world(world: World, regimes: tuple[str, ...], thresholds: tuple[float, ...]) -> Rates:
+def measure_world(world: World, plan: Plan) -> Rates:
     keys = [
         (regime, seed, threshold, world)
-        for regime in regimes
+        for regime in plan.regimes
         for seed in REGIMES[regime].seeds
-        for threshold in thresholds
+        for threshold in plan.thresholds
     ]
-    settings = [REGIMES[regime].setting(threshold, seed, world) for regime, seed, threshold, _ in keys]
+    settings = [
+        REGIMES[regime].setting(threshold, seed, world, plan.step_seconds) for regime, seed, threshold, _ in keys
+    ]
     rates: Rates = {}
     for key, result in zip(keys, launch("benchmarks.scaling_rank", world.size, settings), strict=True):
         rates[key] = result["steps_per_second"]

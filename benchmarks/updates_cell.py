@@ -44,7 +44,7 @@ def ours(device: torch.device, value: str, prioritized: bool, compiled: bool = F
     if device.type == "cpu":
         choose_cpu_kernels(policy, torch.get_num_threads(), sharing=1)
     config = D4PGConfig(target_period=1, target_share=POLYAK, max_action_gradient=None)
-    learner = D4PGLearner(policy, critic, Group(Place(), device, None), config, compiled)
+    learner = D4PGLearner(policy, critic, Group(Place(), device, None), config, compiled=compiled)
     replay = Replay(ReplayConfig(capacity=STORED, prioritized=prioritized), device)
     obs, action, reward, next_obs = transitions()
     replay.add(

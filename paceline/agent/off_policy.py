@@ -60,7 +60,7 @@ class OffPolicy:
             ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", group.size))
             threads = config.threads or max(1, len(available_core_ids()) // ranks_here)
             choose_cpu_kernels(self.policy, threads, ranks_here)
-        self.learner = D4PGLearner(self.policy, self.critic, group, config.d4pg, compiled=_is_compiled(config, group))
+        self.learner = D4PGLearner(self.policy, self.critic, group, config.d4pg, compiled=_compiles(config, group))
         self.acting = copy.deepcopy(self.policy).requires_grad_(False)
         """The weights that explore."""
         self._publication = Publication(self.policy, self.acting)
@@ -199,13 +199,12 @@ class OffPolicy:
         self.explorer.load_waiting(rank_state["explorer"])
 
 
-def _is_compiled(config: Config, group: Group) -> bool:
+def _compiles(config: Config, group: Group) -> bool:
     """Whether updates are compiled as a whole: ranks meet in the middle of one, and on a GPU they are recorded."""
-    possible = group.size == 1 and group.device.type == "cpu"
     if not config.compute.compile:
         return False
-    if possible:
-        require_compiler()
-    else:
+    if group.size > 1 or group.device.type != "cpu":
         log.info("compute.compile changes nothing here: updates of d4pg are compiled on the CPU of a single rank")
-    return possible
+        return False
+    require_compiler()
+    return True

@@ -48,10 +48,11 @@ class OnPolicy:
                 policy.compile_encoders()
         ppo = config.resolved_ppo
         acting_compute, learning_compute = _computes(config, beside)
-        self.actor = Actor(acting, pool.spec, group.device, acting_compute, clock)
-        self.targets = Targets(self.actor, group, ppo, pool.spec.num_slots)
         self._generator = torch.Generator().manual_seed(config.seed + group.rank)
         self.learner = PPOLearner(self.policy, group, ppo, config.optimizer, self._generator, learning_compute)
+        # After the learner: it may hold on to where the weights are.
+        self.actor = Actor(acting, pool.spec, group.device, acting_compute, clock)
+        self.targets = Targets(self.actor, group, ppo, pool.spec.num_slots)
         self._rollout: Rollout | None = None
         self._restored_rollout: dict[str, Any] | None = None
 

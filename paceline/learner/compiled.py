@@ -35,24 +35,22 @@ class CompiledUpdate:
     @torch.no_grad()
     def __call__(self, drawn: Drawn) -> tuple[Tensor, ...]:
         # What is loaded into an optimiser is new memory: it is looked up every time.
-        arguments = [_memory(network) for network in self._networks], drawn.weight, list(drawn.rows.values())
+        arguments = [_memory(network) for network in self._networks], drawn.weight, drawn.rows
         if self._compiled is None:
             self._compiled = self._compile(drawn, *arguments)
         return self._compiled(*arguments)
 
     def _compile(self, drawn: Drawn, *arguments: Any) -> Callable[..., tuple[Tensor, ...]]:
-        def update(memories: Sequence[Sequence[Tensor]], weight: Tensor, columns: Sequence[Tensor]) -> Any:
-            rows = dict(zip(drawn.rows, columns, strict=True))
+        def update(memories: Sequence[Sequence[Tensor]], weight: Tensor, rows: dict[str, Tensor]) -> Any:
             networks = [_Traced(*pair) for pair in zip(self._networks, memories, strict=True)]
             with torch.enable_grad():
                 return self._algorithm(
                     type(self._networks)(*networks), dataclasses.replace(drawn, rows=rows, weight=weight)
                 )
 
-        # Tracing does what it traces, of which nothing may remain.
-        copies = [[tensor.clone() for tensor in memory] for memory in arguments[0]]
+        # With tensors that have no values: tracing changes nothing and draws no random numbers.
         with as_written():
-            trace = make_fx(update)(copies, *arguments[1:])
+            trace = make_fx(update, tracing_mode="fake", _allow_non_fake_inputs=True)(*arguments)
         trace.graph.eliminate_dead_code()
         trace.recompile()
         return torch.compile(trace, dynamic=False, fullgraph=True, options={"cpp_wrapper": True})
@@ -78,7 +76,6 @@ class _Traced:
         return functional_call(self._network.module, self._network.views(self._weights), inputs)
 
     def descend(self, loss: Tensor) -> Tensor:
-        """`Trained.descend`; the loss is one of the last call's output."""
         assert isinstance(self._network, Trained)
         (gradient,) = torch.autograd.grad(loss, self._weights)
         with torch.no_grad():

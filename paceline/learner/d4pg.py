@@ -89,9 +89,12 @@ class D4PGLearner:
         critic: ActionCritic,
         group: Group,
         config: D4PGConfig,
+        *,
         compiled: bool = False,
     ) -> None:
         """`compiled`: compute the whole update by compiled code; only for a group of one."""
+        if compiled and group.size > 1:
+            raise ValueError("ranks meet in the middle of an update, which therefore cannot be compiled as a whole")
         self._config, self._head = config, critic.head
         self._policy = Trained(policy, config.actor_rate, config.max_grad_norm, group)
         self._critic = Trained(critic, config.critic_rate, config.max_grad_norm, group)
@@ -123,7 +126,7 @@ class D4PGLearner:
             self._target_policy.follow(self._policy, self._config.target_share)
 
     def _algorithm(self, networks: Networks, drawn: Drawn) -> tuple[Tensor, ...]:
-        """Lines 5 to 9 of algorithm 1: the metrics, and the surprise of every row.
+        """Lines 6 to 8 of algorithm 1: the metrics, and the surprise of every row.
 
         The policy follows the critic as it is after its step; in the paper both move from the same weights.
         """

@@ -35,7 +35,7 @@ class FlatNetwork:
         return self.module(*inputs)
 
     def views(self, values: Tensor) -> dict[str, Tensor]:
-        """The parameters that others than `values`, laid out like them, would be."""
+        """`values`, laid out like ours, cut into named parameters."""
         named = dict(self.module.named_parameters())
         parts = values.split([parameter.numel() for parameter in named.values()])
         return {name: part.view(named[name].shape) for name, part in zip(named, parts, strict=True)}
@@ -84,4 +84,6 @@ class Descending(Protocol):
 
     def __call__(self, *inputs: Any) -> Tensor: ...
 
-    def descend(self, loss: Tensor) -> Tensor: ...
+    def descend(self, loss: Tensor) -> Tensor:
+        """Move by the gradient of a loss of the last call's output; its norm."""
+        ...

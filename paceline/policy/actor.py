@@ -216,8 +216,8 @@ def _padded(values: Tensor, size: int) -> Tensor:
 def choose(policy: ActorCritic, obs: dict[str, Tensor], state: Tensor) -> Choice:
     """Sample an action for every row."""
     params, value, after = policy.act(obs, state)
-    actions, log_prob = policy.head.draw(params)
-    return Choice(actions, log_prob, value, after)
+    actions = policy.head.sample(params)
+    return Choice(actions, policy.head.log_prob(params, actions), value, after)
 
 
 def bucket_of(count: int, most: int) -> int:

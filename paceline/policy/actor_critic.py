@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -253,13 +253,14 @@ class Trunk(nn.Module):
     def __init__(self, leaves: tuple[Leaf, ...], config: PolicyConfig) -> None:
         super().__init__()
         images = [leaf for leaf in leaves if is_image(leaf)]
-        self._vectors = [leaf for leaf in leaves if not is_image(leaf)]
+        self.leaves = [leaf for leaf in leaves if not is_image(leaf)]
+        """All that are not images."""
         self._image_names = [leaf.name for leaf in images]
         encoders = [ENCODERS[config.encoder](seen_shape(leaf), hidden=config.encoder_size) for leaf in images]
         self.images = nn.ModuleList(encoders)
         self.vectors: VectorEncoder | None = None
-        if self._vectors:
-            width = sum(flat_size(leaf) for leaf in self._vectors)
+        if self.leaves:
+            width = sum(flat_size(leaf) for leaf in self.leaves)
             self.vectors = VectorEncoder((width,), hidden_sizes=config.hidden, activation=config.activation)
         self.num_image_features = sum(encoder.out_features for encoder in encoders)
         """The first ones; those of everything else follow."""
@@ -268,13 +269,8 @@ class Trunk(nn.Module):
     def forward(self, obs: dict[str, Tensor]) -> Tensor:
         parts = [encoder(obs[name]) for name, encoder in zip(self._image_names, self.images, strict=True)]
         if self.vectors is not None:
-            parts.append(self.vectors(self.joined(obs)))
+            parts.append(self.vectors(join(obs, self.leaves)))
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
-
-    def joined(self, obs: dict[str, Tensor]) -> Tensor:
-        """[B, ...]: everything that is not an image, in one row."""
-        flat = [flatten(obs[leaf.name], leaf) for leaf in self._vectors]
-        return flat[0] if len(flat) == 1 else torch.cat(flat, 1)
 
     @property
     def is_compiled(self) -> bool:
@@ -307,6 +303,12 @@ def flat_size(leaf: Leaf) -> int:
     if isinstance(leaf.space, spaces.MultiDiscrete):
         return int(leaf.space.nvec.sum())
     return int(math.prod(leaf.shape))
+
+
+def join(obs: dict[str, Tensor], leaves: Sequence[Leaf]) -> Tensor:
+    """[B, F]: all these leaves in one row."""
+    flat = [flatten(obs[leaf.name], leaf) for leaf in leaves]
+    return flat[0] if len(flat) == 1 else torch.cat(flat, 1)
 
 
 def flatten(values: Tensor, leaf: Leaf) -> Tensor:

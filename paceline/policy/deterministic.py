@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from paceline.errors import UsageError
 from paceline.policy.activations import Tanh
-from paceline.policy.actor_critic import flat_size, flatten, is_image
+from paceline.policy.actor_critic import flat_size, is_image, join
 from paceline.policy.encoders import ACTIVATIONS, Activation
 from paceline.policy.value_heads import ValueConfig, make_value_head
 from paceline.pool.protocol import PoolSpec
@@ -122,11 +122,6 @@ class Torso(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layers(x)
-
-
-def join(obs: dict[str, Tensor], leaves: tuple[Leaf, ...]) -> Tensor:
-    """[B, F]: all observations in one row."""
-    return torch.cat([flatten(obs[leaf.name], leaf) for leaf in leaves], 1)
 
 
 def _last_layer(inputs: int, outputs: int) -> nn.Linear:

@@ -4,7 +4,6 @@ Legend: B rows, K components, n choices of the widest component.
 
 A family turns `num_outputs` outputs of a network into `num_params` parameters; from parameters alone it samples and
 evaluates all of its components at once, as [B, K] tables. Log-probabilities and entropies are sums over components.
-`draw` is `sample` and the `log_prob` of it in fewer operations.
 `max_entropy` is what no policy can exceed, in nats.
 Nothing here waits for a device. torch.distributions is the oracle in the tests; at the batch sizes of acting it costs
 about twice as much (64 rows of 6 choices on a CPU, logits to action and log-probability: 437 against 227 microseconds).
@@ -71,12 +70,6 @@ class Categoricals(nn.Module):
         p = self._table(params).exp()
         return p.div_(torch.empty_like(p).uniform_(1e-30, 1.0, generator=generator).log_()).argmin(-1)
 
-    @torch.no_grad()
-    def draw(self, params: Tensor) -> tuple[Tensor, Tensor]:
-        actions = self.sample(params)
-        chosen = self._table(params).gather(-1, actions.unsqueeze(-1))
-        return actions, chosen.view(-1) if self.num_components == 1 else chosen.sum((1, 2))
-
     def mode(self, params: Tensor) -> Tensor:
         return self._table(params).argmax(-1)
 
@@ -104,11 +97,6 @@ class Binaries(nn.Module):
     @torch.no_grad()
     def sample(self, params: Tensor, generator: torch.Generator | None = None) -> Tensor:
         return torch.empty_like(params).uniform_(generator=generator) < params.sigmoid()
-
-    @torch.no_grad()
-    def draw(self, params: Tensor) -> tuple[Tensor, Tensor]:
-        actions = self.sample(params)
-        return actions, self.log_prob(params, actions)
 
     def mode(self, params: Tensor) -> Tensor:
         return params > 0
@@ -163,16 +151,6 @@ class Gaussians(nn.Module):
     @torch.no_grad()
     def sample(self, params: Tensor, generator: torch.Generator | None = None) -> Tensor:
         return self._draw(params, generator)
-
-    @torch.no_grad()
-    def draw(self, params: Tensor) -> tuple[Tensor, Tensor]:
-        if self.squash:
-            actions = self._draw(params)
-            return actions, self.log_prob(params, actions)
-        mean, log_std = params.chunk(2, dim=1)
-        z = torch.empty_like(mean).normal_()
-        log_density = torch.addcmul(log_std, z, z, value=0.5)  # of which the sign is turned below
-        return torch.addcmul(mean, log_std.exp(), z), -HALF_LOG_TAU * self.num_components - log_density.sum(1)
 
     def mode(self, params: Tensor) -> Tensor:
         """The mean (under `squash` the median of the environment's action: its mode may lie at a bound)."""

@@ -123,11 +123,6 @@ class ActionHead(nn.Module):
         """Random actions, without gradient."""
         return self._by_leaf([family.sample(part, generator) for family, _, part in self._parts(params)])
 
-    def draw(self, params: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        """`sample`, and `log_prob` of it, without gradient: together they cost less."""
-        drawn = [family.draw(part) for family, _, part in self._parts(params)]
-        return self._by_leaf([actions for actions, _ in drawn]), _sum(log_prob for _, log_prob in drawn)
-
     def mode(self, params: Tensor) -> dict[str, Tensor]:
         """The likeliest actions; for a Box the mean."""
         return self._by_leaf([family.mode(part) for family, _, part in self._parts(params)])
@@ -149,14 +144,14 @@ class ActionHead(nn.Module):
         return result
 
     @property
-    def only(self) -> tuple[Family | None, Sequence[_Place]]:
-        """The family of all components, and its leaves; None if there are several."""
-        return (self._typed_families()[0], self._groups[0]) if len(self._groups) == 1 else (None, ())
+    def only(self) -> tuple[Family, Place] | None:
+        """If there is a single leaf: its family, and where it is."""
+        return (self._typed_families()[0], self._groups[0][0]) if len(self._names) == 1 else None
 
     def _typed_families(self) -> list[Family]:
         return cast("list[Family]", list(self.families))
 
-    def _parts(self, params: Tensor) -> Iterator[tuple[Family, list[_Place], Tensor]]:
+    def _parts(self, params: Tensor) -> Iterator[tuple[Family, list[Place], Tensor]]:
         return zip(self._typed_families(), self._groups, _columns(params, self._param_sizes), strict=True)
 
     def _by_leaf(self, tables: Sequence[Tensor]) -> dict[str, Tensor]:
@@ -210,7 +205,7 @@ def _sizes(leaf: Leaf) -> list[int]:
     return [int(size) for size in cast("spaces.MultiDiscrete", leaf.space).nvec.ravel()]
 
 
-class _Place(NamedTuple):
+class Place(NamedTuple):
     """Where a leaf is found among its family's components; computed once, for the hot path."""
 
     name: str
@@ -220,9 +215,9 @@ class _Place(NamedTuple):
     """Of all components together, the width of its mask; 0 if it is not discrete."""
 
 
-def _place(leaf: Leaf) -> _Place:
+def _place(leaf: Leaf) -> Place:
     num_choices = sum(_sizes(leaf)) if _family_of(leaf) is Categoricals else 0
-    return _Place(leaf.name, leaf.shape, math.prod(leaf.shape), num_choices)
+    return Place(leaf.name, leaf.shape, math.prod(leaf.shape), num_choices)
 
 
 def _columns(table: Tensor, sizes: list[int]) -> Sequence[Tensor]:
@@ -230,13 +225,13 @@ def _columns(table: Tensor, sizes: list[int]) -> Sequence[Tensor]:
     return (table,) if len(sizes) == 1 else table.split(sizes, dim=1)
 
 
-def _joined(group: Sequence[_Place], actions: Mapping[str, Tensor]) -> Tensor:
+def _joined(group: Sequence[Place], actions: Mapping[str, Tensor]) -> Tensor:
     """A family's actions as one table [B, K]."""
     columns = [actions[place.name].reshape(-1, place.num_components) for place in group]
     return columns[0] if len(columns) == 1 else torch.cat(columns, dim=1)
 
 
-def _split(group: Sequence[_Place], table: Tensor) -> dict[str, Tensor]:
+def _split(group: Sequence[Place], table: Tensor) -> dict[str, Tensor]:
     """A family's table [B, K] as actions of its leaves."""
     if table.dtype == torch.bool:
         table = table.to(torch.int8)
@@ -244,7 +239,7 @@ def _split(group: Sequence[_Place], table: Tensor) -> dict[str, Tensor]:
     return {place.name: values.reshape(-1, *place.shape) for place, values in zip(group, columns, strict=True)}
 
 
-def _joined_mask(group: Sequence[_Place], mask: Mapping[str, Tensor], outputs: Tensor) -> Tensor:
+def _joined_mask(group: Sequence[Place], mask: Mapping[str, Tensor], outputs: Tensor) -> Tensor:
     """The masks of all discrete leaves as one table; a leaf without a mask allows everything."""
     columns = []
     for place in group:

@@ -15,92 +15,100 @@ import torch
 from torch import Tensor, nn
 
 from paceline.policy.activations import ELU, Tanh
-from paceline.policy.actor_critic import ActorCritic, Trunk
+from paceline.policy.actor_critic import ActorCritic, join
 from paceline.policy.distributions import HALF_LOG_TAU, Categoricals, Gaussians
 from paceline.policy.heads import ActionHead
 
-MOST = 2**18
-"""Multiplications in the largest layer. Beyond, NumPy's library of matrix products would start threads of its own, and PyTorch
-is as fast."""
+MATRIX_LIMIT = 2**18
+"""Multiplications in a product of matrices, beyond which NumPy's library (OpenBLAS) starts threads of its own; PyTorch is then as
+fast and minds the number of threads that it was given."""
+VECTOR_LIMIT = 9216
+"""The same of a vector and a matrix."""
+LAYERS = (nn.Linear, Tanh, nn.ReLU, ELU)
 
 Layer = Callable[[np.ndarray], np.ndarray]
 Draw = Callable[[np.ndarray], tuple[dict[str, Tensor], Tensor]]
 
 
 class Perceptron:
-    """Decisions of a policy that `suits`. It looks at the policy's own weights, wherever they are changed in place, and draws
-    its random numbers from PyTorch's default generator, as the policy itself does."""
+    """Decisions of a policy that `suits`, by the policy's own weights: these may change, but not move in memory. Random numbers
+    are those of PyTorch's default generator, as the policy itself would draw them."""
 
     def __init__(self, policy: ActorCritic) -> None:
         self._policy = policy
-        trunks = [policy.trunk] if policy.critic_trunk is None else [policy.trunk, policy.critic_trunk]
-        self._trunks = [[_layer(module) for module in _modules(trunk)] for trunk in trunks]
+        self._stacks = [[_layer(module) for module in layers] for layers in _stacks(policy)]
         self._outputs, self._value = _layer(policy.head.linear), _layer(policy.critic)
         self._draw = _draw_of(policy.head)
         linears = [module for module in policy.modules() if isinstance(module, nn.Linear)]
-        self._most_rows = MOST // max(linear.in_features * linear.out_features for linear in linears)
+        largest = max(linear.in_features * linear.out_features for linear in linears)
+        self._rows = range(1 if largest < VECTOR_LIMIT else 2, MATRIX_LIMIT // largest + 1)
 
     @staticmethod
     def suits(policy: ActorCritic, device: torch.device) -> bool:
         """Whether it is linear layers and activations, on a CPU in single precision, and nothing else."""
-        trunks = [trunk for trunk in (policy.trunk, policy.critic_trunk) if trunk is not None]
-        plain = not any(trunk.images or trunk.is_compiled for trunk in trunks) and not policy.is_recurrent
-        return plain and not policy.is_masked and device.type == "cpu" and policy.precision == torch.float32
+        if policy.trunk.images or policy.is_recurrent or policy.is_masked:
+            return False
+        known = all(isinstance(module, LAYERS) for layers in _stacks(policy) for module in layers)
+        return known and not policy.trunk.is_compiled and device.type == "cpu" and policy.precision == torch.float32
 
     def takes(self, rows: int) -> bool:
-        """Whether so many are few enough."""
-        return rows <= self._most_rows
+        """Whether a batch of so many is one that it is faster for."""
+        return rows in self._rows
 
     def choose(self, obs: dict[str, Tensor]) -> tuple[dict[str, Tensor], Tensor, Tensor]:
         """An action for every row, its log-probability and the value."""
-        rows = self._policy.trunk.joined(self._policy.see(obs)).numpy()
-        features = [_run(layers, rows) for layers in self._trunks]
+        rows = join(self._policy.see(obs), self._policy.trunk.leaves).numpy()
+        features = [functools.reduce(_apply, layers, rows) for layers in self._stacks]
         value = torch.from_numpy(self._value(features[-1])[:, 0])
         return *self._draw(self._outputs(features[0])), value
 
 
-def _modules(trunk: Trunk) -> Iterable[nn.Module]:
-    return trunk.vectors.layers if trunk.vectors is not None else ()
+def _stacks(policy: ActorCritic) -> list[Iterable[nn.Module]]:
+    """The layers of the actor, and those of the critic where it has its own."""
+    trunks = [trunk for trunk in (policy.trunk, policy.critic_trunk) if trunk is not None]
+    return [trunk.vectors.layers for trunk in trunks if trunk.vectors is not None]
 
 
-def _run(layers: Iterable[Layer], x: np.ndarray) -> np.ndarray:
-    for layer in layers:
-        x = layer(x)
-    return x
+def _apply(x: np.ndarray, layer: Layer) -> np.ndarray:
+    return layer(x)
 
 
 def _layer(module: nn.Module) -> Layer:
-    """Activations may write to what they are given: it is the output of the layer before."""
+    """Activations write to what they are given: it is the output of a linear layer."""
     if isinstance(module, nn.Linear):
-        weight, bias = module.weight.detach().numpy().T, module.bias.detach().numpy()
-        return lambda x: np.add(product := x @ weight, bias, out=product)
+        weight, bias = module.weight.detach().numpy(), module.bias.detach().numpy()
+        if len(weight) == 1:  # would be a vector's product, which is soon left to threads
+            return lambda x: np.einsum("ij,kj->ik", x, weight) + bias
+        return lambda x: np.add(product := x @ weight.T, bias, out=product)
     if isinstance(module, Tanh):
         return lambda x: np.tanh(x, out=x)
     if isinstance(module, nn.ReLU):
         return lambda x: np.maximum(x, 0, out=x)
-    if isinstance(module, ELU):
-        return lambda x: np.maximum(x, np.exp(np.minimum(x, 0)) - 1, out=x)
-    raise TypeError(f"no such layer by NumPy: {module}")
+    assert isinstance(module, ELU)
+    return lambda x: np.maximum(x, np.exp(np.minimum(x, 0)) - 1, out=x)
 
 
 def _draw_of(head: ActionHead) -> Draw:
-    """`head.draw` of the linear layer's outputs: by NumPy for a single choice or a single Box."""
-    family, leaves = head.only
+    """From the linear layer's outputs to actions and their log-probability: by NumPy for a single choice or a single Box."""
     draw: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None
-    if isinstance(family, Categoricals) and family.num_components == 1:
-        draw = _draw_choice
-    elif isinstance(family, Gaussians) and family.log_std is not None and not family.squash and len(leaves) == 1:
-        draw = functools.partial(_draw_normal, family.log_std.detach().numpy())
-    if draw is None:
-        return lambda outputs: head.draw(head.params(torch.from_numpy(outputs)))
+    if head.only is not None:
+        family, leaf = head.only
+        if isinstance(family, Categoricals) and family.num_components == 1:
+            draw = _draw_choice
+        elif isinstance(family, Gaussians) and family.log_std is not None and not family.squash:
+            draw = functools.partial(_draw_normal, family.log_std.detach().numpy())
 
-    (leaf,) = leaves
+    def by_torch(outputs: np.ndarray) -> tuple[dict[str, Tensor], Tensor]:
+        params = head.params(torch.from_numpy(outputs))
+        actions = head.sample(params)
+        return actions, head.log_prob(params, actions)
 
-    def named(outputs: np.ndarray) -> tuple[dict[str, Tensor], Tensor]:
+    def by_numpy(outputs: np.ndarray) -> tuple[dict[str, Tensor], Tensor]:
+        assert draw is not None
         actions, log_prob = draw(outputs)
         return {leaf.name: torch.from_numpy(actions.reshape(-1, *leaf.shape))}, torch.from_numpy(log_prob)
 
-    return named
+    return by_torch if draw is None else by_numpy
 
 
 def _draw_choice(logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -115,8 +123,10 @@ def _draw_choice(logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _draw_normal(log_std: np.ndarray, mean: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    z = torch.empty(mean.shape).normal_().numpy()
+    std = np.exp(log_std)
+    actions = mean + std * torch.empty(mean.shape).normal_().numpy()
+    z = (actions - mean) / std  # not what was drawn: where std is tiny, actions are rounded
     log_prob = np.einsum("ij,ij->i", z, z)
     log_prob *= -0.5
     log_prob -= log_std.sum() + HALF_LOG_TAU * len(log_std)
-    return mean + np.exp(log_std) * z, log_prob
+    return actions, log_prob

@@ -49,6 +49,7 @@ def test_unused_parameters_do_not_break_the_reduction():
     assert unused.weight.grad.tolist() == [[0.0, 0.0]]
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted as Linux lists them")
 def test_a_closed_group_leaves_no_thread():
     """A thread of gloo that is alive when the interpreter ends may abort the process, though all went well."""
 

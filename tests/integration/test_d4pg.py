@@ -18,8 +18,10 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from paceline.agent.off_policy import _compiles
 from paceline.checkpoint import CheckpointFolder
 from paceline.config import Config
+from paceline.distributed.runtime import Group, Place
 from paceline.errors import SimulatorError, UsageError
 from paceline.evaluation.evaluate import evaluate
 from paceline.experience.limiter import LimiterConfig
@@ -238,10 +240,10 @@ def test_two_ranks_have_the_same_weights_and_replays_of_their_own(tmp_path):
     ("value", "prioritized", "compiled"),
     [
         ("categorical", True, False),
+        ("categorical", False, False),
         pytest.param(
-            "categorical", False, True, marks=pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+            "mixture", True, True, marks=pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
         ),
-        ("mixture", True, False),
         ("scalar", False, False),
     ],
 )
@@ -250,6 +252,20 @@ def test_a_task_is_learned(tmp_path, value, prioritized, compiled):
     compute = ComputeConfig(compile=compiled)
     train(dataclasses.replace(learnable(value, prioritized), compute=compute), tmp_path)
     assert evaluate(tmp_path, episodes=20)["mean_return"] > -LENGTH * 0.1**2
+
+
+@pytest.mark.parametrize("system", ["d4pg", "ddppo"])
+def test_compiling_without_a_compiler_is_refused(tmp_path, monkeypatch, system):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(UsageError, match="no-such-compiler is not there"):
+        train(small(system=system, compute=ComputeConfig(compile=True)), tmp_path)
+
+
+def test_several_ranks_are_told_that_nothing_is_compiled(caplog):
+    caplog.set_level("INFO")
+    group = Group(Place(size=2), torch.device("cpu"), None)
+    assert not _compiles(small(compute=ComputeConfig(compile=True)), group)
+    assert "on the CPU of a single rank" in caplog.text
 
 
 def learnable(value: str, prioritized: bool) -> Config:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,7 @@ from paceline.policy.actor import choose
 from paceline.policy.actor_critic import MASK, ActorCritic, PolicyConfig
 from paceline.policy.cores import CoreConfig
 from paceline.policy.heads import HeadConfig
+from paceline.policy.normalizer import ObservationNormalizer
 from paceline.policy.perceptron import Perceptron
 from paceline.pool.protocol import PoolSpec
 
@@ -21,7 +24,7 @@ NUMBERS = spaces.Box(-np.inf, np.inf, (5,), np.float32)
 SEEN = {
     "numbers": NUMBERS,
     "bytes": spaces.Box(0, 255, (3,), np.uint8),
-    "matrix": spaces.Box(-1, 1, (2, 3), np.float64),
+    "matrix": spaces.Box(-1, 1, (2, 3), np.float32),
     "several": spaces.Dict({"a": NUMBERS, "b": spaces.Discrete(3)}),
 }
 BOX = spaces.Box(-1, 1, (2,), np.float32)
@@ -46,9 +49,12 @@ def make(seen: spaces.Space = NUMBERS, done: spaces.Space = BOX, **options) -> A
 
 
 def observations(policy: ActorCritic, rows: int) -> dict[str, torch.Tensor]:
-    spaces_of = {leaf.name: leaf for leaf in policy.trunk._vectors}
-    samples = {name: [leaf.space.sample() for _ in range(rows)] for name, leaf in spaces_of.items()}
-    return {name: torch.from_numpy(np.array(values)) for name, values in samples.items()}
+    """As many as asked for, by PyTorch's generator."""
+    found = {}
+    for leaf in policy.trunk.leaves:
+        leaf.space.seed(int(torch.randint(2**31, ())))
+        found[leaf.name] = torch.from_numpy(np.array([leaf.space.sample() for _ in range(rows)]))
+    return found
 
 
 @settings(max_examples=40, deadline=None)
@@ -61,17 +67,22 @@ def observations(policy: ActorCritic, rows: int) -> dict[str, torch.Tensor]:
     activation=st.sampled_from(["tanh", "relu", "elu"]),
     critic=st.sampled_from(["shared", "separate"]),
     normalize=st.booleans(),
-    head=st.sampled_from(
-        [HeadConfig(), HeadConfig(squash=True), HeadConfig(std="state"), HeadConfig(initial_log_std=-1.0)]
-    ),
+    head=st.sampled_from([HeadConfig(), HeadConfig(squash=True), HeadConfig(std="state")]),
+    log_std=st.sampled_from([0.5, -15.0]),
 )
-def test_it_decides_as_the_policy_does(seed, rows, seen, done, hidden, activation, critic, normalize, head):
+def test_it_decides_as_the_policy_does(seed, rows, seen, done, hidden, activation, critic, normalize, head, log_std):
     """The same actions from the same random numbers, with the same log-probabilities and values."""
     torch.manual_seed(seed)
     policy = make(
         SEEN[seen], DONE[done], hidden=hidden, activation=activation, critic=critic, normalize_obs=normalize, head=head
     )
     assert Perceptron.suits(policy, CPU)
+    for family in policy.head.families:
+        if getattr(family, "log_std", None) is not None:
+            family.log_std.data.fill_(log_std)
+    for normalizer in policy.normalizers:
+        if isinstance(normalizer, ObservationNormalizer):
+            normalizer.absorb(normalizer.sums(3.0 * torch.randn(64, *normalizer.shift.shape) + 1.0))
     obs = observations(policy, rows)
     before = {name: values.clone() for name, values in obs.items()}
     with torch.no_grad():
@@ -94,25 +105,39 @@ def test_choices_are_drawn_by_their_probabilities():
     torch.testing.assert_close(actions.bincount(minlength=4) / 8192, probabilities, rtol=0, atol=0.02)
 
 
-def test_it_follows_the_weights():
+@pytest.mark.parametrize("done", ["choice", "box"])
+def test_it_follows_the_weights(done):
     """However they change: by an optimiser, or by being loaded."""
     torch.manual_seed(0)
-    policy, other = make(), make()
-    perceptron, obs = Perceptron(policy), observations(policy, 8)
-    values = [perceptron.choose(obs)[2]]
+    policy, other = make(done=DONE[done]), make(done=DONE[done])
+    perceptron, obs, state = Perceptron(policy), observations(policy, 8), policy.initial_state(8)
+
+    def decided() -> list:
+        with torch.no_grad():
+            torch.manual_seed(1)
+            expected = choose(policy, obs, state)
+            torch.manual_seed(1)
+            found = perceptron.choose(obs)
+        torch.testing.assert_close(found, (expected.actions, expected.log_prob, expected.value), rtol=1e-4, atol=1e-5)
+        actions = torch.cat([values.flatten().float() for values in found[0].values()])
+        return [torch.cat([actions, found[1]]), found[2]]
+
+    decisions = [decided()]
     optimizer = torch.optim.Adam(policy.parameters(), lr=0.1, fused=True)
-    policy.value(obs, policy.initial_state(8)).sum().backward()
+    params, value, _ = policy.act(obs, state)
+    (value.sum() + policy.head.log_prob(params, policy.head.sample(params)).sum()).backward()
     optimizer.step()
-    values.append(perceptron.choose(obs)[2])
-    torch.testing.assert_close(values[-1], policy.value(obs, policy.initial_state(8)).detach())
+    decisions.append(decided())
     policy.load_state_dict(other.state_dict())
-    values.append(perceptron.choose(obs)[2])
-    torch.testing.assert_close(values[-1], other.value(obs, other.initial_state(8)).detach())
-    assert not torch.allclose(values[0], values[1]) and not torch.allclose(values[1], values[2])
+    decisions.append(decided())
+    for before, after in itertools.pairwise(decisions):
+        assert not any(torch.allclose(old, new) for old, new in zip(before, after, strict=True))
 
 
 def test_it_is_for_few_rows_of_plain_perceptrons():
-    assert Perceptron(make(hidden=(64, 64))).takes(64) and not Perceptron(make(hidden=(512, 512))).takes(64)
+    small, large = Perceptron(make(hidden=(64, 64))), Perceptron(make(hidden=(128, 128)))
+    assert small.takes(1) and small.takes(64) and not small.takes(65)
+    assert not large.takes(1) and large.takes(2) and not large.takes(64)
     masked = spaces.Dict({"obs": NUMBERS, MASK: spaces.MultiBinary(4)})
     image = spaces.Box(0, 255, (3, 84, 84), np.uint8)
     others = [
@@ -126,16 +151,3 @@ def test_it_is_for_few_rows_of_plain_perceptrons():
     others[-1].compile_encoders()
     assert not any(Perceptron.suits(policy, CPU) for policy in others)
     assert not Perceptron.suits(make(), torch.device("cuda"))
-
-
-@pytest.mark.parametrize("done", sorted(DONE))
-def test_drawing_is_sampling_and_its_log_probability(done):
-    torch.manual_seed(0)
-    head = make(done=DONE[done]).head
-    params = head.params(torch.randn(64, head.linear.out_features)).detach()
-    torch.manual_seed(1)
-    sampled = head.sample(params)
-    torch.manual_seed(1)
-    actions, log_prob = head.draw(params)
-    torch.testing.assert_close(actions, sampled, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(log_prob, head.log_prob(params, actions), rtol=1e-4, atol=1e-5)
