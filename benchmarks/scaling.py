@@ -33,7 +33,9 @@ class Regime:
     """How fast simulators are."""
 
     kind: str
-    """Of synthetic simulator, with its settings but for the mean."""
+    """Of synthetic simulator."""
+    sigma: float | None = None
+    """Its spread, where it has one."""
     slowness: float = 1.0
     """How much longer those of ranks 1, 5, 9 and 13 take."""
     seeds: tuple[int, ...] = (1,)
@@ -42,15 +44,16 @@ class Regime:
     def setting(self, threshold: float, seed: int, world: World, step_seconds: float) -> dict[str, Any]:
         """What a rank is told to measure."""
         means = {"env": step_seconds, "slow_env": step_seconds * self.slowness}
-        envs = {name: f"synthetic:{self.kind}&mean={mean:g}&{SCENE}" for name, mean in means.items()}
+        spread = "" if self.sigma is None else f"&sigma={self.sigma}"
+        envs = {name: f"synthetic:{self.kind}?mean={mean:g}{spread}&{SCENE}" for name, mean in means.items()}
         return envs | {"threshold": threshold, "seed": seed, "steps": STEPS, "first": world.first}
 
 
 REGIMES = {
-    "even": Regime(kind="constant?"),
+    "even": Regime(kind="constant"),
     # Not constant: three slow steps would always end together with nine fast ones, or always just miss them.
-    "stragglers": Regime(kind="lognormal?sigma=0.2", slowness=3.0),
-    "uneven": Regime(kind="scene?sigma=0.3", seeds=(1, 2)),
+    "stragglers": Regime(kind="lognormal", sigma=0.2, slowness=3.0),
+    "uneven": Regime(kind="scene", sigma=0.3, seeds=(1, 2)),
 }
 STEPS = 24
 CORE_SECONDS = 0.04
