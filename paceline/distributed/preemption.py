@@ -93,6 +93,7 @@ class ByCount:
         self._group, self._goal = group, goal
         self._needed = config.threshold * group.size
         self._least = config.minimum * goal
+        self._name = group.new_name("rollouts_done")  # of another training by the same ranks, counts are left
         self._iteration = 0
 
     def begin(self, collected: int) -> None:
@@ -119,9 +120,8 @@ class ByCount:
     def learned(self, beside: float | None = None) -> None:
         pass
 
-    @staticmethod
-    def _key(iteration: int) -> str:
-        return f"rollouts_done/{iteration}"
+    def _key(self, iteration: int) -> str:
+        return f"{self._name}/{iteration}"
 
 
 class ByDeadline:

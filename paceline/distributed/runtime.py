@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -52,6 +53,7 @@ class Group:
         self.rank, self.size, self.device = place.rank, place.size, device
         self.store = store
         """A key-value store that all ranks share; None in a group of one."""
+        self._names = itertools.count()
 
     @classmethod
     def join(cls, device: str = "cpu") -> Group:
@@ -81,6 +83,10 @@ class Group:
     def is_first(self) -> bool:
         """Whether this rank is the one that writes files and speaks to the user."""
         return self.rank == 0
+
+    def new_name(self, name: str) -> str:
+        """A name in the store that is like no other; the same on all ranks, which ask for theirs in one order."""
+        return f"{name}/{next(self._names)}"
 
     def sum_(self, values: Tensor) -> Tensor:
         """Add up `values` over all ranks, in place."""

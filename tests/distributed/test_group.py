@@ -152,6 +152,20 @@ def test_every_iteration_has_its_own_counter():
         assert not ranks[0].should_stop(50), "nobody is done with the next one yet"
 
 
+def test_a_second_training_by_the_same_ranks_has_counters_of_its_own():
+    """Mistake 23: those of the first one's last iterations are still there."""
+    first = make_ranks(2, 0.4)
+    for _ in range(5):
+        for rank in first:
+            rank.finished(100)
+    second = [ByCount(PreemptionConfig(threshold=0.4), rank._group, 100) for rank in first]
+    for _ in range(5):
+        assert not second[1].should_stop(50), "nobody is done yet"
+        second[0].finished(100)
+        assert second[1].should_stop(50)
+        second[1].finished(50)
+
+
 def test_old_counters_are_removed():
     ranks = make_ranks(2, 0.6)
     for _ in range(50):
