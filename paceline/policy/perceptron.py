@@ -1,7 +1,7 @@
 """Decisions of policies that are small perceptrons, by NumPy.
 
 For a few dozen rows of two layers of 64, what PyTorch does around the arithmetic takes longer than the arithmetic: on a
-Neoverse-N1 (one thread, 64 rows of CartPole) a decision took 540 us, and takes 215 this way. Learning, with its
+Neoverse-N1 (one thread, 64 rows of CartPole) a decision took 540 us, and takes 250 this way. Learning, with its
 gradients and larger batches, stays PyTorch's.
 """
 
