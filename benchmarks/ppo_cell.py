@@ -1,7 +1,7 @@
 """One measurement of our side of `benchmarks.ppo` and `benchmarks.throughput`: `python -m benchmarks.ppo_cell '{...}'`.
 
-The options are those of the peers, and `system`; `env`, an id, instead of EnvPool's `task`; `pool`, the backend; and
-`encoder`, of images.
+The options are those of the peers, and `system`; `env`, an id, instead of EnvPool's `task`; `pool`, the backend;
+`encoder`, of images; and `precision`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 from paceline.config import Config
 from paceline.learner.ppo_config import PPOConfig
 from paceline.policy.actor_critic import PolicyConfig
+from paceline.policy.compute import ComputeConfig
 from paceline.policy.cores import CoreConfig
 from paceline.pool.config import PoolConfig
 from paceline.run import Run, train
@@ -35,6 +36,7 @@ def config_of(options: dict) -> Config:
         seconds=options["seconds"],
         rollout_steps=options["rollout_steps"],
         device=options.get("device", "cpu"),
+        compute=ComputeConfig(precision=options.get("precision", "float32")),
         threads=options["threads"],
         pool=PoolConfig(kind=options.get("pool", "auto"), num_envs=options["num_envs"]),
         policy=PolicyConfig(encoder=options.get("encoder", "nature"), hidden=(options["hidden"],) * 2, core=core),

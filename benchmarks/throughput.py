@@ -91,6 +91,8 @@ class Plan:
     """Make the environment of a peer that needs its own, if it is not there."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Where networks are; peers run on the CPU only."""
+    precision: Literal["auto", "float32", "bfloat16"] = "float32"
+    """Of our networks (`--compute.precision`); peers have float32 only."""
 
     def workload(self, label: str) -> Workload:
         workload = WORKLOADS[label]
@@ -232,7 +234,7 @@ def simulate(workload: Workload, num_envs: int, seconds: float) -> dict[str, flo
 def compete(plan: Plan, workload: Workload, num_envs: int, row: str) -> list[Contestant]:
     """All systems on one workload: their settings first, then rounds in turns."""
     options = workload.options | {"env": workload.env, "task": workload.task, "num_envs": num_envs}
-    options |= {"seconds": plan.seconds or workload.seconds, "device": plan.device}
+    options |= {"seconds": plan.seconds or workload.seconds, "device": plan.device, "precision": plan.precision}
     systems = [system for system in plan.systems if plan.device == "cpu" or system in OURS]
     contest = [Contestant(system, options, variants(system, workload)) for system in systems]
     for contestant in contest:

@@ -8,6 +8,8 @@ from typing import Generic, TypeVar
 
 import torch
 
+from paceline.cuda_streams import stream_for
+
 Result = TypeVar("Result")
 
 WARM_UP_RUNS = 3
@@ -42,16 +44,22 @@ class CudaGraph(Generic[Result]):
         if self._graph is None:
             self._graph = torch.cuda.CUDAGraph()
             # What another thread asks of the device meanwhile is no part of it, and no mistake.
-            with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+            with torch.cuda.graph(self._graph, stream=_recording_stream(), capture_error_mode="thread_local"):
                 self._result = self._function()
         self._graph.replay()
         return self._result
 
     def _warm_up(self) -> Result:
         # On a stream of its own, as recording will be: what autograd sets up remembers the stream it was set up on.
-        stream = torch.cuda.Stream()
+        stream = _recording_stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             result = self._function()
         torch.cuda.current_stream().wait_stream(stream)
         return result
+
+
+def _recording_stream() -> torch.cuda.Stream:
+    """One for each stream that something is recorded for: what was allocated on it is reused in the order of that one."""
+    current = torch.cuda.current_stream()
+    return stream_for(f"recording for {current.cuda_stream}", current.device)

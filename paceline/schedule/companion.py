@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from paceline.cuda_streams import stream_for
+
 if TYPE_CHECKING:
     from paceline.run import Run
 
@@ -92,6 +94,6 @@ class Companion:
         if self._ready is None:
             return contextlib.nullcontext()
         torch.cuda.set_device(self._device)  # every thread has its own
-        stream = torch.cuda.Stream(self._device)
+        stream = stream_for("learning", torch.device("cuda", torch.cuda.current_device()))
         stream.wait_event(self._ready)
         return torch.cuda.stream(stream)

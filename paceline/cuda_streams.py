@@ -1,0 +1,26 @@
+"""Streams of a GPU, one for each role, for as long as the process lives."""
+
+from __future__ import annotations
+
+import threading
+
+import torch
+
+_LOCK = threading.Lock()
+_STREAMS: dict[tuple[torch.device, str], torch.cuda.Stream] = {}
+
+
+def stream_for(role: str, device: torch.device) -> torch.cuda.Stream:
+    """The stream of `role`, which no other role has.
+
+    PyTorch has 32 streams and hands them out in turn, over and over. Whoever asks for a new one again and again shares one with
+    somebody else in the end; and what is launched on a stream that another thread is recording on is recorded, and not done.
+    """
+    with _LOCK:
+        if (device, role) not in _STREAMS:
+            taken = set(_STREAMS.values())
+            stream = torch.cuda.Stream(device)
+            while stream in taken:
+                stream = torch.cuda.Stream(device)
+            _STREAMS[device, role] = stream
+        return _STREAMS[device, role]
