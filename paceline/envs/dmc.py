@@ -1,10 +1,16 @@
-"""`dmc:domain-task`: the DeepMind Control Suite by dm_control."""
+"""`dmc:domain-task`: the DeepMind Control Suite by dm_control, and where EnvPool is installed by that, in C++.
+
+The two have the same physics and rewards. EnvPool shows more than dm_control in some tasks, and in another order: what is
+given, and how, is dm_control's, so that what was learned with one goes on with the other.
+"""
 
 from __future__ import annotations
 
+import importlib.util
+import logging
 import warnings
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
@@ -14,6 +20,9 @@ from paceline.envs.ids import EnvId
 from paceline.envs.options import Options
 from paceline.envs.registry import Factory, closest, needs
 from paceline.errors import UsageError
+
+if TYPE_CHECKING:
+    from paceline.envs.envpool import EnvPoolTask
 
 
 def names() -> list[str]:
@@ -32,11 +41,35 @@ def resolve(env_id: EnvId) -> Factory:
             f"allowed: {', '.join(allowed)}"
         )
     domain, _, task = env_id.name.partition("-")
-    return Factory(make=partial(_make, domain, task, frameskip, flat), frameskip=frameskip, label=str(env_id))
+    one = Factory(make=partial(_make, domain, task, frameskip, flat), frameskip=frameskip, label=str(env_id))
+    many = _in_envpool(domain, task, flat) if frameskip == 1 else None
+    return one if many is None else Factory(make=many, backend="envpool", label=str(env_id), single=one)
 
 
 def _make(domain: str, task: str, frameskip: int, flat: bool, env_index: int) -> ControlTask:
     return ControlTask(domain, task, frameskip, flat)
+
+
+def _in_envpool(domain: str, task: str, flat: bool) -> EnvPoolTask | None:
+    """EnvPool's version of a task; None where there is none that ends and shows what dm_control's does."""
+    if importlib.util.find_spec("envpool") is None:
+        return None
+    from paceline.envs.envpool import EnvPoolTask, config_of
+    from paceline.envs.envpool import names as envpool_names
+
+    words = f"{domain}_{task}".split("_")
+    name = "".join(word[:1].upper() + word[1:] for word in words) + "-v1"
+    if name not in envpool_names():
+        return None
+    env = _suite().load(domain, task)
+    sizes = {key: int(np.prod(spec.shape)) for key, spec in env.observation_spec().items()}
+    limit = env._step_limit
+    env.close()
+    spec = EnvPoolTask(name).spec()
+    shown = {key: int(np.prod(box.shape)) for key, box in spec.gymnasium_observation_space.spaces.items()}
+    if config_of(spec)["max_episode_steps"] != limit or any(shown.get(key) != size for key, size in sizes.items()):
+        return None
+    return EnvPoolTask(name, vectors=tuple(sizes), flat=flat)
 
 
 def _suite() -> Any:
@@ -45,7 +78,15 @@ def _suite() -> Any:
         # MUJOCO_GL is left to the user, who may want EGL for it.
         warnings.filterwarnings("ignore", message=".*DISPLAY")
         from dm_control import suite
+    # The suite's own models use what this version of MuJoCo will drop one day; nobody who trains can do anything about it.
+    absl_log = logging.getLogger("absl")
+    if _not_of_models not in absl_log.filters:
+        absl_log.addFilter(_not_of_models)
     return suite
+
+
+def _not_of_models(record: logging.LogRecord) -> bool:
+    return "compiler attribute" not in record.getMessage()
 
 
 class ControlTask(gymnasium.Env):

@@ -36,11 +36,28 @@ class EnvPoolTask:
     options: dict[str, Any] = field(default_factory=dict)
     batch_size: int = 0
     """0: rows come back together with those they were sent with. 1: each comes back as soon as it is finished."""
+    vectors: tuple[str, ...] | None = None
+    """The observations to give, in this order, each as a vector in single precision; None for all, as EnvPool has them."""
+    flat: bool = False
+    """Give the vectors as a single one."""
 
     def __call__(self, num_envs: int, **settings: Any) -> Any:
         """An EnvPool of `num_envs` environments; `settings` are what a pool decides (seeds, threads)."""
         size = self.batch_size or num_envs
         return envpool.make_gymnasium(self.name, num_envs=num_envs, batch_size=size, **self.options, **settings)
+
+    def spaces(self, spec: Any) -> tuple[spaces.Space, spaces.Space]:
+        """Observation and action space of one environment; `spec` is EnvPool's description."""
+        observation_space, action_space = spaces_of(spec)
+        if self.vectors is None:
+            return observation_space, action_space
+        assert isinstance(observation_space, spaces.Dict) and isinstance(action_space, spaces.Box)
+        sizes = {name: int(np.prod(observation_space[name].shape or 1)) for name in self.vectors}
+        low, high = action_space.low.astype(np.float32), action_space.high.astype(np.float32)
+        action_space = spaces.Box(low, high, dtype=np.float32)
+        if self.flat:
+            return _vector(sum(sizes.values())), action_space
+        return spaces.Dict({name: _vector(size) for name, size in sizes.items()}), action_space
 
     def spec(self) -> Any:
         """EnvPool's description of the task; no environment is made for it."""
@@ -91,7 +108,7 @@ def config_of(spec: Any) -> dict[str, Any]:
 
 
 def spaces_of(spec: Any) -> tuple[spaces.Space, spaces.Space]:
-    """Observation and action space of one environment."""
+    """Observation and action space of one environment, as EnvPool has them."""
     return _unbounded(spec.gymnasium_observation_space), _unbounded(spec.gymnasium_action_space)
 
 
@@ -109,6 +126,10 @@ def _unbounded(space: spaces.Space) -> spaces.Space:
     low = np.where(space.low == limits.tiny, -np.inf, space.low)
     high = np.where(space.high == limits.max, np.inf, space.high)
     return spaces.Box(low.astype(space.dtype), high.astype(space.dtype), dtype=space.dtype)
+
+
+def _vector(size: int) -> spaces.Box:
+    return spaces.Box(-np.inf, np.inf, (size,), np.float32)
 
 
 def _first_line(error: BaseException) -> str:

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from paceline.envs.envpool import EnvPoolTask, spaces_of
+from paceline.envs.envpool import EnvPoolTask
 from paceline.envs.registry import Factory
 from paceline.errors import Failure, SimulatorError, UsageError
 from paceline.pool.config import PoolConfig, available_core_ids
@@ -67,7 +67,7 @@ class EnvPoolPool:
             raise UsageError(f"{factory.label or factory.make} is no EnvPool task; the id of one is envpool:NAME")
         self._task, self._config = factory.make, config
         self._task_spec = self._task.spec()
-        observation_space, action_space = spaces_of(self._task_spec)
+        observation_space, action_space = self._task.spaces(self._task_spec)
         self.spec = PoolSpec(
             observation_space=observation_space,
             action_space=action_space,
@@ -175,7 +175,7 @@ class EnvPoolPool:
         self._returns = np.zeros(spec.num_slots)
         self._unsettled: list[Parcel] = []
         self._ends = []
-        self._reader = RowReader(self._task_spec, spec)
+        self._reader = RowReader(self._task, self._task_spec, spec)
         self._started_at = time.monotonic()
         message = f"{self._task.name} gave no answer within {config.step_timeout_seconds:g} seconds "
         message += "(pool.step_timeout_seconds); EnvPool cannot be interrupted, so the process ends here"

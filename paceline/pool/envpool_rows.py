@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from paceline.envs.envpool import config_of
+from paceline.envs.envpool import EnvPoolTask, config_of
 from paceline.errors import Failure, SimulatorError
 from paceline.pool.parcels import Parcel
 from paceline.pool.protocol import PoolSpec
@@ -27,12 +27,12 @@ class RowReader:
     `final_obs` ([S, ...] by name) is written at every end of an episode.
     """
 
-    def __init__(self, task_spec: Any, spec: PoolSpec) -> None:
+    def __init__(self, task: EnvPoolTask, task_spec: Any, spec: PoolSpec) -> None:
         keys = list(task_spec._state_keys)
         self.final_obs = {leaf.name: np.zeros((spec.num_slots, *leaf.shape), leaf.dtype) for leaf in spec.obs}
         self._obs = [
-            (leaf, keys.index(key), leaf.offset if np.any(leaf.offset) else None)
-            for leaf, key in zip(spec.obs, _obs_keys(spec, keys), strict=True)
+            (leaf, [keys.index(key) for key in parts], leaf.offset if np.any(leaf.offset) else None)
+            for leaf, parts in zip(spec.obs, _obs_keys(task, spec, keys), strict=True)
         ]
         self._reward, self._done, self._trunc = (keys.index(key) for key in ("reward", "done", "trunc"))
         self._elapsed, self._env_id = keys.index("elapsed_step"), keys.index("info:env_id")
@@ -59,7 +59,7 @@ class RowReader:
         """The rows with which a stream begins."""
         nothing, never = np.zeros(len(slots), np.float32), np.zeros(len(slots), bool)
         self._begin(state, slots)
-        obs = {leaf.name: self._observation(state, leaf, index, offset) for leaf, index, offset in self._obs}
+        obs = {leaf.name: self._observation(state, leaf, parts, offset) for leaf, parts, offset in self._obs}
         info = {name: state[index] for name, index in self._infos}
         return Parcel(slots, obs, nothing, never, never, never, nothing, nothing, state[self._elapsed], info)
 
@@ -80,7 +80,7 @@ class RowReader:
         truncated = state[self._trunc]
         if self._game_over is not None and len(ended):
             truncated = truncated & (state[self._game_over] == 0)
-        obs = {leaf.name: self._observation(state, leaf, index, offset) for leaf, index, offset in self._obs}
+        obs = {leaf.name: self._observation(state, leaf, parts, offset) for leaf, parts, offset in self._obs}
         if len(ended):
             for name, array in obs.items():
                 self.final_obs[name][slots[ended]] = array[ended]
@@ -92,15 +92,17 @@ class RowReader:
     def restart(self, parcel: Parcel, ended: np.ndarray, state: State) -> None:
         """Put the first observations of the next episodes into the rows `ended` of `parcel`."""
         self._begin(state, parcel.slots[ended])
-        for leaf, index, offset in self._obs:
-            parcel.obs[leaf.name][ended] = self._observation(state, leaf, index, offset)
+        for leaf, parts, offset in self._obs:
+            parcel.obs[leaf.name][ended] = self._observation(state, leaf, parts, offset)
 
     def _begin(self, state: State, slots: np.ndarray) -> None:
         if self._begun is not None:
             self._begun[slots] = state[self._elapsed]
 
-    def _observation(self, state: State, leaf: Any, index: int, offset: Any) -> np.ndarray:
-        value = state[index]
+    def _observation(self, state: State, leaf: Any, parts: list[int], offset: Any) -> np.ndarray:
+        value = state[parts[0]]
+        if len(parts) > 1:
+            value = np.concatenate([state[part].reshape(len(value), -1) for part in parts], axis=1)
         if value.dtype != leaf.dtype:
             value = value.astype(leaf.dtype)
         if value.shape[1:] != leaf.shape:  # a number, which EnvPool gives a dimension of one
@@ -116,10 +118,12 @@ def _refuse(values: np.ndarray, slots: np.ndarray, length: np.ndarray) -> None:
         raise SimulatorError(Failure(cause=cause, phase="step", envs=(slot,), slots=(slot,), step=step))
 
 
-def _obs_keys(spec: PoolSpec, keys: list[str]) -> list[str]:
-    """EnvPool's key of every observation leaf."""
+def _obs_keys(task: EnvPoolTask, spec: PoolSpec, keys: list[str]) -> list[list[str]]:
+    """EnvPool's keys of every observation leaf: one, or those that are joined."""
     observed = [key for key in keys if key == "obs" or key.startswith("obs:")]
-    if not isinstance(spec.observation_space, spaces.Dict):
-        return observed  # a single array is "obs" to us, whatever EnvPool calls it
     by_name = {key.removeprefix("obs:").replace(":", "."): key for key in observed}
-    return [by_name[leaf.name] for leaf in spec.obs]
+    if task.flat:
+        return [[by_name[name] for name in task.vectors or by_name]]
+    if not isinstance(spec.observation_space, spaces.Dict):
+        return [[key] for key in observed]  # a single array is "obs" to us, whatever EnvPool calls it
+    return [[by_name[leaf.name]] for leaf in spec.obs]

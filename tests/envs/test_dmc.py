@@ -5,9 +5,17 @@ pytest.importorskip("dm_control")
 
 from gymnasium.utils.env_checker import check_env
 
-from paceline.envs import resolve
+from paceline.envs import resolve as resolve_any
 from paceline.envs.dmc import names
 from paceline.errors import UsageError
+from paceline.pool import PoolConfig, make_pool
+from paceline.recipes.control import SUITE
+
+
+def resolve(env_id):
+    """dm_control's own environment, wherever else there is one."""
+    factory = resolve_any(env_id)
+    return factory.single or factory
 
 
 def run_to_end(env):
@@ -84,3 +92,64 @@ def test_names():
 def test_refuses(env_id, message):
     with pytest.raises(UsageError, match=message):
         resolve(env_id)
+
+
+def vectors(env_id, kind):
+    """Shapes of what a pool shows, in order, and its action space."""
+    with make_pool(env_id, PoolConfig(kind=kind, num_envs=1)) as pool:
+        batch = pool.recv(min_slots=None)
+        return [(name, rows.shape, rows.dtype) for name, rows in batch.obs.items()], pool.spec.action_space
+
+
+@pytest.mark.parametrize("task", SUITE)
+def test_envpool_shows_what_dm_control_shows_in_the_same_order(task):
+    """fish-swim and the humanoids are those where EnvPool itself has other observations, or another order."""
+    pytest.importorskip("envpool")
+    assert resolve_any(f"dmc:{task}").backend == "envpool"
+    for options in ("", "?flat=true"):
+        assert vectors(f"dmc:{task}{options}", "envpool") == vectors(f"dmc:{task}{options}", "serial")
+
+
+def test_envpool_has_the_physics_and_rewards_of_dm_control():
+    """Cheetahs are put where EnvPool's are, and both go on with the same actions."""
+    pytest.importorskip("envpool")
+    env = resolve("dmc:cheetah-run?flat=true").make(0)
+    env.reset(seed=0)
+    physics, rng, rewards = env._env.physics, np.random.default_rng(0), []
+    with make_pool("dmc:cheetah-run?flat=true", PoolConfig(num_envs=1), seed=5) as pool:
+        for seed in range(6):
+            pool.reset(seed)
+            batch = pool.recv(min_slots=None)
+            with physics.reset_context():
+                physics.data.qpos[1:], physics.data.qvel[:] = batch.obs["obs"][0, :8], batch.obs["obs"][0, 8:]
+            for _ in range(10):
+                action = rng.uniform(-1, 1, 6).astype(np.float32)
+                observation, reward, *_ = env.step(action)
+                pool.send(action[None], batch.slots)
+                batch = pool.recv(min_slots=None)
+                np.testing.assert_allclose(batch.obs["obs"][0], observation, rtol=1e-3, atol=1e-3)
+                np.testing.assert_allclose(batch.reward[0], reward, rtol=1e-3, atol=1e-4)
+                rewards.append(reward)
+    assert max(rewards) > 0.01  # some ran forward
+
+
+def test_episodes_in_envpool_end_by_truncation_with_their_own_last_observation():
+    pytest.importorskip("envpool")
+    with make_pool("dmc:fish-swim", PoolConfig(num_envs=2), seed=1) as pool:
+        batch = pool.recv(min_slots=None)
+        actions = np.zeros((2, 5), np.float32)
+        for _ in range(1000):
+            assert not (batch.terminated | batch.truncated).any()
+            pool.send(actions, batch.slots)
+            batch = pool.recv(min_slots=None)
+        assert batch.truncated.all() and not batch.terminated.any()
+        assert set(batch.final_obs) == {"joint_angles", "upright", "target", "velocity"}
+        assert not np.allclose(batch.final_obs["target"], batch.obs["target"])  # the next episode's is elsewhere
+        assert [episode.length for episode in pool.take_episodes()] == [1000, 1000]
+
+
+def test_without_envpool_or_with_skipped_frames_it_is_dm_control(monkeypatch):
+    assert resolve_any("dmc:cheetah-run?frameskip=2").backend is None
+    assert resolve_any("dmc:lqr-lqr_2_1").backend is None  # which has no time limit in dm_control
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert resolve_any("dmc:cheetah-run").backend is None
