@@ -290,10 +290,16 @@ def prepare(config: Config, group: Group) -> None:
         torch.use_deterministic_algorithms(True)
 
 
+def _runs_in_serial(env: str) -> bool:
+    """Whether the serial pool, which can be saved, is to be had; batched simulators of ours can be saved themselves."""
+    factory = resolve(env)
+    return factory.backend is None or (factory.backend == "envpool" and factory.single is not None)
+
+
 def pool_config(config: Config, device: torch.device) -> PoolConfig:
     """The pool's configuration, completed by what the run decides."""
     pool = config.pool
-    if config.deterministic and pool.kind == "auto" and resolve(config.env).backend is None:
+    if config.deterministic and pool.kind == "auto" and _runs_in_serial(config.env):
         pool = dataclasses.replace(pool, kind="serial")
     if device.type == "cuda":
         graphs = pool.cuda_graphs and config.compute.cuda_graphs
