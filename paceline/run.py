@@ -257,9 +257,6 @@ def train(config: Config, folder: Path, *, resume: str | None = None) -> Run:
     group = Group.join(config.device)
     try:
         prepare(config, group)
-        folder.mkdir(parents=True, exist_ok=True)
-        if group.is_first:
-            config.save(folder / "config.json")
         checkpoint = CheckpointFolder(folder / "checkpoints").load(resume) if resume is not None else None
         pool = make_pool(
             config.env,
@@ -270,6 +267,9 @@ def train(config: Config, folder: Path, *, resume: str | None = None) -> Run:
         with contextlib.closing(pool):
             clock = Clock()
             with contextlib.closing(make_agent(config, group, pool, clock, folder)) as agent:
+                folder.mkdir(parents=True, exist_ok=True)  # only now: what cannot run leaves nothing behind
+                if group.is_first:
+                    config.save(folder / "config.json")
                 run: Run[Any] = Run(config, group, pool, folder, agent, clock)
                 if checkpoint is not None:
                     run.restore(checkpoint)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +12,7 @@ from rich.console import Console
 
 from paceline import recipes
 from paceline.config import Config
+from paceline.distributed.launch import exit_code, launch_ranks
 from paceline.distributed.runtime import Place
 from paceline.errors import UsageError
 
@@ -49,7 +47,8 @@ def main(arguments: list[str]) -> int:
     place = Place.find()
     folder = options.run_dir or Path("runs") / f"{label}-{config.system}-{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
     if options.ranks > 1 and place.size == 1:
-        return _launch_ranks(arguments, options, folder)
+        run_dir = [] if options.run_dir is not None else ["--run-dir", str(folder)]  # the same for all
+        return launch_ranks(options.ranks, ["train", *arguments, *run_dir])
     if not options.resume and (folder / "checkpoints").exists() and place.rank == 0:
         raise UsageError(f"{folder} holds a run already; --resume continues it, another --run-dir starts a new one")
     from paceline.run import train
@@ -62,7 +61,7 @@ def main(arguments: list[str]) -> int:
             from paceline.evaluation.report import write_report
 
             console.print(f"report: {write_report(folder)}", highlight=False)
-    return 130 if run.interrupted else 0
+    return exit_code(run.interrupted)
 
 
 def _starting_point(arguments: list[str]) -> tuple[str, Config, list[str]]:
@@ -81,23 +80,6 @@ def _starting_point(arguments: list[str]) -> tuple[str, Config, list[str]]:
     if {"-h", "--help"} & set(arguments):
         return "RECIPE", Config(), arguments
     raise UsageError(f"train what? {USAGE}; recipes: {', '.join(recipes.RECIPES)}")
-
-
-def _launch_ranks(arguments: list[str], options: TrainOptions, folder: Path) -> int:
-    """Start the ranks of this machine with torchrun; they find each other, and this very command line."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(options.ranks)]
-    command += ["-m", "paceline.cli", "train", *arguments]
-    if options.run_dir is None:
-        command += ["--run-dir", str(folder)]
-    environment = os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
-    interrupted = False
-    with subprocess.Popen(command, env=environment) as launched:
-        while True:
-            try:
-                code = launched.wait()
-                return 130 if interrupted else code
-            except KeyboardInterrupt:
-                interrupted = True  # the ranks have heard it too: they save a checkpoint and end
 
 
 def _summary(run, folder: Path) -> str:

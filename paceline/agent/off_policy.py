@@ -27,7 +27,7 @@ from paceline.experience.return_range import ReturnRange
 from paceline.learner.d4pg import D4PGLearner
 from paceline.policy.compute import require_compiler
 from paceline.policy.deterministic import ActionCritic, DeterministicPolicy
-from paceline.policy.kernels import choose_cpu_kernels
+from paceline.policy.kernels import choose_cpu_kernels, choose_precision
 from paceline.pool import Pool
 from paceline.pool.config import available_core_ids
 from paceline.pool.protocol import Episode, StepBatch
@@ -53,8 +53,10 @@ class OffPolicy:
             )
         self.policy = DeterministicPolicy(pool.spec, config.control).to(group.device)
         self.critic = ActionCritic(pool.spec, config.control).to(group.device)
+        precision = choose_precision(self.policy, config.compute.precision, group.device)
         for module in (self.policy, self.critic):
             synchronize(module, group)
+            module.torso.precision = precision
         if group.device.type == "cpu":
             # Updates take most of the time, and whoever collects mostly waits for them: they get all cores.
             ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", group.size))

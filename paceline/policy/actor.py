@@ -192,7 +192,8 @@ class Actor:
     def _tensor(self, values: Any) -> Tensor:
         if isinstance(values, Tensor):
             return values
-        tensor = torch.from_numpy(values)
+        # A pool's flags may be arrays that are not to be written to, of which PyTorch would warn.
+        tensor = torch.from_numpy(values if values.flags.writeable else values.copy())
         return tensor if self._on_cpu else tensor.to(self._device, non_blocking=True)
 
 

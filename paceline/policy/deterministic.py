@@ -107,7 +107,10 @@ class ActionCritic(nn.Module):
 
 
 class Torso(nn.Module):
-    """Linear, layer normalisation, tanh; then linear layers with the activation."""
+    """Linear, layer normalisation, tanh; then linear layers with the activation. Results are float32, whatever `precision` the
+    layers compute in: it is the last layer, which is not here, that says what a thing is worth."""
+
+    precision = torch.float32
 
     def __init__(self, inputs: int, hidden: tuple[int, ...], layer_norm: bool, activation: Activation) -> None:
         super().__init__()
@@ -121,7 +124,11 @@ class Torso(nn.Module):
         self.out_features = first
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.layers(x)
+        if self.precision == torch.float32:
+            return self.layers(x)
+        # Casts are not cached: within a recorded graph a cached one would be of weights long gone.
+        with torch.autocast(x.device.type, self.precision, cache_enabled=False):
+            return self.layers(x).float()
 
 
 def _last_layer(inputs: int, outputs: int) -> nn.Linear:

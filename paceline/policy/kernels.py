@@ -40,7 +40,7 @@ def choose_cpu_kernels(policy: ActorCritic | DeterministicPolicy, threads: int |
         torch.backends.mkldnn.set_flags(_enabled=policy.has_convolutions)
 
 
-def choose_precision(policy: ActorCritic, precision: str, device: torch.device) -> torch.dtype:
+def choose_precision(policy: ActorCritic | DeterministicPolicy, precision: str, device: torch.device) -> torch.dtype:
     """What `compute.precision` means for a policy on a device."""
     if precision != "auto":
         return getattr(torch, precision)

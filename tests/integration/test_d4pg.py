@@ -385,3 +385,12 @@ def test_a_task_is_learned_on_a_gpu(tmp_path, prioritized, recorded):
     config = dataclasses.replace(config, compute=ComputeConfig(cuda_graphs=recorded))
     train(config, tmp_path)
     assert evaluate(tmp_path, episodes=20)["mean_return"] > -LENGTH * 0.1**2
+
+
+def test_layers_compute_in_the_precision_that_was_asked_for(tmp_path):
+    run = train(small(compute=ComputeConfig(precision="bfloat16")), tmp_path)
+    agent = run.agent
+    torsos = [agent.policy.torso, agent.critic.torso, agent.acting.torso]
+    torsos += [target.module.torso for target in (agent.learner._target_policy, agent.learner._target_critic)]
+    assert [torso.precision for torso in torsos] == [torch.bfloat16] * 5
+    assert all(torch.isfinite(value).all() for value in run.policy.parameters())

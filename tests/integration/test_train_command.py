@@ -24,8 +24,19 @@ def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "paceline.cli", "train", *map(str, arguments)]
 
 
-def paceline_train(*arguments: object, timeout: float = 120) -> subprocess.CompletedProcess:
-    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=timeout)
+def paceline_train(*arguments: object, timeout: float = 120, cwd: Path | None = None) -> subprocess.CompletedProcess:
+    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=timeout, cwd=cwd)
+
+
+def alive(pids: list[int]) -> list[int]:
+    return [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"]
+
+
+def wait_for(condition, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to that"
+        time.sleep(0.1)
 
 
 def test_a_run_folder_has_everything(tmp_path):
@@ -70,10 +81,11 @@ def test_a_configuration_file_is_a_run(tmp_path):
     ],
 )
 def test_bad_usage_exits_2_and_loses_nothing(arguments, message, tmp_path):
-    done = paceline_train(*arguments)
+    done = paceline_train(*arguments, cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir()), "what did not begin leaves nothing behind"
 
 
 def test_a_failing_environment_ends_the_run_with_one_clear_message(tmp_path):
@@ -109,7 +121,7 @@ def test_interrupted_runs_save_and_exit_130(tmp_path, number):
     assert run.returncode == 130, errors
     saved = CheckpointFolder(tmp_path / "checkpoints").load()
     assert saved.state["step"] > 0
-    assert not [pid for pid in children if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"]
+    assert not alive(children)
 
 
 def test_two_ranks_by_one_option(tmp_path):
@@ -117,6 +129,39 @@ def test_two_ranks_by_one_option(tmp_path):
     assert done.returncode == 0, done.stderr
     saved = CheckpointFolder(tmp_path / "checkpoints").load()
     assert saved.state["step"] == 512 and len(saved.state["ranks"]) == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_ranks_save_end_and_say_nothing_of_torchrun(tmp_path, number):
+    run = subprocess.Popen(
+        command("cartpole", *TINY, "--steps", "100000000", "--ranks", "2", "--run-dir", tmp_path),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    metrics = tmp_path / "metrics.jsonl"
+    wait_for(lambda: metrics.exists() and metrics.read_text())
+    children = [child.pid for child in psutil.Process(run.pid).children(recursive=True)]
+    assert len(children) >= 3  # torchrun and two ranks
+    run.send_signal(number)
+    _, errors = run.communicate(timeout=60)
+    assert run.returncode == 130, errors
+    assert "Traceback" not in errors and "stopping after this iteration" in errors
+    assert CheckpointFolder(tmp_path / "checkpoints").load().state["step"] > 0
+    assert not alive(children)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent has died")
+def test_ranks_do_not_outlive_a_killed_command(tmp_path):
+    run = subprocess.Popen(
+        command("cartpole", *TINY, "--steps", "100000000", "--ranks", "2", "--run-dir", tmp_path),
+        stderr=subprocess.DEVNULL,
+    )
+    metrics = tmp_path / "metrics.jsonl"
+    wait_for(lambda: metrics.exists() and metrics.read_text())
+    children = [child.pid for child in psutil.Process(run.pid).children(recursive=True)]
+    run.kill()
+    run.wait(timeout=10)
+    wait_for(lambda: not alive(children))
 
 
 def test_a_killed_simulator_costs_its_episode_only(tmp_path):

@@ -109,9 +109,13 @@ def test_a_critic_learns_the_distribution_of_returns(kind):
 
 @pytest.mark.parametrize("kind", ["categorical", "mixture", "scalar"])
 def test_the_policy_finds_the_best_action(kind):
-    """One step, reward -|a - goal|^2 with a goal that the observation tells."""
     value = ValueConfig(kind=kind, low=-8.0, high=1.0)
     policy, _, learner = make(value, actor_rate=2e-3, critic_rate=2e-3)
+    assert one_step_task(policy, learner) < 0.2, "a policy that does nothing is 0.4 away"
+
+
+def one_step_task(policy: DeterministicPolicy, learner: D4PGLearner) -> float:
+    """How far from right a policy is after learning one step, reward -|a - goal|^2 with a goal that the observation tells."""
     for _ in range(700):
         obs, action = torch.rand(64, 3) * 2 - 1, torch.rand(64, 2) * 2 - 1
         reward = -(action - 0.8 * obs[:, :2]).square().sum(1)
@@ -119,8 +123,25 @@ def test_the_policy_finds_the_best_action(kind):
         learner.update(transitions(64, **columns))
     obs = torch.rand(256, 3) * 2 - 1
     with torch.no_grad():
-        error = (policy({"obs": obs}) - 0.8 * obs[:, :2]).abs().mean().item()
+        return (policy({"obs": obs}) - 0.8 * obs[:, :2]).abs().mean().item()
+
+
+def test_in_bfloat16_weights_stay_float32_and_the_policy_finds_the_best_action():
+    value = ValueConfig(kind="categorical", low=-8.0, high=1.0)
+    torch.manual_seed(0)
+    config = ControlConfig(actor_hidden=(32, 32), critic_hidden=(32, 32), value=value)
+    policy, critic = DeterministicPolicy(SPEC, config), ActionCritic(SPEC, config)
+    obs, action = {"obs": torch.randn(8, 3)}, torch.rand(8, 2)
+    exact = policy(obs), critic(obs, action)
+    policy.torso.precision = critic.torso.precision = torch.bfloat16
+    rounded = policy(obs), critic(obs, action)
+    for one, other in zip(exact, rounded, strict=True):
+        assert other.dtype == torch.float32 and not torch.equal(one, other)
+        torch.testing.assert_close(one, other, rtol=0.05, atol=1e-3)
+    learner = D4PGLearner(policy, critic, Group(Place(), CPU, None), D4PGConfig(actor_rate=2e-3, critic_rate=2e-3))
+    error = one_step_task(policy, learner)
     assert error < 0.2, "a policy that does nothing is 0.4 away"
+    assert {parameter.dtype for parameter in (*policy.parameters(), *critic.parameters())} == {torch.float32}
 
 
 def test_targets_follow_by_period_or_by_share():

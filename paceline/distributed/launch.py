@@ -1,0 +1,66 @@
+"""Starting the ranks of this machine, and ending them: whoever is interrupted, terminated or killed, none is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import psutil
+
+LAUNCHED = "PACELINE_LAUNCHED"
+"""Set for ranks that were started here: who interrupts them waits for them, and tells of it."""
+PR_SET_PDEATHSIG = 1
+INTERRUPTED = 130
+
+
+def launch_ranks(count: int, arguments: list[str]) -> int:
+    """Run the command line `arguments` of paceline in `count` ranks by torchrun, and wait for them; the exit code.
+
+    Ctrl-C and SIGTERM go to the ranks, which save a checkpoint and end; again, and they end at once. They are not for torchrun,
+    which would end the ranks in its own way, and say so at length.
+    """
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
+    command += ["-m", "paceline.cli", *arguments]
+    environment = os.environ | {LAUNCHED: "1", "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+    interrupts: list[int] = []
+    with (
+        subprocess.Popen(command, env=environment, start_new_session=True, preexec_fn=_end_with_parent) as launched,
+        _passed_on(launched.pid, interrupts),
+    ):
+        code = launched.wait()
+    return INTERRUPTED if interrupts else code
+
+
+def exit_code(interrupted: bool) -> int:
+    """Of a rank. torchrun takes anything but 0 for a failure, and an interrupt is none."""
+    return INTERRUPTED if interrupted and LAUNCHED not in os.environ else 0
+
+
+@contextlib.contextmanager
+def _passed_on(torchrun: int, interrupts: list[int]) -> Iterator[None]:
+    """Signals go to the ranks, and are noted."""
+
+    def pass_on(number: int, frame: object) -> None:
+        interrupts.append(number)
+        with contextlib.suppress(psutil.Error):
+            for rank in psutil.Process(torchrun).children():
+                with contextlib.suppress(psutil.Error):
+                    rank.send_signal(signal.SIGINT)
+
+    before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end_with_parent() -> None:
+    """In the new process: be terminated when whoever started it dies, however that comes. Only Linux can do that."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
