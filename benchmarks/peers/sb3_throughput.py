@@ -50,6 +50,8 @@ class Marks(BaseCallback):
 def make(env: str, num_envs: int) -> VecEnv:
     family, name = env.split(":")
     if family == "atari":
+        import ale_py  # noqa: F401 - registers its games
+
         return VecFrameStack(make_atari_env(f"{name}NoFrameskip-v4", num_envs), 4)
     return make_vec_env(name, num_envs)
 
