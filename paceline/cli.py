@@ -16,6 +16,7 @@ from rich.logging import RichHandler
 from rich.table import Table
 
 from paceline import __version__
+from paceline.distributed.launch import exit_code
 from paceline.envs.ids import EnvId
 from paceline.envs.registry import FAMILIES, load, resolve
 from paceline.errors import PacelineError, UsageError
@@ -236,12 +237,13 @@ def _needs(family: str) -> str:
 def describe_environment(text: str) -> None:
     """Spaces and cost of one environment, found out in a process of its own."""
     factory = resolve(text)
+    backend, factory = factory.backend, factory.single or factory
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_row("id", str(EnvId.parse(text)))
     table.add_row("frames per step", str(factory.frameskip))
-    if factory.backend is not None:
-        table.add_row("pool", factory.backend)
-    else:
+    if backend is not None:
+        table.add_row("pool", backend if factory.backend is not None else f"{backend}; serial and process")
+    if factory.backend is None:
         from paceline.pool.auto import probe
         from paceline.pool.config import PoolConfig
 
@@ -271,7 +273,7 @@ def main() -> None:
         print(f"paceline: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(exit_code(interrupted=True))
     except BrokenPipeError:
         sys.exit(0)  # the reader of our output has seen enough
 

@@ -6,6 +6,8 @@ import threading
 
 import torch
 
+HANDED_OUT = 32
+"""PyTorch's streams of a device."""
 _LOCK = threading.Lock()
 _STREAMS: dict[tuple[torch.device, str], torch.cuda.Stream] = {}
 
@@ -19,8 +21,9 @@ def stream_for(role: str, device: torch.device) -> torch.cuda.Stream:
     with _LOCK:
         if (device, role) not in _STREAMS:
             taken = set(_STREAMS.values())
-            stream = torch.cuda.Stream(device)
-            while stream in taken:
-                stream = torch.cuda.Stream(device)
+            offered = (torch.cuda.Stream(device) for _ in range(HANDED_OUT))
+            stream = next((stream for stream in offered if stream not in taken), None)
+            if stream is None:
+                raise RuntimeError(f"all {HANDED_OUT} streams of {device} have a role already")
             _STREAMS[device, role] = stream
         return _STREAMS[device, role]

@@ -31,6 +31,9 @@ from paceline.telemetry.progress import Progress
 
 log = logging.getLogger(__name__)
 
+ECHO_SECONDS = 1.0
+"""A signal that comes so soon after another is the same."""
+
 REPORT_SECONDS = 2.0
 WARM_ITERATIONS = 4
 """After these nearly everything is allocated, compiled and recorded."""
@@ -207,6 +210,9 @@ class Run(Generic[AgentT]):
         if pool_state is None:
             log.warning("the checkpoint has no simulators: all episodes start anew")
             return
+        if not self.pool.can_restore:
+            log.warning("EnvPool cannot go on with the checkpoint's simulators: all episodes start anew")
+            return
         self.pool.recv(min_slots=None)
         self.pool.restore(pool_state)
         self.agent.go_on(mine["agent"])
@@ -228,12 +234,17 @@ class Run(Generic[AgentT]):
 
 @contextlib.contextmanager
 def _stop_on_signals(run: Run) -> Iterator[None]:
-    """The first Ctrl-C or SIGTERM ends the run after the iteration, with a checkpoint; the second ends it at once."""
+    """The first Ctrl-C or SIGTERM ends the run after the iteration, with a checkpoint; the second ends it at once, unless it is
+    the first one again: who ends a whole group of processes may reach one of them by several ways."""
+    asked_at = 0.0
 
     def stop(number: int, frame: object) -> None:
+        nonlocal asked_at
         if run.interrupted:
-            os._exit(128 + number)
-        run.interrupted = True
+            if time.monotonic() - asked_at > ECHO_SECONDS:
+                os._exit(128 + number)
+            return
+        run.interrupted, asked_at = True, time.monotonic()
         if run.group.is_first:
             log.warning("stopping after this iteration; again to stop at once, with the last checkpoint")
 
@@ -290,16 +301,10 @@ def prepare(config: Config, group: Group) -> None:
         torch.use_deterministic_algorithms(True)
 
 
-def _runs_in_serial(env: str) -> bool:
-    """Whether the serial pool, which can be saved, is to be had; batched simulators of ours can be saved themselves."""
-    factory = resolve(env)
-    return factory.backend is None or (factory.backend == "envpool" and factory.single is not None)
-
-
 def pool_config(config: Config, device: torch.device) -> PoolConfig:
     """The pool's configuration, completed by what the run decides."""
     pool = config.pool
-    if config.deterministic and pool.kind == "auto" and _runs_in_serial(config.env):
+    if config.deterministic and pool.kind == "auto" and resolve(config.env).steps_singly:
         pool = dataclasses.replace(pool, kind="serial")
     if device.type == "cuda":
         graphs = pool.cuda_graphs and config.compute.cuda_graphs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from rich.console import Console
 
 from paceline import recipes
 from paceline.config import Config
-from paceline.distributed.launch import exit_code, launch_ranks
+from paceline.distributed.launch import LAUNCHED, end_with_parent, exit_code, launch_ranks
 from paceline.distributed.runtime import Place
 from paceline.errors import UsageError
 
@@ -51,6 +52,8 @@ def main(arguments: list[str]) -> int:
         return launch_ranks(options.ranks, ["train", *arguments, *run_dir])
     if not options.resume and (folder / "checkpoints").exists() and place.rank == 0:
         raise UsageError(f"{folder} holds a run already; --resume continues it, another --run-dir starts a new one")
+    if LAUNCHED in os.environ:
+        end_with_parent()  # torchrun may be killed too
     from paceline.run import train
 
     run = train(config, folder, resume=options.from_checkpoint if options.resume else None)

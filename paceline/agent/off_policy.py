@@ -51,6 +51,12 @@ class OffPolicy:
             raise UsageError(
                 "deterministic runs on a GPU need --replay.no-prioritized: its sums of priorities are not reproducible"
             )
+        least = config.limiter.minimum * group.size
+        if config.steps <= least:
+            raise UsageError(
+                f"steps is {config.steps}, but nothing is learned before limiter.minimum steps are collected on every rank, "
+                f"{least} in all"
+            )
         self.policy = DeterministicPolicy(pool.spec, config.control).to(group.device)
         self.critic = ActionCritic(pool.spec, config.control).to(group.device)
         precision = choose_precision(self.policy, config.compute.precision, group.device)
@@ -61,7 +67,7 @@ class OffPolicy:
             # Updates take most of the time, and whoever collects mostly waits for them: they get all cores.
             ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", group.size))
             threads = config.threads or max(1, len(available_core_ids()) // ranks_here)
-            choose_cpu_kernels(self.policy, threads, ranks_here)
+            choose_cpu_kernels(self.policy, threads, ranks_here, precision)
         self.learner = D4PGLearner(self.policy, self.critic, group, config.d4pg, compiled=_compiles(config, group))
         self.acting = copy.deepcopy(self.policy).requires_grad_(False)
         """The weights that explore."""

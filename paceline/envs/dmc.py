@@ -6,6 +6,7 @@ given, and how, is dm_control's, so that what was learned with one goes on with 
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import logging
 import warnings
@@ -23,6 +24,8 @@ from paceline.errors import UsageError
 
 if TYPE_CHECKING:
     from paceline.envs.envpool import EnvPoolTask
+
+log = logging.getLogger(__name__)
 
 
 def names() -> list[str]:
@@ -50,13 +53,17 @@ def _make(domain: str, task: str, frameskip: int, flat: bool, env_index: int) ->
     return ControlTask(domain, task, frameskip, flat)
 
 
+@functools.cache
 def _in_envpool(domain: str, task: str, flat: bool) -> EnvPoolTask | None:
     """EnvPool's version of a task; None where there is none that ends and shows what dm_control's does."""
     if importlib.util.find_spec("envpool") is None:
         return None
-    from paceline.envs.envpool import EnvPoolTask, config_of
-    from paceline.envs.envpool import names as envpool_names
-
+    try:
+        from paceline.envs.envpool import EnvPoolTask, config_of
+        from paceline.envs.envpool import names as envpool_names
+    except ImportError as error:
+        log.warning("EnvPool is installed but cannot be imported (%s): control tasks run in dm_control", error)
+        return None
     words = f"{domain}_{task}".split("_")
     name = "".join(word[:1].upper() + word[1:] for word in words) + "-v1"
     if name not in envpool_names():

@@ -32,6 +32,12 @@ class Factory:
     single: Factory | None = None
     """The same environment one at a time, for the pools that step single ones, where `make` makes many at once."""
 
+    @property
+    def steps_singly(self) -> bool:
+        """Whether it is at home in the pools that step single environments too, which can do what EnvPool cannot: be saved, and
+        replace one that failed."""
+        return self.backend is None or (self.backend == "envpool" and self.single is not None)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Family:

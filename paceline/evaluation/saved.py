@@ -51,8 +51,7 @@ class SavedRun:
     def pool(self, env: str, *, num_envs: int, seed: int, device: torch.device) -> Pool:
         """`num_envs` environments `env`, in the kind of pool that the run used if that can run them."""
         kind = self.config.pool.kind
-        backend = resolve(env).backend
-        if backend is not None or kind in ("envpool", "tensor"):
+        if kind in ("envpool", "tensor") or not resolve(env).steps_singly:
             kind = "auto"
         elif kind == "auto" and self.config.deterministic:
             kind = "serial"
@@ -62,7 +61,7 @@ class SavedRun:
     def spec(self) -> PoolSpec:
         """What the run's observations and actions are, from one environment made for the purpose."""
         factory = resolve(self.config.env)
-        config = PoolConfig(kind="serial" if factory.backend is None else "auto", num_envs=1)
+        config = PoolConfig(kind="serial" if factory.steps_singly else "auto", num_envs=1)
         with contextlib.closing(make_pool(factory, config)) as pool:
             return pool.spec
 

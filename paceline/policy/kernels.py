@@ -21,7 +21,12 @@ from paceline.pool.config import available_core_ids
 SMALL_PARAMETERS = 500_000
 
 
-def choose_cpu_kernels(policy: ActorCritic | DeterministicPolicy, threads: int | None, sharing: int) -> None:
+def choose_cpu_kernels(
+    policy: ActorCritic | DeterministicPolicy,
+    threads: int | None,
+    sharing: int,
+    precision: torch.dtype = torch.float32,
+) -> None:
     """Set this process's threads and kernels; `threads` overrules, so many as `sharing` compute on this machine at the same
     time. More threads than cores are much worse than fewer: those that wait for each other do so by spinning."""
     small = not policy.has_convolutions and sum(p.numel() for p in policy.parameters()) < SMALL_PARAMETERS
@@ -37,7 +42,8 @@ def choose_cpu_kernels(policy: ActorCritic | DeterministicPolicy, threads: int |
             module.as_matrices, module.channels_last = on_arm, not on_arm
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about TF32 on GPUs that are not there
-        torch.backends.mkldnn.set_flags(_enabled=policy.has_convolutions)
+        # Products of bfloat16 matrices are oneDNN's alone.
+        torch.backends.mkldnn.set_flags(_enabled=policy.has_convolutions or precision == torch.bfloat16)
 
 
 def choose_precision(policy: ActorCritic | DeterministicPolicy, precision: str, device: torch.device) -> torch.dtype:

@@ -57,6 +57,8 @@ class EnvPoolPool:
     time limit even where the task ended by itself on that very step; only Atari tells, and there termination wins.
     """
 
+    can_restore = False
+
     _received: np.ndarray | None
     """The slots of the last batch, while nothing else was received or sent since."""
     _ends: list[tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]]

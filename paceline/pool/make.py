@@ -21,7 +21,8 @@ def make_pool(
     factory = resolve(env)
     config = config or PoolConfig()
     kind: str = config.kind
-    if factory.single is not None and kind in ("serial", "process"):
+    restarts = kind == "auto" and config.on_error == "restart" and factory.steps_singly
+    if factory.single is not None and (kind in ("serial", "process") or restarts):
         factory = factory.single
     if factory.backend is not None:
         if kind not in ("auto", factory.backend):

@@ -48,6 +48,8 @@ TEND_SECONDS = 0.5
 class ProcessPool:
     """A `Pool` over worker processes."""
 
+    can_restore = True
+
     def __init__(self, factory: Factory, config: PoolConfig, seed: int = 0) -> None:
         started = time.monotonic()
         self._config, self._seed = config, seed

@@ -148,6 +148,9 @@ class Pool(Protocol):
         """The episodes finished in batches received since the last call. Device pools synchronise here and only here."""
         ...
 
+    can_restore: bool
+    """Whether `restore` works, whatever `state` says."""
+
     def state(self) -> bytes:
         """Everything needed to continue the streams exactly; all slots must be held by the caller."""
         ...

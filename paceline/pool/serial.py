@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 class SerialPool:
     """A `Pool` in this process. Steps happen inside `recv`, in the order in which they were sent."""
 
+    can_restore = True
+
     def __init__(self, factory: Factory, config: PoolConfig, seed: int = 0) -> None:
         self._factory, self._config, self._seed = factory, config, seed
         self.restarts = 0

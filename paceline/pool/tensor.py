@@ -89,6 +89,8 @@ def make_tensor_pool(factory: Factory, config: PoolConfig, seed: int, device: st
 class TensorPool:
     """A `Pool` over tensor simulators, one per group; group sizes must be those of `PoolSpec.group_envs`."""
 
+    can_restore = True
+
     def __init__(self, simulators: Sequence[TensorSimulator], seed: int = 0, *, record: bool = True) -> None:
         self._simulators = list(simulators)
         first = self._simulators[0]

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paceline.errors import UsageError
 from paceline.policy.batching import AdaptiveBatching
 from paceline.pool.batches import part, union
 from paceline.pool.protocol import Episode, StepBatch
@@ -30,12 +29,6 @@ UPDATES_PER_REPORT = 16
 
 def d4pg(run: Run[OffPolicy]) -> None:
     """Algorithm 1 of the paper: its actors in `Collection`, its learner in `Lessons`."""
-    least = run.config.limiter.minimum * run.group.size
-    if run.config.steps <= least:
-        raise UsageError(
-            f"steps is {run.config.steps}, but nothing is learned before limiter.minimum steps are collected on every rank, "
-            f"{least} in all"
-        )
     with contextlib.closing(Collection(run)) as collection:
         lessons = Lessons(run)
         if run.agent.beside:

@@ -1,15 +1,19 @@
 import numpy as np
 import pytest
+import torch
 
 pytest.importorskip("dm_control")
 
 from gymnasium.utils.env_checker import check_env
 
+from paceline.config import Config
+from paceline.envs import dmc
 from paceline.envs import resolve as resolve_any
 from paceline.envs.dmc import names
 from paceline.errors import UsageError
 from paceline.pool import PoolConfig, make_pool
 from paceline.recipes.control import SUITE
+from paceline.run import pool_config
 
 
 def resolve(env_id):
@@ -110,6 +114,19 @@ def test_envpool_shows_what_dm_control_shows_in_the_same_order(task):
         assert vectors(f"dmc:{task}{options}", "envpool") == vectors(f"dmc:{task}{options}", "serial")
 
 
+def test_flat_in_envpool_has_dm_controls_order():
+    """fish-swim's is neither EnvPool's nor the alphabet's."""
+    pytest.importorskip("envpool")
+    order = list(resolve("dmc:fish-swim").make(0)._env.observation_spec())
+    assert order != sorted(order)
+    shown = []
+    for options in ("", "?flat=true"):
+        with make_pool(f"dmc:fish-swim{options}", PoolConfig(kind="envpool", num_envs=2), seed=3) as pool:
+            shown.append(pool.recv(min_slots=None).obs)
+    parts, flat = shown
+    np.testing.assert_array_equal(np.concatenate([parts[name] for name in order], axis=1), flat["obs"])
+
+
 def test_envpool_has_the_physics_and_rewards_of_dm_control():
     """Cheetahs are put where EnvPool's are, and both go on with the same actions."""
     pytest.importorskip("envpool")
@@ -148,8 +165,18 @@ def test_episodes_in_envpool_end_by_truncation_with_their_own_last_observation()
         assert [episode.length for episode in pool.take_episodes()] == [1000, 1000]
 
 
+def test_who_wants_restarts_or_determinism_gets_dm_control():
+    pytest.importorskip("envpool")
+    with make_pool("dmc:cheetah-run", PoolConfig(num_envs=1, on_error="restart")) as pool:
+        assert pool.can_restore
+    config = Config(env="dmc:cheetah-run?flat=true", system="d4pg", deterministic=True)
+    assert pool_config(config, torch.device("cpu")).kind == "serial"
+
+
 def test_without_envpool_or_with_skipped_frames_it_is_dm_control(monkeypatch):
     assert resolve_any("dmc:cheetah-run?frameskip=2").backend is None
     assert resolve_any("dmc:lqr-lqr_2_1").backend is None  # which has no time limit in dm_control
+    dmc._in_envpool.cache_clear()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert resolve_any("dmc:cheetah-run").backend is None
+    dmc._in_envpool.cache_clear()

@@ -394,3 +394,16 @@ def test_layers_compute_in_the_precision_that_was_asked_for(tmp_path):
     torsos += [target.module.torso for target in (agent.learner._target_policy, agent.learner._target_critic)]
     assert [torso.precision for torso in torsos] == [torch.bfloat16] * 5
     assert all(torch.isfinite(value).all() for value in run.policy.parameters())
+
+
+def test_a_run_goes_on_in_envpool_with_new_episodes(tmp_path, caplog):
+    """The simulators of its checkpoint are another pool's."""
+    pytest.importorskip("dm_control")
+    pytest.importorskip("envpool")
+    config = small(env="dmc:cartpole-balance?flat=true", steps=600)
+    train(config, tmp_path)
+    other = dataclasses.replace(config, steps=1200, pool=PoolConfig(num_envs=4))
+    with caplog.at_level("WARNING"):
+        run = train(other, tmp_path, resume="latest")
+    assert "EnvPool cannot go on" in caplog.text
+    assert not run.pool.can_restore and run.step >= 1200

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -29,7 +31,14 @@ def paceline_train(*arguments: object, timeout: float = 120, cwd: Path | None = 
 
 
 def alive(pids: list[int]) -> list[int]:
-    return [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"]
+    return [pid for pid in pids if is_alive(pid)]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != "zombie"
+    except psutil.NoSuchProcess:
+        return False
 
 
 def wait_for(condition, seconds: float = 60) -> None:
@@ -37,6 +46,25 @@ def wait_for(condition, seconds: float = 60) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not come to that"
         time.sleep(0.1)
+
+
+@contextlib.contextmanager
+def two_ranks(folder: Path) -> Iterator[tuple[subprocess.Popen, list[int]]]:
+    """A command that trains for ever, once it does, and the processes that it has started."""
+    options = [*TINY, "--steps", "100000000", "--ranks", "2", "--run-dir", folder]
+    metrics, errors = folder / "metrics.jsonl", folder / "errors.txt"
+    with errors.open("w") as stderr, subprocess.Popen(command("cartpole", *options), stderr=stderr) as run:
+        started: list[int] = []
+        try:
+            wait_for(lambda: run.poll() is not None or (metrics.exists() and metrics.read_text()))
+            assert run.poll() is None, errors.read_text()
+            started = [child.pid for child in psutil.Process(run.pid).children(recursive=True)]
+            assert len(started) >= 3  # torchrun and two ranks
+            yield run, started
+        finally:
+            run.kill()
+            for pid in alive(started):
+                os.kill(pid, signal.SIGKILL)
 
 
 def test_a_run_folder_has_everything(tmp_path):
@@ -78,6 +106,7 @@ def test_a_configuration_file_is_a_run(tmp_path):
         (["--config", "/no/such/file.json"], "cannot be read"),
         (["--resume", "--run-dir", "/no/such/run"], "cannot be read"),
         (["cartpole", "--deterministic", "--pool.kind", "process"], "deterministic runs need the serial pool"),
+        (["pendulum", "--steps", "500"], "nothing is learned before limiter.minimum steps"),
     ],
 )
 def test_bad_usage_exits_2_and_loses_nothing(arguments, message, tmp_path):
@@ -133,35 +162,44 @@ def test_two_ranks_by_one_option(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_ranks_save_end_and_say_nothing_of_torchrun(tmp_path, number):
-    run = subprocess.Popen(
-        command("cartpole", *TINY, "--steps", "100000000", "--ranks", "2", "--run-dir", tmp_path),
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    metrics = tmp_path / "metrics.jsonl"
-    wait_for(lambda: metrics.exists() and metrics.read_text())
-    children = [child.pid for child in psutil.Process(run.pid).children(recursive=True)]
-    assert len(children) >= 3  # torchrun and two ranks
-    run.send_signal(number)
-    _, errors = run.communicate(timeout=60)
-    assert run.returncode == 130, errors
+    with two_ranks(tmp_path) as (run, started):
+        run.send_signal(number)
+        assert run.wait(timeout=60) == 130
+        wait_for(lambda: not alive(started))
+    errors = (tmp_path / "errors.txt").read_text()
     assert "Traceback" not in errors and "stopping after this iteration" in errors
     assert CheckpointFolder(tmp_path / "checkpoints").load().state["step"] > 0
-    assert not alive(children)
+
+
+def test_a_signal_to_every_process_is_one_and_loses_nothing(tmp_path):
+    """As a service manager sends it."""
+    with two_ranks(tmp_path) as (run, started):
+        for pid in (run.pid, *started):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+        assert run.wait(timeout=60) == 130
+        wait_for(lambda: not alive(started))
+    assert CheckpointFolder(tmp_path / "checkpoints").load().state["step"] > 0
+
+
+def test_ranks_that_do_not_hear_are_killed_by_the_third_signal(tmp_path):
+    with two_ranks(tmp_path) as (run, started):
+        for pid in started:
+            os.kill(pid, signal.SIGSTOP)
+        for _ in range(3):
+            run.send_signal(signal.SIGINT)
+            time.sleep(0.5)
+        assert run.wait(timeout=60) == 130
+        wait_for(lambda: not alive(started))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent has died")
-def test_ranks_do_not_outlive_a_killed_command(tmp_path):
-    run = subprocess.Popen(
-        command("cartpole", *TINY, "--steps", "100000000", "--ranks", "2", "--run-dir", tmp_path),
-        stderr=subprocess.DEVNULL,
-    )
-    metrics = tmp_path / "metrics.jsonl"
-    wait_for(lambda: metrics.exists() and metrics.read_text())
-    children = [child.pid for child in psutil.Process(run.pid).children(recursive=True)]
-    run.kill()
-    run.wait(timeout=10)
-    wait_for(lambda: not alive(children))
+@pytest.mark.parametrize("who", ["command", "torchrun"])
+def test_ranks_do_not_outlive_who_started_them(tmp_path, who):
+    with two_ranks(tmp_path) as (run, started):
+        torchrun = psutil.Process(run.pid).children()[0].pid
+        os.kill(run.pid if who == "command" else torchrun, signal.SIGKILL)
+        wait_for(lambda: not alive(started))
 
 
 def test_a_killed_simulator_costs_its_episode_only(tmp_path):
