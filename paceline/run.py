@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import logging
 import os
+import shutil
 import signal
 import time
 from collections import deque
@@ -266,6 +267,7 @@ def train(config: Config, folder: Path, *, resume: str | None = None) -> Run:
     from paceline.schedule import SCHEDULES
 
     group = Group.join(config.device)
+    existed = folder.exists()
     try:
         prepare(config, group)
         checkpoint = CheckpointFolder(folder / "checkpoints").load(resume) if resume is not None else None
@@ -278,7 +280,7 @@ def train(config: Config, folder: Path, *, resume: str | None = None) -> Run:
         with contextlib.closing(pool):
             clock = Clock()
             with contextlib.closing(make_agent(config, group, pool, clock, folder)) as agent:
-                folder.mkdir(parents=True, exist_ok=True)  # only now: what cannot run leaves nothing behind
+                folder.mkdir(parents=True, exist_ok=True)
                 if group.is_first:
                     config.save(folder / "config.json")
                 run: Run[Any] = Run(config, group, pool, folder, agent, clock)
@@ -287,6 +289,10 @@ def train(config: Config, folder: Path, *, resume: str | None = None) -> Run:
                 with run.running():
                     SCHEDULES[config.system](run)
         return run
+    except UsageError:
+        if group.is_first and not existed and not (folder / "checkpoints").exists():
+            shutil.rmtree(folder, ignore_errors=True)  # what was asked for in a wrong way leaves nothing behind
+        raise
     finally:
         group.close()
 

