@@ -7,7 +7,6 @@ import dataclasses
 import logging
 import os
 import shutil
-import signal
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -26,6 +25,7 @@ from paceline.envs.registry import resolve
 from paceline.errors import UsageError
 from paceline.pool import Pool, PoolConfig, make_pool
 from paceline.pool.protocol import Episode
+from paceline.signals import handled_by
 from paceline.telemetry.clock import Clock
 from paceline.telemetry.metrics import MetricsWriter
 from paceline.telemetry.progress import Progress
@@ -233,8 +233,7 @@ class Run(Generic[AgentT]):
             self.save()
 
 
-@contextlib.contextmanager
-def _stop_on_signals(run: Run) -> Iterator[None]:
+def _stop_on_signals(run: Run) -> contextlib.AbstractContextManager[None]:
     """The first Ctrl-C or SIGTERM ends the run after the iteration, with a checkpoint; the second ends it at once, unless it is
     the first one again: who ends a whole group of processes may reach one of them by several ways."""
     asked_at = 0.0
@@ -249,12 +248,7 @@ def _stop_on_signals(run: Run) -> Iterator[None]:
         if run.group.is_first:
             log.warning("stopping after this iteration; again to stop at once, with the last checkpoint")
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return handled_by(stop)
 
 
 def _metrics_writer(config: Config, folder: Path) -> MetricsWriter:

@@ -8,9 +8,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import psutil
+
+from paceline.signals import handled_by
 
 LAUNCHED = "PACELINE_LAUNCHED"
 """Set for ranks that were started here: who interrupts them waits for them, and tells of it."""
@@ -48,8 +49,7 @@ def end_with_parent() -> None:
         _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-@contextlib.contextmanager
-def _passed_on(torchrun: int, interrupts: list[int]) -> Iterator[None]:
+def _passed_on(torchrun: int, interrupts: list[int]) -> contextlib.AbstractContextManager[None]:
     """Signals go to those that are running, and are noted."""
 
     def pass_on(number: int, frame: object) -> None:
@@ -64,12 +64,7 @@ def _passed_on(torchrun: int, interrupts: list[int]) -> Iterator[None]:
             else:
                 _signal(ranks, signal.SIGINT)
 
-    before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return handled_by(pass_on)
 
 
 def _signal(processes: list[psutil.Process], number: int) -> None:

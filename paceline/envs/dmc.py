@@ -1,7 +1,8 @@
 """`dmc:domain-task`: the DeepMind Control Suite by dm_control, and where EnvPool is installed by that, in C++.
 
-The two have the same physics and rewards. EnvPool shows more than dm_control in some tasks, and in another order: what is
-given, and how, is dm_control's, so that what was learned with one goes on with the other.
+EnvPool's tasks are the suite's models and rewards in C++; tests compare physics and rewards of cheetah-run step by step, and the shapes of
+what is observed of many. EnvPool shows more than dm_control in some tasks, and in another order: what is given, and how, is
+dm_control's, so that what was learned with one goes on with the other.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def choose_cpu_kernels(
             module.as_matrices, module.channels_last = on_arm, not on_arm
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about TF32 on GPUs that are not there
-        # Products of bfloat16 matrices are oneDNN's alone.
+        # Without oneDNN there are no instructions for bfloat16, only slow loops.
         torch.backends.mkldnn.set_flags(_enabled=policy.has_convolutions or precision == torch.bfloat16)
 
 
