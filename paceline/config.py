@@ -88,6 +88,10 @@ class Config:
             raise UsageError(
                 "deterministic runs cannot have the system appo: it depends on who is faster; allowed: ddppo, ver"
             )
+        if self.batching.inference_workers > 1 and (self.deterministic or self.system not in ("ver", "appo")):
+            raise UsageError(
+                "batching.inference_workers above 1 are for runs of the systems ver and appo that are not deterministic"
+            )
         if self.remote.actors and (self.system != "d4pg" or self.deterministic):
             raise UsageError("remote.actors are for runs of the system d4pg that are not deterministic")
         if self.deterministic and self.pool.kind not in ("serial", "tensor", "auto"):

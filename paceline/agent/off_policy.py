@@ -71,7 +71,8 @@ class OffPolicy:
         self.learner = D4PGLearner(self.policy, self.critic, group, config.d4pg, compiled=_compiles(config, group))
         self.acting = copy.deepcopy(self.policy).requires_grad_(False)
         """The weights that explore."""
-        self._publication = Publication(self.policy, self.acting)
+        self._publication = Publication(self.policy)
+        self._reader = self._publication.reader(self.acting)
         self.explorer = Explorer(self.acting, pool.spec, config.d4pg, group.device, config.seed + group.rank)
         self.replay = Replay(config.replay, group.device)
         self._replay_turns = Turns(group.device)
@@ -174,7 +175,7 @@ class OffPolicy:
 
     def pick_up(self) -> int:
         """Act with what was published last, from now on; the how-manieth publication that is."""
-        return self._publication.pick_up()
+        return self._reader.pick_up()
 
     def state(self) -> dict[str, Any]:
         return self.learner.state_dict()
@@ -190,7 +191,7 @@ class OffPolicy:
     def load(self, weights: dict[str, Tensor], state: dict[str, Any], rank_state: dict[str, Any], *, own: bool) -> None:
         self.policy.load_state_dict(weights)
         self._publication.publish()
-        self._publication.pick_up()
+        self._reader.pick_up()
         self.learner.load_state_dict(state)
         if own:
             self._archive.load(rank_state["replay"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import os
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,7 +20,9 @@ from paceline.learner.ppo import PPOLearner
 from paceline.learner.targets import Targets
 from paceline.policy.actor import Actor
 from paceline.policy.actor_critic import ActorCritic
+from paceline.policy.chooser import Chooser
 from paceline.policy.compute import ComputeConfig, require_compiler
+from paceline.policy.deciders import Decider
 from paceline.policy.kernels import choose_cpu_kernels, choose_precision
 from paceline.pool import Pool
 from paceline.pool.tensor import TensorPool
@@ -39,19 +42,26 @@ class OnPolicy:
             choose_cpu_kernels(self.policy, config.threads, ranks_here * (2 if beside else 1))
         self.policy.precision = choose_precision(self.policy, config.compute.precision, group.device)
         self.policy.core.layer_by_layer = config.compute.layer_by_layer
-        acting = copy.deepcopy(self.policy) if beside else self.policy
-        self._publication = Publication(self.policy, acting) if beside else None
+        workers = config.batching.inference_workers
+        actings = [copy.deepcopy(self.policy) if beside else self.policy for _ in range(workers)]
+        self._publication = Publication(self.policy) if beside else None
         if config.compute.compile:
             if group.device.type == "cpu":
                 require_compiler()
-            for policy in {self.policy, acting}:
+            for policy in {self.policy, *actings}:
                 policy.compile_encoders()
         ppo = config.resolved_ppo
         acting_compute, learning_compute = _computes(config, beside)
         self._generator = torch.Generator().manual_seed(config.seed + group.rank)
         self.learner = PPOLearner(self.policy, group, ppo, config.optimizer, self._generator, learning_compute)
         # After the learner: it may hold on to where the weights are.
-        self.actor = Actor(acting, pool.spec, group.device, acting_compute, clock)
+        self.actor = Actor(actings[0], pool.spec, group.device, acting_compute, clock)
+        choosers = [
+            self.actor.chooser,
+            *(Chooser(acting, pool.spec.num_slots, group.device, acting_compute) for acting in actings[1:]),
+        ]
+        self.deciders = [Decider(chooser, self._pick_up_for(chooser.policy)) for chooser in choosers]
+        """Who decides, where the weights are the latest: the first of them is the actor's own."""
         self.targets = Targets(self.actor, group, ppo, pool.spec.num_slots)
         self._rollout: Rollout | None = None
         self._restored_rollout: dict[str, Any] | None = None
@@ -72,8 +82,10 @@ class OnPolicy:
 
     def pick_up(self) -> None:
         """Decide with what was published last, from now on."""
-        if self._publication is not None:
-            self._publication.pick_up()
+        self.deciders[0].pick_up()
+
+    def _pick_up_for(self, acting: ActorCritic) -> Callable[[], object]:
+        return (lambda: None) if self._publication is None else self._publication.reader(acting).pick_up
 
     def keep(self, rollout: Rollout) -> None:
         """Save what `rollout` has so far with every checkpoint, and take over what one had that was restored."""

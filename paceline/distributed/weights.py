@@ -1,4 +1,4 @@
-"""The latest weights, on their way from the thread that learns to the one that decides."""
+"""The latest weights, on their way from the thread that learns to those that decide."""
 
 from __future__ import annotations
 
@@ -11,47 +11,64 @@ from torch import nn
 class Publication:
     """Weights with everything that belongs to them: normaliser statistics and the version are buffers, and go along.
 
-    One thread calls `publish` after every update, another `pick_up` before every decision. Neither waits for more than
-    the other's copying. On a GPU the copies are ordered by events, and nobody waits on the host.
+    One thread calls `publish` after every update, others a reader's `pick_up` before every decision. Nobody waits for more
+    than another's copying. On a GPU the copies are ordered by events, and nobody waits on the host.
     """
 
-    def __init__(self, learned: nn.Module, acting: nn.Module) -> None:
+    def __init__(self, learned: nn.Module) -> None:
         self._learned = list(learned.state_dict().values())
-        self._acting = list(acting.state_dict().values())
-        self._latest = [tensor.clone() for tensor in self._learned]
-        self._on_gpu = self._learned[0].is_cuda
-        self._lock = threading.Lock()
-        self._published = self._picked_up = 0
-        self._written: torch.cuda.Event | None = None
-        self._read: torch.cuda.Event | None = None
+        self.latest = [tensor.clone() for tensor in self._learned]
+        self.lock = threading.Lock()
+        self.number = 0
+        """Of the latest publication."""
+        self.written: torch.cuda.Event | None = None
+        self._readers: list[Reader] = []
+
+    def reader(self, acting: nn.Module) -> Reader:
+        """For a thread that decides by the weights of `acting`."""
+        self._readers.append(Reader(self, acting))
+        return self._readers[-1]
 
     @torch.no_grad()
     def publish(self) -> None:
         """What was learned is what `pick_up` gives from now on."""
-        with self._lock:
-            self._wait_for(self._read)
-            _copy(self._latest, self._learned)
-            self._written = self._mark()
-            self._published += 1
+        with self.lock:
+            for reader in self._readers:
+                _wait_for(reader.read)
+            _copy(self.latest, self._learned)
+            self.written = _mark(self._learned[0])
+            self.number += 1
+
+
+class Reader:
+    """A copy of the weights that follows what is published, when its thread wants it to."""
+
+    def __init__(self, publication: Publication, acting: nn.Module) -> None:
+        self._publication, self._acting = publication, list(acting.state_dict().values())
+        self._number = 0
+        self.read: torch.cuda.Event | None = None
 
     @torch.no_grad()
     def pick_up(self) -> int:
         """Decide with the latest weights from now on; the how-manieth publication they are."""
-        if self._picked_up == self._published:
-            return self._picked_up
-        with self._lock:
-            self._wait_for(self._written)
-            _copy(self._acting, self._latest)
-            self._read = self._mark()
-            self._picked_up = self._published
-            return self._picked_up
+        publication = self._publication
+        if self._number == publication.number:
+            return self._number
+        with publication.lock:
+            _wait_for(publication.written)
+            _copy(self._acting, publication.latest)
+            self.read = _mark(self._acting[0])
+            self._number = publication.number
+            return self._number
 
-    def _mark(self) -> torch.cuda.Event | None:
-        return torch.cuda.current_stream().record_event() if self._on_gpu else None
 
-    def _wait_for(self, event: torch.cuda.Event | None) -> None:
-        if event is not None:
-            torch.cuda.current_stream().wait_event(event)
+def _mark(example: torch.Tensor) -> torch.cuda.Event | None:
+    return torch.cuda.current_stream().record_event() if example.is_cuda else None
+
+
+def _wait_for(event: torch.cuda.Event | None) -> None:
+    if event is not None:
+        torch.cuda.current_stream().wait_event(event)
 
 
 def _copy(to: list[torch.Tensor], of: list[torch.Tensor]) -> None:

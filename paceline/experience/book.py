@@ -163,6 +163,10 @@ class Variable:
         """[N] bool: slots with a row that is begun and not completed."""
         return self._pending >= 0
 
+    @property
+    def num_in_flight(self) -> int:
+        return int(np.count_nonzero(self.in_flight))
+
     def start(self) -> Carried | None:
         """The next rollout. Rows in flight are its first."""
         slots = np.flatnonzero(self.in_flight)

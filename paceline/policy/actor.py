@@ -11,23 +11,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.cuda_graph import CudaGraph
 from paceline.experience.rows import Cuts, Decision, Outcome, as_tensor
 from paceline.policy.actor_critic import ActorCritic
+from paceline.policy.chooser import Choice, Chooser
 from paceline.policy.compute import ComputeConfig
-from paceline.policy.perceptron import Perceptron
 from paceline.pool.protocol import PoolSpec, StepBatch
 from paceline.telemetry.clock import Clock
 
 
-class Choice(NamedTuple):
-    """What the policy makes of B observations."""
+class Question(NamedTuple):
+    """What B slots are to be decided on, on the policy's device."""
 
-    actions: dict[str, Tensor]
-    log_prob: Tensor
-    value: Tensor
+    obs: dict[str, Tensor]
     state: Tensor
-    """[B, D]: after the step."""
+    """[B, D]."""
+    slots: Tensor | None
+    """[B]; None for all."""
+    episode_start: Tensor
+    active: Tensor
 
 
 class Actor:
@@ -50,34 +51,40 @@ class Actor:
         """[N]: the next decision is the first of an episode."""
         self._was_active: Any = None
         """[N]: the last decision was asked for; where the pool's arrays are. None before the first."""
-        graphs = device.type == "cuda" and (compute or ComputeConfig()).cuda_graphs
-        self._graphs: dict[int, GraphedChoice] | None = {} if graphs else None
-        self._perceptron = Perceptron(policy) if Perceptron.suits(policy, device) else None
+        self.chooser = Chooser(policy, spec.num_slots, device, compute or ComputeConfig())
 
-    @torch.no_grad()
     def decide(self, batch: StepBatch) -> Decision:
         """Sample actions for a batch; the recurrent states of its slots move on."""
+        question = self.ask(batch)
+        choice = self.chooser(question.obs, question.state)
+        return self.settle(question, choice, self._policy.version.clone())
+
+    def ask(self, batch: StepBatch) -> Question:
+        """What is to be decided for a batch. Whoever chooses may be another thread, and meanwhile other slots may be asked about;
+        `settle` has to follow before this batch's slots are observed."""
         obs = self._to_device(batch.obs)
         slots = self._slots(batch)
-        state, start = self._of(self.state, slots), self._of(self.episode_start, slots)
-        choice = self._choose(obs, state)
         active = self._tensor(batch.active).clone()  # it is looked at again when the pool's memory has moved on
         self._note_active(batch, slots)
-        self.state = self._with(self.state, slots, choice.state)
+        return Question(obs, self._of(self.state, slots), slots, self._of(self.episode_start, slots), active)
+
+    def settle(self, question: Question, choice: Choice, version: Tensor) -> Decision:
+        """What was chosen, by weights of `version`, is decided: the recurrent states of its slots move on."""
+        self.state = self._with(self.state, question.slots, choice.state)
         return Decision(
-            obs=obs,
+            obs=question.obs,
             actions=choice.actions,
             log_prob=choice.log_prob,
             value=choice.value,
-            state=state,
-            episode_start=start,
-            active=active,
-            version=self._policy.version.clone(),
+            state=question.state,
+            episode_start=question.episode_start,
+            active=question.active,
+            version=version,
         )
 
-    def env_actions(self, decision: Decision, batch: StepBatch) -> dict[str, Any]:
-        """A decision's actions as the pool takes them: within bounds, and where the pool's simulators are."""
-        actions = self._policy.head.env_actions(decision.actions)
+    def env_actions(self, chosen: dict[str, Tensor], batch: StepBatch) -> dict[str, Any]:
+        """Actions as the pool takes them: within bounds, and where the pool's simulators are. For any thread."""
+        actions = self._policy.head.env_actions(chosen)
         if isinstance(batch.reward, Tensor):
             return dict(actions)
         if self._device.type == "cuda":
@@ -135,16 +142,6 @@ class Actor:
         self.state = state["state"].to(self._device)
         self.episode_start = state["episode_start"].to(self._device)
         self._was_active = state["was_active"].clone()
-
-    def _choose(self, obs: dict[str, Tensor], state: Tensor) -> Choice:
-        if self._perceptron is not None and self._perceptron.takes(len(state)):
-            return Choice(*self._perceptron.choose(obs), state)
-        if self._graphs is None:
-            return choose(self._policy, obs, state)
-        bucket = bucket_of(len(state), self._num_slots)
-        if bucket not in self._graphs:
-            self._graphs[bucket] = GraphedChoice(self._policy, obs, state, bucket)
-        return self._graphs[bucket](obs, state)
 
     def _note_active(self, batch: StepBatch, slots: Tensor | None) -> None:
         on_device = isinstance(batch.active, Tensor)
@@ -211,35 +208,3 @@ def few_values(policy: ActorCritic, obs: dict[str, Tensor], state: Tensor) -> Te
 def _padded(values: Tensor, size: int) -> Tensor:
     """`values` followed by zeros."""
     return torch.cat([values, values.new_zeros((size - len(values), *values.shape[1:]))])
-
-
-def choose(policy: ActorCritic, obs: dict[str, Tensor], state: Tensor) -> Choice:
-    """Sample an action for every row."""
-    params, value, after = policy.act(obs, state)
-    actions = policy.head.sample(params)
-    return Choice(actions, policy.head.log_prob(params, actions), value, after)
-
-
-def bucket_of(count: int, most: int) -> int:
-    """The size of recording that serves `count` rows: all, or the next power of two."""
-    return most if count == most else min(most, 1 << max(0, count - 1).bit_length())
-
-
-class GraphedChoice:
-    """`choose` for up to `bucket` rows, replayed; rows beyond the batch are computed and thrown away."""
-
-    def __init__(self, policy: ActorCritic, obs: dict[str, Tensor], state: Tensor, bucket: int) -> None:
-        self._obs = {name: values.new_zeros((bucket, *values.shape[1:])) for name, values in obs.items()}
-        self._state = state.new_zeros((bucket, *state.shape[1:]))
-        self._graph = CudaGraph(lambda: choose(policy, self._obs, self._state))
-
-    def __call__(self, obs: dict[str, Tensor], state: Tensor) -> Choice:
-        """The result is the caller's: a copy of what the next replay overwrites."""
-        count = len(state)
-        for name, values in obs.items():
-            self._obs[name][:count].copy_(values, non_blocking=True)
-        self._state[:count].copy_(state)
-        actions, *others = self._graph.run()
-        return Choice(
-            {name: values[:count].clone() for name, values in actions.items()}, *(o[:count].clone() for o in others)
-        )

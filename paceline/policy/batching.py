@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -21,6 +22,9 @@ from paceline.pool.protocol import Pool, StepBatch
 
 SMOOTHING = 0.05
 """Weight of the newest decision in their running mean time."""
+
+MOST_WORKERS = 8
+"""Each has a stream of its own on a GPU, and these are not many."""
 
 FEW_CORES = 4
 """On so many a decision takes a good part of what simulators could use."""
@@ -38,6 +42,9 @@ class BatchingConfig:
     patience: float | None = None
     """... and wait no longer than so many times what a decision takes (by default 1, or 4 where environments share workers
     on few cores)."""
+    inference_workers: int = 1
+    """Threads that choose actions, of ver and appo; more than one pay where a decision waits for its device longer than it keeps
+    a thread busy."""
 
     def __post_init__(self) -> None:
         for name in ("minimum", "maximum"):
@@ -48,13 +55,30 @@ class BatchingConfig:
             raise UsageError(f"batching.minimum {self.minimum} must not be above batching.maximum {self.maximum}")
         if self.patience is not None and self.patience < 0:
             raise UsageError(f"batching.patience must be at least 0, got {self.patience}")
+        if not 1 <= self.inference_workers <= MOST_WORKERS:
+            raise UsageError(
+                f"batching.inference_workers must be at least 1 and at most {MOST_WORKERS}, got {self.inference_workers}"
+            )
+
+
+class Elsewhere(Protocol):
+    """Decisions that are made by other threads, who wake the pool up after each."""
+
+    @property
+    def have_news(self) -> bool:
+        """Whether one is made."""
+        ...
+
+    def take_seconds(self) -> list[float]:
+        """What those took that were taken since the last call."""
+        ...
 
 
 class AdaptiveBatching:
     """Receives batches from a pool by a `BatchingConfig`; learns what a decision takes as it goes."""
 
-    def __init__(self, pool: Pool, config: BatchingConfig) -> None:
-        self._pool = pool
+    def __init__(self, pool: Pool, config: BatchingConfig, elsewhere: Elsewhere | None = None) -> None:
+        self._pool, self._elsewhere = pool, elsewhere
         slots, shared = pool.spec.num_slots, pool.spec.envs_per_worker > 1
         crowded = shared and len(available_core_ids()) <= FEW_CORES
         own_minimum = 0.5 if crowded else 0.125 if shared else 0.25
@@ -72,7 +96,8 @@ class AdaptiveBatching:
         seconds_left: float | None = None,
         first: np.ndarray | None = None,
     ) -> StepBatch:
-        """At least one of the slots in flight, at most `most`; none only where none was ready in `seconds_left`.
+        """At least one of the slots in flight, at most `most`; none only where none was ready in `seconds_left`, or before something
+        was decided elsewhere.
 
         Where not all that are ready can be taken, those with lower numbers in `first` [slots] do.
         """
@@ -83,7 +108,7 @@ class AdaptiveBatching:
         asked = time.perf_counter()
         minimum = min(self._minimum, maximum, in_flight)
         batch = self._pool.recv(min_slots=minimum, max_slots=maximum, timeout=wait, first=first)
-        if len(batch) == 0:
+        if len(batch) == 0 and not (self._elsewhere is not None and self._elsewhere.have_news):
             left = None if seconds_left is None else max(0.0, seconds_left - (time.perf_counter() - asked))
             batch = self._pool.recv(min_slots=1, max_slots=maximum, timeout=left, first=first)
         self._handed_out = time.perf_counter()
@@ -94,6 +119,9 @@ class AdaptiveBatching:
         self._handed_out = None
 
     def _learn(self) -> None:
-        if self._handed_out is not None:
-            seconds = time.perf_counter() - self._handed_out
+        if self._elsewhere is not None:
+            taken = self._elsewhere.take_seconds()
+        else:
+            taken = [] if self._handed_out is None else [time.perf_counter() - self._handed_out]
+        for seconds in taken:
             self._decision_seconds += SMOOTHING * (seconds - self._decision_seconds)

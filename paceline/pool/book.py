@@ -102,6 +102,11 @@ class SlotBook:
         self._any_lost = bool(self.lost.any())
         return slots, rows, lost
 
+    def take_none(self) -> tuple[np.ndarray, Rows, np.ndarray]:
+        """What `take` returns where there is nothing to take."""
+        none = np.empty(0, np.int64)
+        return none, none, np.empty(0, bool)
+
     def mark_lost(self, env: int) -> None:
         self.lost[env * self._agents : (env + 1) * self._agents] = True
         self._any_lost = True

@@ -88,6 +88,7 @@ class EnvPoolPool:
         self._always.flags.writeable = self._never.flags.writeable = False
         self._nothing = _empty_parcel(self.spec)
         self._engines: list[Engine] = []
+        self._woken = False
         self._start(seed)
 
     def recv(
@@ -109,6 +110,9 @@ class EnvPoolPool:
             for engine in self._engines:
                 engine.leave_to_thread()
         while shelf.num_ready(group) < want:
+            if self._woken:
+                self._woken = False
+                return self._deliver(self._nothing)
             if self._complete_oldest(group, timeout):
                 continue
             left = LOOK_SECONDS if deadline is None else min(LOOK_SECONDS, deadline - time.monotonic())
@@ -118,6 +122,9 @@ class EnvPoolPool:
         parcels = shelf.take(max_slots, group)
         self._unsettled += parcels
         return self._deliver(merge(parcels) if parcels else self._nothing)
+
+    def wake(self) -> None:
+        self._results.put(None)
 
     def send(self, actions: Array | Mapping[str, Array], slots: Array) -> None:
         self._require_running()
@@ -172,6 +179,7 @@ class EnvPoolPool:
         groups = [spec.group_slots(group) for group in range(spec.num_groups)]
         self._shelf = Shelf([len(slots) for slots in groups])
         self._results: SimpleQueue[Any] = SimpleQueue()
+        self._woken = False
         self._held = np.zeros(spec.num_slots, bool)
         self._received = None
         self._returns = np.zeros(spec.num_slots)
@@ -313,7 +321,10 @@ class EnvPoolPool:
         while not self._results.empty():
             self._note(self._results.get())
 
-    def _note(self, result: tuple[int, Parcel] | Failure) -> None:
+    def _note(self, result: tuple[int, Parcel] | Failure | None) -> None:
+        if result is None:
+            self._woken = True
+            return
         if isinstance(result, Failure):
             self._stop()
             raise SimulatorError(result)

@@ -28,6 +28,7 @@ import numpy as np
 from paceline.envs.registry import Factory
 from paceline.errors import Failure, SimulatorError, UsageError
 from paceline.pool import memory
+from paceline.pool.alarm import Alarm
 from paceline.pool.book import SlotBook
 from paceline.pool.channel import Command, Message, Result, ResultReader, pack_ints, unpack_ints
 from paceline.pool.config import PoolConfig, available_core_ids
@@ -61,6 +62,9 @@ class ProcessPool:
         self._results = ResultReader(self._crew.results_fd)
         self._poll = select.poll()
         self._poll.register(self._crew.results_fd, select.POLLIN)
+        self._alarm, self._woken = Alarm(), False
+        self._silence = weakref.finalize(self, self._alarm.close)
+        self._poll.register(self._alarm.fd, select.POLLIN)
         self._by_pidfd: dict[int, WorkerProcess] = {}
         self._number_of: dict[int, int] = {}  # living workers' numbers, by sender
         self._built: dict[int, dict] = {}  # by worker number; absent while a worker is starting
@@ -108,6 +112,9 @@ class ProcessPool:
         self._be_patient(min_slots is None)
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         while book.num_ready(group) < want:
+            if self._woken:
+                self._woken = False
+                return self._table.batch(*book.take_none())
             left = deadline - time.monotonic()
             if left <= 0 and deadline != math.inf:
                 break
@@ -128,6 +135,9 @@ class ProcessPool:
             envs = self._restart_stale(envs)
         for number, payload in self._shares(envs):
             self._crew.workers[number].command(Command.STEP, payload)
+
+    def wake(self) -> None:
+        self._alarm.ring()
 
     def _be_patient(self, patient: bool) -> None:
         """Let workers announce only whole jobs while we wait for everybody anyway: every message wakes us up."""
@@ -200,6 +210,7 @@ class ProcessPool:
         if self._unpin is not None:
             self._unpin()
         self._finalizer()
+        self._silence()
 
     def __enter__(self) -> ProcessPool:
         return self
@@ -281,6 +292,9 @@ class ProcessPool:
         for fd, _ in events:
             if fd == self._crew.results_fd:
                 self._take_in(self._results.read())
+            elif fd == self._alarm.fd:
+                self._alarm.hush()
+                self._woken = True
             else:
                 died.append(self._by_pidfd[fd])
         for worker in died:

@@ -133,6 +133,11 @@ class Pool(Protocol):
         """
         ...
 
+    def wake(self) -> None:
+        """From any thread: whoever waits in `recv` gets an empty batch at once, and what is ready stays so. If nobody does, this
+        is for the next `recv` that would have to wait. Pools that compute in `recv` itself do not wait, and ignore it."""
+        ...
+
     def send(self, actions: Array | Mapping[str, Array], slots: Array) -> None:
         """Begin the next step of `slots`. `actions` is one array [B, ...], or one per action leaf by name.
 

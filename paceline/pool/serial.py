@@ -66,6 +66,9 @@ class SerialPool:
             self._step(env)
         return self._table.batch(*self._book.take(max_slots, group, first))
 
+    def wake(self) -> None:
+        """Nobody waits here."""
+
     def send(self, actions: Array | Mapping[str, Array], slots: Array) -> None:
         slots, rows = self._book.check(slots)
         named = named_actions(actions, self.spec.actions)

@@ -149,6 +149,9 @@ class TensorPool:
             )
         return self._batch(self._take(ready, max_slots))
 
+    def wake(self) -> None:
+        """Nobody waits here."""
+
     def send(self, actions: Array | Mapping[str, Array], slots: Array) -> None:
         """See `Pool.send`. `slots` is what a batch came with, or the same numbers on the host; whole groups only."""
         groups = self._groups_of(slots)

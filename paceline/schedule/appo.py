@@ -22,11 +22,10 @@ from torch import Tensor
 from paceline.errors import UsageError
 from paceline.experience.chunks import Chunks
 from paceline.experience.rollout import Batch, Rollout
-from paceline.policy.batching import AdaptiveBatching
 from paceline.pool.protocol import Episode
 from paceline.schedule.companion import POLL_SECONDS, Companion
 from paceline.schedule.ddppo import lock_step
-from paceline.schedule.ver import take_in
+from paceline.schedule.turns import Turns
 
 if TYPE_CHECKING:
     from paceline.agent.on_policy import OnPolicy
@@ -59,8 +58,7 @@ class APPOConfig:
 
 def appo(run: Run[OnPolicy]) -> None:
     """Section 3 of the paper."""
-    config, pool, agent, clock = run.config, run.pool, run.agent, run.clock
-    actor = agent.actor
+    config, pool, clock = run.config, run.pool, run.clock
     with clock.time("simulation"):
         held = pool.recv(min_slots=None)
     if isinstance(held.reward, Tensor):  # a batched simulator shares its device with the learner: they take turns
@@ -70,28 +68,19 @@ def appo(run: Run[OnPolicy]) -> None:
     size = max(1, round(config.appo.batch / steps)) if config.appo.batch is not None else slots
     book = Chunks(steps, slots, size, config.appo.waiting)
     rollout = Rollout(steps, slots, run.group.device, book=book)
-    batching = AdaptiveBatching(pool, config.batching)
     learning = Learning(run, rollout, book, size)
-    with learning.thread as thread:
+    with Turns(run, rollout, book) as turns, learning.thread as thread:
         while not thread.is_over:
             if thread.wants_checkpoint:
-                held = take_in(run, rollout, book.num_in_flight, held)
+                held = turns.take_in(held)
                 thread.save()
             with clock.time("learning"):
                 if not learning.offer_all():
                     continue
-            with clock.time("inference"):
-                agent.pick_up()
-                decision = actor.decide(held)
-                rollout.begin(decision, held)
-                actions = actor.env_actions(decision, held)
-            with clock.time("simulation"):
-                pool.send(actions, held.slots)
-            with clock.time("simulation"):
-                held = batching.receive(book.num_in_flight)
-            with clock.time("inference"):
-                rollout.complete(actor.observe(held), held)
-        take_in(run, rollout, book.num_in_flight, held)  # the last checkpoint has every simulator
+            if len(held):
+                turns.decide(held)
+            held = turns.receive()
+        turns.take_in(held)  # the last checkpoint has every simulator
 
 
 class Offer(NamedTuple):

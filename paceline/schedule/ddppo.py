@@ -37,7 +37,7 @@ def lock_step(run: Run[OnPolicy], batch: StepBatch, own: Literal["count", "deadl
             with clock.time("inference"):
                 decision = actor.decide(batch)
                 rollout.begin(decision)
-                actions = actor.env_actions(decision, batch)
+                actions = actor.env_actions(decision.actions, batch)
             with clock.time("simulation"):
                 pool.send(actions, batch.slots)
                 batch = pool.recv(min_slots=None)

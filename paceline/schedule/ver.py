@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,10 +19,10 @@ from paceline.distributed.preemption import Preemption, make_preemption
 from paceline.errors import UsageError
 from paceline.experience.book import Variable
 from paceline.experience.rollout import Rollout
-from paceline.policy.batching import AdaptiveBatching
 from paceline.pool.batches import part, union
 from paceline.pool.protocol import StepBatch
 from paceline.schedule.ddppo import lock_step
+from paceline.schedule.turns import Turns
 
 if TYPE_CHECKING:
     from paceline.agent.on_policy import OnPolicy
@@ -57,12 +56,13 @@ def ver(run: Run[OnPolicy]) -> None:
     rollout = Rollout(config.rollout_steps, slots, run.group.device, book=book, weighted=config.ver.importance_weights)
     run.agent.keep(rollout)
     preemption = make_preemption(run.config, run.group, book.goal, own="deadline")
-    collector = Collector(run, rollout, book, preemption, held)
-    if config.ver.overlap:
-        overlapping(run, rollout, preemption, collector)
-    else:
-        in_turn(run, rollout, preemption, collector)
-    collector.take_in()  # the last checkpoint has every simulator
+    with Turns(run, rollout, book) as turns:
+        collector = Collector(run, turns, book, preemption, held)
+        if config.ver.overlap:
+            overlapping(run, rollout, preemption, collector)
+        else:
+            in_turn(run, rollout, preemption, collector)
+        collector.take_in()  # the last checkpoint has every simulator
 
 
 def in_turn(run: Run[OnPolicy], rollout: Rollout, preemption: Preemption, collector: Collector) -> None:
@@ -110,15 +110,14 @@ class Collector:
     """Fills rollouts from whoever is ready; between two of them it holds the slots that were received last."""
 
     def __init__(
-        self, run: Run[OnPolicy], rollout: Rollout, book: Variable, preemption: Preemption, held: StepBatch
+        self, run: Run[OnPolicy], turns: Turns, book: Variable, preemption: Preemption, held: StepBatch
     ) -> None:
-        self._run, self._rollout, self._book, self._preemption = run, rollout, book, preemption
-        self._batching = AdaptiveBatching(run.pool, run.config.batching)
+        self._run, self._turns, self._book, self._preemption = run, turns, book, preemption
         self.held = held
 
     def collect(self) -> None:
         """Steps until the rollout is full, or until the deadline."""
-        run, rollout, book, preemption = self._run, self._rollout, self._book, self._preemption
+        run, turns, book, preemption = self._run, self._turns, self._book, self._preemption
         parked: list[StepBatch] = []
         held = self.held
         preemption.begin(book.completed)
@@ -130,19 +129,10 @@ class Collector:
                     parked.append(part(held, done))
                     held = part(held, ~done)
             if len(held):
-                with run.clock.time("inference"):
-                    decision = run.agent.actor.decide(held)
-                    rollout.begin(decision, held)
-                    actions = run.agent.actor.env_actions(decision, held)
-                with run.clock.time("simulation"):
-                    run.pool.send(actions, held.slots)
-            with run.clock.time("simulation"):
-                flying, left = int(book.in_flight.sum()), preemption.seconds_left()
-                held = self._batching.receive(flying, missing, left, first=book.collected)
-            with run.clock.time("inference"):
-                rollout.complete(run.agent.actor.observe(held), held)
+                turns.decide(held)
+            held = turns.receive(missing, preemption.seconds_left(), first=book.collected)
         preemption.finished(book.completed)
-        self._batching.pause()
+        turns.pause()
         self.held = union([*parked, held]) if parked else held
 
     def save_if_due(self) -> None:
@@ -155,15 +145,4 @@ class Collector:
 
     def take_in(self) -> None:
         """Wait for everything in flight, which the next rollout begins with."""
-        self.held = take_in(self._run, self._rollout, int(np.count_nonzero(self._book.in_flight)), self.held)
-
-
-def take_in(run: Run[OnPolicy], rollout: Rollout, in_flight: int, held: StepBatch) -> StepBatch:
-    """Wait for all slots in flight and complete their rows: then all slots are held."""
-    if in_flight == 0:
-        return held
-    kept = part(held, np.ones(len(held), bool))  # its arrays hold until the next `recv` only
-    with run.clock.time("simulation"):
-        batch = run.pool.recv(min_slots=in_flight)
-    rollout.complete(run.agent.actor.observe(batch), batch)
-    return union([kept, batch])
+        self.held = self._turns.take_in(self.held)

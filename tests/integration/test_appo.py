@@ -223,11 +223,12 @@ def test_weights_are_picked_up_whole(tmp_path):
     learned = torch.nn.Sequential(*(torch.nn.Linear(32, 32) for _ in range(6)))
     learned.register_buffer("version", torch.zeros(()))
     acting = copy.deepcopy(learned)
-    publication, done, torn = Publication(learned, acting), threading.Event(), []
+    publication, done, torn = Publication(learned), threading.Event(), []
+    reader = publication.reader(acting)
 
     def read() -> None:
         while not done.is_set():
-            publication.pick_up()
+            reader.pick_up()
             seen = {value.flatten()[0].item() for value in acting.state_dict().values()}
             if len(seen) != 1 and int(acting.version) > 0:
                 torn.append(seen)
@@ -241,7 +242,7 @@ def test_weights_are_picked_up_whole(tmp_path):
             publication.publish()
     done.set()
     thread.join()
-    publication.pick_up()
+    reader.pick_up()
     assert not torn and int(acting.version) == 299
 
 

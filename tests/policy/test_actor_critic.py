@@ -8,8 +8,9 @@ import torch
 from gymnasium import spaces
 
 from paceline.errors import UsageError
-from paceline.policy.actor import Actor, bucket_of
+from paceline.policy.actor import Actor
 from paceline.policy.actor_critic import MASK, ActorCritic, PolicyConfig
+from paceline.policy.chooser import bucket_of
 from paceline.policy.cores import CoreConfig
 from paceline.pool.protocol import PoolSpec, StepBatch
 
@@ -65,7 +66,7 @@ def test_any_spaces_any_core(observation, action, core):
     decision = actor.decide(batch)
     assert torch.isfinite(decision.log_prob).all() and torch.isfinite(decision.value).all()
     for leaf in spec.actions:
-        sent = actor.env_actions(decision, batch)[leaf.name]
+        sent = actor.env_actions(decision.actions, batch)[leaf.name]
         assert sent.shape == (2, *leaf.shape)
         assert all(leaf.space.contains(row.astype(leaf.dtype) if leaf.shape else row) for row in sent)
 

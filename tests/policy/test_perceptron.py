@@ -11,8 +11,8 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.policy.actor import choose
 from paceline.policy.actor_critic import MASK, ActorCritic, PolicyConfig
+from paceline.policy.chooser import choose
 from paceline.policy.cores import CoreConfig
 from paceline.policy.heads import HeadConfig
 from paceline.policy.normalizer import ObservationNormalizer

@@ -7,8 +7,8 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from paceline.policy.actor import GraphedChoice, choose
 from paceline.policy.actor_critic import ActorCritic, PolicyConfig
+from paceline.policy.chooser import GraphedChoice, choose
 from paceline.policy.cores import CoreConfig
 from paceline.pool import PoolConfig, make_pool
 from paceline.pool.protocol import PoolSpec

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections import defaultdict
 
 import gymnasium as gym
@@ -321,3 +322,20 @@ def test_those_with_lower_numbers_come_first_where_not_all_can(kind):
         taken = pool.recv(min_slots=3, max_slots=2, first=numbers)
         assert taken.slots.tolist() == [2, 3]
         assert pool.recv(min_slots=1, first=numbers).slots.tolist() == [1]
+
+
+def test_whoever_waits_can_be_woken():
+    """And gets nothing: what is ready stays so. A call that need not wait is not disturbed, the next that must is."""
+    with make_pool("synthetic:constant?mean=0.6", PoolConfig(num_envs=2, workers=2, kind="process")) as pool:
+        assert isinstance(pool, ProcessPool)
+        batch = pool.recv(min_slots=None)
+        pool.send(act(batch.slots, 0) % 2, batch.slots)
+        waking = threading.Timer(0.1, pool.wake)
+        waking.start()
+        assert len(pool.recv(min_slots=None)) == 0
+        pool.wake()
+        assert len(pool.recv(min_slots=0)) == 0
+        assert len(pool.recv(min_slots=None)) == 0, "the second one"
+        batch = pool.recv(min_slots=None)
+        assert batch.slots.tolist() == [0, 1]
+        waking.join()

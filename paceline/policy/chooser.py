@@ -1,0 +1,80 @@
+"""`Chooser`: what a policy makes of a batch of observations, in the fastest way that there is for it.
+
+Legend: B rows of a batch, D numbers of recurrent state.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from paceline.cuda_graph import CudaGraph
+from paceline.policy.actor_critic import ActorCritic
+from paceline.policy.compute import ComputeConfig
+from paceline.policy.perceptron import Perceptron
+
+
+class Choice(NamedTuple):
+    """What the policy makes of B observations."""
+
+    actions: dict[str, Tensor]
+    log_prob: Tensor
+    value: Tensor
+    state: Tensor
+    """[B, D]: after the step."""
+
+
+class Chooser:
+    """Samples actions of a policy for up to `most` rows: by NumPy, by recorded graphs, or as PyTorch does. For one thread."""
+
+    def __init__(self, policy: ActorCritic, most: int, device: torch.device, compute: ComputeConfig) -> None:
+        self.policy, self._most = policy, most
+        graphs = device.type == "cuda" and compute.cuda_graphs
+        self._graphs: dict[int, GraphedChoice] | None = {} if graphs else None
+        self._perceptron = Perceptron(policy) if Perceptron.suits(policy, device) else None
+
+    @torch.no_grad()
+    def __call__(self, obs: dict[str, Tensor], state: Tensor) -> Choice:
+        """An action for every row; the result is the caller's."""
+        if self._perceptron is not None and self._perceptron.takes(len(state)):
+            return Choice(*self._perceptron.choose(obs), state)
+        if self._graphs is None:
+            return choose(self.policy, obs, state)
+        bucket = bucket_of(len(state), self._most)
+        if bucket not in self._graphs:
+            self._graphs[bucket] = GraphedChoice(self.policy, obs, state, bucket)
+        return self._graphs[bucket](obs, state)
+
+
+def choose(policy: ActorCritic, obs: dict[str, Tensor], state: Tensor) -> Choice:
+    """Sample an action for every row."""
+    params, value, after = policy.act(obs, state)
+    actions = policy.head.sample(params)
+    return Choice(actions, policy.head.log_prob(params, actions), value, after)
+
+
+def bucket_of(count: int, most: int) -> int:
+    """The size of recording that serves `count` rows: all, or the next power of two."""
+    return most if count == most else min(most, 1 << max(0, count - 1).bit_length())
+
+
+class GraphedChoice:
+    """`choose` for up to `bucket` rows, replayed; rows beyond the batch are computed and thrown away."""
+
+    def __init__(self, policy: ActorCritic, obs: dict[str, Tensor], state: Tensor, bucket: int) -> None:
+        self._obs = {name: values.new_zeros((bucket, *values.shape[1:])) for name, values in obs.items()}
+        self._state = state.new_zeros((bucket, *state.shape[1:]))
+        self._graph = CudaGraph(lambda: choose(policy, self._obs, self._state))
+
+    def __call__(self, obs: dict[str, Tensor], state: Tensor) -> Choice:
+        """The result is the caller's: a copy of what the next replay overwrites."""
+        count = len(state)
+        for name, values in obs.items():
+            self._obs[name][:count].copy_(values, non_blocking=True)
+        self._state[:count].copy_(state)
+        actions, *others = self._graph.run()
+        return Choice(
+            {name: values[:count].clone() for name, values in actions.items()}, *(o[:count].clone() for o in others)
+        )

@@ -1,0 +1,116 @@
+"""Turns of slots, for systems that serve whoever is ready: a decision begins rows and is sent, an outcome completes them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from paceline.experience.book import Variable
+from paceline.experience.chunks import Chunks
+from paceline.experience.rollout import Rollout
+from paceline.experience.rows import Decision
+from paceline.policy.batching import AdaptiveBatching
+from paceline.policy.deciders import Deciders
+from paceline.pool.batches import part, union
+from paceline.pool.protocol import StepBatch
+
+if TYPE_CHECKING:
+    from paceline.agent.on_policy import OnPolicy
+    from paceline.run import Run
+
+
+class Turns:
+    """Decides for slots and takes in what comes of it, in this thread or with `Deciders` beside it. Every slot is held by the
+    caller, in flight, or being decided for."""
+
+    def __init__(self, run: Run[OnPolicy], rollout: Rollout, book: Variable | Chunks) -> None:
+        self._pool, self._agent, self._clock = run.pool, run.agent, run.clock
+        self._rollout, self._book = rollout, book
+        deciders = run.agent.deciders
+        self._deciders: Deciders | None = None
+        if len(deciders) > 1:
+            threads = max(1, run.threads // len(deciders))
+            self._deciders = Deciders(run.agent.actor, deciders, threads, run.pool.wake)
+        self._batching = AdaptiveBatching(run.pool, run.config.batching, self._deciders)
+
+    def decide(self, batch: StepBatch) -> None:
+        """Have actions chosen for the slots of `batch`, by the latest weights, and sent."""
+        agent, actor = self._agent, self._agent.actor
+        with self._clock.time("inference"):
+            if self._deciders is None:
+                agent.pick_up()
+                decision = actor.decide(batch)
+                self._send(decision, actor.env_actions(decision.actions, batch), batch)
+            else:
+                kept = _copy(batch)
+                self._deciders.give(actor.ask(kept), kept)
+                self._send_decided(wait=self._deciders.are_busy)
+
+    def receive(
+        self, most: int | None = None, seconds_left: float | None = None, first: np.ndarray | None = None
+    ) -> StepBatch:
+        """Slots with their outcomes, as `AdaptiveBatching.receive` has them. None where something was decided meanwhile."""
+        if self._book.num_in_flight == 0:
+            with self._clock.time("inference"):
+                self._send_decided(wait=True)
+        with self._clock.time("simulation"):
+            batch = self._batching.receive(self._book.num_in_flight, most, seconds_left, first)
+        with self._clock.time("inference"):
+            self._complete(batch)
+            self._send_decided(wait=False)
+        return batch
+
+    def pause(self) -> None:
+        """Send what is being decided: then every slot is held or in flight, and nobody looks at the weights."""
+        with self._clock.time("inference"):
+            while self._send_decided(wait=True):
+                pass
+        self._batching.pause()
+
+    def take_in(self, held: StepBatch) -> StepBatch:
+        """Wait for all slots that are not `held`: then all are."""
+        self.pause()
+        in_flight = self._book.num_in_flight
+        if in_flight == 0:
+            return held
+        held = _copy(held)  # its arrays hold until the next `recv` only
+        rest = [held]
+        while in_flight > 0:  # a wait may have been ended for decisions that are made by now
+            with self._clock.time("simulation"):
+                batch = self._pool.recv(min_slots=in_flight)
+            self._complete(batch)
+            rest.append(_copy(batch))
+            in_flight = self._book.num_in_flight
+        return union(rest)
+
+    def close(self) -> None:
+        if self._deciders is not None:
+            self._deciders.close()
+
+    def __enter__(self) -> Turns:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _send_decided(self, *, wait: bool) -> bool:
+        """Whether there was anything to send."""
+        answers = self._deciders.take(wait=wait) if self._deciders is not None else []
+        for answer in answers:
+            decision = self._agent.actor.settle(answer.question, answer.choice, answer.version)
+            self._send(decision, answer.actions, answer.batch)
+        return bool(answers)
+
+    def _send(self, decision: Decision, actions: dict[str, Any], batch: StepBatch) -> None:
+        self._rollout.begin(decision, batch)
+        with self._clock.time("simulation"):
+            self._pool.send(actions, batch.slots)
+
+    def _complete(self, batch: StepBatch) -> None:
+        if len(batch):
+            self._rollout.complete(self._agent.actor.observe(batch), batch)
+
+
+def _copy(batch: StepBatch) -> StepBatch:
+    return part(batch, np.ones(len(batch), bool))

@@ -1,0 +1,148 @@
+"""Several threads that decide: rows, states and counts are those that one would have given, whoever is faster."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+
+import pytest
+import torch
+
+from paceline.agent.on_policy import OnPolicy
+from paceline.checkpoint import CheckpointFolder
+from paceline.config import Config
+from paceline.errors import UsageError
+from paceline.policy.batching import BatchingConfig
+from paceline.policy.chooser import Chooser
+from paceline.pool.config import PoolConfig
+from paceline.run import train
+from paceline.schedule.ver import VERConfig
+from tests.integration.test_training import tiny
+
+CUDA = pytest.param(
+    "cuda",
+    marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")],
+)
+
+
+def several(system: str, core: str = "gru", **changes) -> Config:
+    """Small batches, so that all deciders are busy at times."""
+    return tiny(
+        core,
+        **{
+            "system": system,
+            "deterministic": False,
+            "batching": BatchingConfig(inference_workers=3, minimum=0.25, maximum=0.5),
+            "pool": PoolConfig(num_envs=4, kind="process", workers=4),
+            **changes,
+        },
+    )
+
+
+@pytest.fixture
+def slow_choices(monkeypatch):
+    """Decisions that take their time, by chance: the last question is often answered first. Which threads decided is noted."""
+    plain, names = Chooser.__call__, set()
+
+    def slow(self, obs, state):
+        names.add(threading.current_thread().name)
+        time.sleep(0.003 * float(torch.rand(())))
+        return plain(self, obs, state)
+
+    monkeypatch.setattr(Chooser, "__call__", slow)
+    return names
+
+
+@pytest.fixture
+def lessons(monkeypatch):
+    """Whether what is learned from is a policy's doing: how many rows were compared, and how many had the policy's own value."""
+    plain, compared = OnPolicy.learn, []
+
+    def checking(self, rollout, progress):
+        rows, joined = rollout.book.in_order()
+        rows = rows.to(rollout.device)
+        with torch.no_grad():
+            _, value, after = self.policy.act(
+                {name: column[rows] for name, column in rollout.obs.items()}, rollout.state[rows]
+            )
+        ours = rollout.valid[rows] & (rollout.version[rows] == self.policy.version)
+        torch.testing.assert_close(rollout.value[rows][ours], value[ours], rtol=1e-4, atol=1e-5)
+        follows = joined.to(rollout.device) & ours & ours.roll(1) & ~rollout.episode_start[rows]
+        torch.testing.assert_close(rollout.state[rows][follows], after.roll(1, 0)[follows], rtol=1e-4, atol=1e-5)
+        compared.append((int(ours.sum()), int(follows.sum())))
+        return plain(self, rollout, progress)
+
+    monkeypatch.setattr(OnPolicy, "learn", checking)
+    return compared
+
+
+@pytest.mark.parametrize("device", ["cpu", CUDA])
+@pytest.mark.parametrize("variable", [True, False], ids=["ver", "nover"])
+@pytest.mark.parametrize("core", ["none", "lstm"])
+def test_every_row_has_its_own_state_and_value(tmp_path, slow_choices, lessons, core, variable, device):
+    config = several("ver", core, ver=VERConfig(variable=variable), device=device)
+    run = train(config, tmp_path)
+    assert run.step == config.steps
+    assert len(slow_choices) == 3 and all(name.startswith("decider") for name in slow_choices)
+    values, states = (sum(counts) for counts in zip(*lessons, strict=True))
+    assert values > config.steps / 2 and states > config.steps / 3
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("decider")]
+
+
+@pytest.mark.parametrize("device", ["cpu", CUDA])
+@pytest.mark.parametrize("kind", ["serial", "process"])
+@pytest.mark.parametrize("overlapping", ["appo", "ver"])
+def test_deciders_beside_a_learner_pick_up_what_it_learned(tmp_path, slow_choices, overlapping, kind, device):
+    config = several(
+        overlapping, ver=VERConfig(overlap=True), device=device, pool=PoolConfig(num_envs=4, kind=kind, workers=None)
+    )
+    run = train(dataclasses.replace(config, steps=2048), tmp_path)
+    assert run.step >= 2048 and len(slow_choices) >= 2
+    behind = [int(run.policy.version - chooser.policy.version) for chooser, _ in run.agent.deciders]
+    assert all(lag >= 0 for lag in behind) and sum(lag < 5 for lag in behind) >= 2, "whoever decided has followed"
+    for chooser, pick_up in run.agent.deciders:
+        pick_up()
+        for mine, learned in zip(chooser.policy.parameters(), run.policy.parameters(), strict=True):
+            torch.testing.assert_close(mine, learned)
+
+
+@pytest.mark.parametrize("system", ["ver", "appo"])
+def test_checkpoints_have_every_simulator(tmp_path, slow_choices, system):
+    config = several(
+        system,
+        env="synthetic:lognormal?mean=0.001&obs=4&dtype=float32&episode_length=20",
+        steps=1500,
+        checkpoint=dataclasses.replace(Config().checkpoint, seconds=0.2),
+    )
+    train(config, tmp_path)
+    assert len(CheckpointFolder(tmp_path / "checkpoints").load().state["ranks"]) == 1
+    assert train(dataclasses.replace(config, steps=2000), tmp_path, resume="latest").step >= 2000
+
+
+@pytest.mark.parametrize("system", ["ver", "appo"])
+def test_what_goes_wrong_in_a_decider_is_what_the_user_sees(tmp_path, monkeypatch, system):
+    plain, calls = Chooser.__call__, []
+
+    def broken(self, obs, state):
+        calls.append(None)
+        if len(calls) > 20:
+            raise ArithmeticError("this very error")
+        return plain(self, obs, state)
+
+    monkeypatch.setattr(Chooser, "__call__", broken)
+    with pytest.raises(ArithmeticError, match="this very error"):
+        train(several(system), tmp_path)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith(("decider", "learner"))]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"system": "ddppo"}, {"system": "d4pg"}, {"system": "ver", "deterministic": True}],
+    ids=["ddppo", "d4pg", "deterministic"],
+)
+def test_where_there_are_none_they_are_refused(changes):
+    with pytest.raises(UsageError, match="inference_workers above 1 are for runs of the systems ver and appo"):
+        Config(batching=BatchingConfig(inference_workers=2), **changes)
+    with pytest.raises(UsageError, match="at least 1 and at most 8, got 0"):
+        BatchingConfig(inference_workers=0)
