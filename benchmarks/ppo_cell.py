@@ -1,7 +1,7 @@
 """One measurement of our side of `benchmarks.ppo` and `benchmarks.throughput`: `python -m benchmarks.ppo_cell '{...}'`.
 
 The options are those of the peers, and `system`; `env`, an id, instead of EnvPool's `task`; `pool`, the backend;
-`encoder`, of images; and `precision`.
+`encoder`, of images; `precision`; `pool_workers` and `inference_workers`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 from paceline.config import Config
 from paceline.learner.ppo_config import PPOConfig
 from paceline.policy.actor_critic import PolicyConfig
+from paceline.policy.batching import BatchingConfig
 from paceline.policy.compute import ComputeConfig
 from paceline.policy.cores import CoreConfig
 from paceline.pool.config import PoolConfig
@@ -38,7 +39,10 @@ def config_of(options: dict) -> Config:
         device=options.get("device", "cpu"),
         compute=ComputeConfig(precision=options.get("precision", "float32")),
         threads=options["threads"],
-        pool=PoolConfig(kind=options.get("pool", "auto"), num_envs=options["num_envs"]),
+        pool=PoolConfig(
+            kind=options.get("pool", "auto"), num_envs=options["num_envs"], workers=options.get("pool_workers")
+        ),
+        batching=BatchingConfig(inference_workers=options.get("inference_workers", 1)),
         policy=PolicyConfig(encoder=options.get("encoder", "nature"), hidden=(options["hidden"],) * 2, core=core),
         ppo=PPOConfig(epochs=options["epochs"], minibatches=options["minibatches"], normalize_advantage=True),
     )
