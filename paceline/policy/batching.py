@@ -88,6 +88,8 @@ class AdaptiveBatching:
         self._maximum = max(self._minimum, round(config.maximum * slots))
         self._decision_seconds = 0.0
         self._handed_out: float | None = None
+        self._patient_until: float | None = None
+        """Since the last batch that was not empty: who is ready is not to wait longer for being interrupted."""
 
     def receive(
         self,
@@ -105,18 +107,31 @@ class AdaptiveBatching:
         maximum = self._maximum if most is None else min(self._maximum, most)
         wait = self._patience * self._decision_seconds
         wait = wait if seconds_left is None else min(wait, seconds_left)
-        asked = time.perf_counter()
-        minimum = min(self._minimum, maximum, in_flight)
-        batch = self._pool.recv(min_slots=minimum, max_slots=maximum, timeout=wait, first=first)
-        if len(batch) == 0 and not (self._elsewhere is not None and self._elsewhere.have_news):
-            left = None if seconds_left is None else max(0.0, seconds_left - (time.perf_counter() - asked))
-            batch = self._pool.recv(min_slots=1, max_slots=maximum, timeout=left, first=first)
+        now = time.perf_counter()
+        if self._patient_until is None:
+            self._patient_until = now + wait
+        batch = self._recv(min(self._minimum, maximum, in_flight), maximum, self._patient_until, first)
+        if len(batch) == 0 and not self._has_news():
+            batch = self._recv(1, maximum, None if seconds_left is None else now + seconds_left, first)
+        if len(batch):
+            self._patient_until = None
         self._handed_out = time.perf_counter()
         return batch
 
+    def _recv(self, minimum: int, maximum: int, until: float | None, first: np.ndarray | None) -> StepBatch:
+        """What the pool has for us by then. It may have been woken up for something that was taken since: then this goes on."""
+        while True:
+            left = None if until is None else max(0.0, until - time.perf_counter())
+            batch = self._pool.recv(min_slots=minimum, max_slots=maximum, timeout=left, first=first)
+            if len(batch) or self._elsewhere is None or left == 0.0 or self._has_news():
+                return batch
+
+    def _has_news(self) -> bool:
+        return self._elsewhere is not None and self._elsewhere.have_news
+
     def pause(self) -> None:
         """What comes now is no decision."""
-        self._handed_out = None
+        self._handed_out = self._patient_until = None
 
     def _learn(self) -> None:
         if self._elsewhere is not None:

@@ -6,7 +6,6 @@ travels between the threads are batches that nobody else writes to.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ from torch import Tensor
 from paceline.cuda_streams import stream_for
 from paceline.policy.actor import Actor, Question
 from paceline.policy.chooser import Choice, Chooser
+from paceline.policy.kernels import use_threads
 from paceline.pool.protocol import StepBatch
 
 
@@ -56,7 +56,7 @@ class Deciders:
         self._pending: list[futures.Future[Answer]] = []
         self._number = len(deciders)
         self._seconds: list[float] = []
-        self._executor = futures.ThreadPoolExecutor(self._number, "decider", initializer=self._begin)
+        self._executor = futures.ThreadPoolExecutor(self._number, "decider")
 
     @property
     def are_busy(self) -> bool:
@@ -100,18 +100,21 @@ class Deciders:
     # ---------------------------------------------------------------- in the other threads
 
     def _begin(self) -> None:
+        """With a thread's first question, and not as the executor's initializer, whose errors nobody would see."""
         number, self._mine.decider = self._unused.get()
-        torch.set_num_threads(self._threads)
-        self._mine.stream = contextlib.nullcontext()
+        use_threads(self._threads)
+        self._mine.stream = None
         device = self._actor.state.device
         if device.type == "cuda":
             torch.cuda.set_device(device)  # every thread has its own
-            self._mine.stream = torch.cuda.stream(stream_for(f"deciding {number}", self._actor.state.device))
+            self._mine.stream = stream_for(f"deciding {number}", device)
 
     @torch.no_grad()
     def _answer(self, question: Question, batch: StepBatch, asked: torch.cuda.Event | None, since: float) -> Answer:
+        if not hasattr(self._mine, "decider"):
+            self._begin()
         chooser, pick_up = self._mine.decider
-        with self._mine.stream:
+        with torch.cuda.stream(self._mine.stream):
             if asked is not None:
                 torch.cuda.current_stream().wait_event(asked)
             pick_up()

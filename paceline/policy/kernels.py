@@ -21,6 +21,13 @@ from paceline.pool.config import available_core_ids
 SMALL_PARAMETERS = 500_000
 
 
+def use_threads(number: int) -> None:
+    """Of PyTorch's own, for what the calling thread computes. The number is also the process's, which threads take over with the
+    first thing that they do: so this is done here, lest another's number come later."""
+    torch.get_num_threads()
+    torch.set_num_threads(number)
+
+
 def choose_cpu_kernels(
     policy: ActorCritic | DeterministicPolicy,
     threads: int | None,

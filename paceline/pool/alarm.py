@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 
 
 class Alarm:
     """A pipe to oneself: to be polled for reading at `fd`, along with whatever else is waited for."""
 
     def __init__(self) -> None:
+        self._lock, self._closed = threading.Lock(), False
         self.fd, self._bell = os.pipe()
         for fd in (self.fd, self._bell):
             os.set_blocking(fd, False)
 
     def ring(self) -> None:
-        """From any thread."""
-        with contextlib.suppress(BlockingIOError):  # it is full of rings that nobody has heard
-            os.write(self._bell, b"!")
+        """From any thread, at any time: nobody hears it any more once it is closed."""
+        with self._lock, contextlib.suppress(BlockingIOError):  # it is full of rings that nobody has heard
+            if not self._closed:
+                os.write(self._bell, b"!")
 
     def hush(self) -> None:
         """All rings so far are heard."""
@@ -25,5 +28,7 @@ class Alarm:
             os.read(self.fd, 1 << 16)
 
     def close(self) -> None:
-        os.close(self.fd)
-        os.close(self._bell)
+        with self._lock:
+            self._closed = True
+            os.close(self.fd)
+            os.close(self._bell)

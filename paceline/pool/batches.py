@@ -17,6 +17,11 @@ def part(batch: StepBatch, which: np.ndarray) -> StepBatch:
     return StepBatch(obs={name: rows[which] for name, rows in batch.obs.items()}, final_obs={}, **columns)
 
 
+def without_obs(batch: StepBatch) -> StepBatch:
+    """A copy of all that is known of the rows but what they show."""
+    return StepBatch(obs={}, final_obs={}, **{name: getattr(batch, name).copy() for name in _COLUMNS})
+
+
 def union(batches: Sequence[StepBatch]) -> StepBatch:
     """A copy of all rows, by slot. What `final_obs` held is not kept."""
     slots = np.concatenate([batch.slots for batch in batches])

@@ -102,7 +102,8 @@ class SlotBook:
         self._any_lost = bool(self.lost.any())
         return slots, rows, lost
 
-    def take_none(self) -> tuple[np.ndarray, Rows, np.ndarray]:
+    @staticmethod
+    def take_none() -> tuple[np.ndarray, Rows, np.ndarray]:
         """What `take` returns where there is nothing to take."""
         none = np.empty(0, np.int64)
         return none, none, np.empty(0, bool)

@@ -167,6 +167,7 @@ class ProcessPool:
         self._book.launch_all()
         self._stale[:] = False
         self._any_stale = False
+        self._woken = False
         for number, envs in enumerate(self._envs_of):
             jobs = [(env, env_seed(seed, env), 0) for env in envs]
             self._crew.workers[number].command(Command.RESET, pickle.dumps(jobs))

@@ -134,8 +134,9 @@ class Pool(Protocol):
         ...
 
     def wake(self) -> None:
-        """From any thread: whoever waits in `recv` gets an empty batch at once, and what is ready stays so. If nobody does, this
-        is for the next `recv` that would have to wait. Pools that compute in `recv` itself do not wait, and ignore it."""
+        """From any thread, at any time: whoever waits in `recv` gets an empty batch, and what is ready stays so. If nobody does, this
+        is for the next `recv` that would have to wait. Pools that compute in `recv` itself do not wait, and ignore it; EnvPool's
+        fastest simulators are waited for to the end of a step."""
         ...
 
     def send(self, actions: Array | Mapping[str, Array], slots: Array) -> None:

@@ -25,7 +25,7 @@ from paceline.experience.rollout import Batch, Rollout
 from paceline.pool.protocol import Episode
 from paceline.schedule.companion import POLL_SECONDS, Companion
 from paceline.schedule.ddppo import lock_step
-from paceline.schedule.turns import Turns
+from paceline.schedule.turns import Turns, require_one_decider
 
 if TYPE_CHECKING:
     from paceline.agent.on_policy import OnPolicy
@@ -62,6 +62,7 @@ def appo(run: Run[OnPolicy]) -> None:
     with clock.time("simulation"):
         held = pool.recv(min_slots=None)
     if isinstance(held.reward, Tensor):  # a batched simulator shares its device with the learner: they take turns
+        require_one_decider(config.batching)
         lock_step(run, held, own="count")
         return
     slots, steps = pool.spec.num_slots, config.rollout_steps

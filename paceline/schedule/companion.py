@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from paceline.cuda_streams import stream_for
+from paceline.policy.kernels import use_threads
 
 if TYPE_CHECKING:
     from paceline.run import Run
@@ -82,7 +83,7 @@ class Companion:
 
     def _main(self) -> None:
         try:
-            torch.set_num_threads(self._run.threads)
+            use_threads(self._run.threads)
             with self._stream():
                 self._work()
         except BaseException as error:

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from paceline.errors import UsageError
 from paceline.experience.book import Variable
 from paceline.experience.chunks import Chunks
 from paceline.experience.rollout import Rollout
-from paceline.experience.rows import Decision
-from paceline.policy.batching import AdaptiveBatching
+from paceline.policy.batching import AdaptiveBatching, BatchingConfig
 from paceline.policy.deciders import Deciders
-from paceline.pool.batches import part, union
+from paceline.pool.batches import part, union, without_obs
 from paceline.pool.protocol import StepBatch
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ class Turns:
     def __init__(self, run: Run[OnPolicy], rollout: Rollout, book: Variable | Chunks) -> None:
         self._pool, self._agent, self._clock = run.pool, run.agent, run.clock
         self._rollout, self._book = rollout, book
+        self._on_cpu = run.group.device.type == "cpu"
         deciders = run.agent.deciders
         self._deciders: Deciders | None = None
         if len(deciders) > 1:
@@ -41,19 +42,23 @@ class Turns:
             if self._deciders is None:
                 agent.pick_up()
                 decision = actor.decide(batch)
-                self._send(decision, actor.env_actions(decision.actions, batch), batch)
+                self._rollout.begin(decision, batch)  # before a device is waited for
+                self._send(actor.env_actions(decision.actions, batch), batch)
             else:
-                kept = _copy(batch)
-                self._deciders.give(actor.ask(kept), kept)
+                # What is asked outlives the next `recv`: it is copied here, or was to the device.
+                kept = _copy(batch) if self._on_cpu else without_obs(batch)
+                self._deciders.give(actor.ask(kept if self._on_cpu else batch), kept)
                 self._send_decided(wait=self._deciders.are_busy)
 
     def receive(
         self, most: int | None = None, seconds_left: float | None = None, first: np.ndarray | None = None
     ) -> StepBatch:
-        """Slots with their outcomes, as `AdaptiveBatching.receive` has them. None where something was decided meanwhile."""
-        if self._book.num_in_flight == 0:
+        """Slots with their outcomes, as `AdaptiveBatching.receive` has them: an empty batch also where something was decided
+        meanwhile."""
+        if self._deciders is not None and self._book.num_in_flight == 0:
             with self._clock.time("inference"):
                 self._send_decided(wait=True)
+            seconds_left = 0.0 if seconds_left is not None else None  # who counted has to count again
         with self._clock.time("simulation"):
             batch = self._batching.receive(self._book.num_in_flight, most, seconds_left, first)
         with self._clock.time("inference"):
@@ -98,18 +103,26 @@ class Turns:
         """Whether there was anything to send."""
         answers = self._deciders.take(wait=wait) if self._deciders is not None else []
         for answer in answers:
+            self._send(answer.actions, answer.batch)
             decision = self._agent.actor.settle(answer.question, answer.choice, answer.version)
-            self._send(decision, answer.actions, answer.batch)
+            self._rollout.begin(decision, answer.batch)
         return bool(answers)
 
-    def _send(self, decision: Decision, actions: dict[str, Any], batch: StepBatch) -> None:
-        self._rollout.begin(decision, batch)
+    def _send(self, actions: dict[str, Any], batch: StepBatch) -> None:
         with self._clock.time("simulation"):
             self._pool.send(actions, batch.slots)
 
     def _complete(self, batch: StepBatch) -> None:
         if len(batch):
             self._rollout.complete(self._agent.actor.observe(batch), batch)
+
+
+def require_one_decider(batching: BatchingConfig) -> None:
+    """Where simulators are batched, and decided for in lock-step."""
+    if batching.inference_workers > 1:
+        raise UsageError(
+            "batching.inference_workers above 1 are for simulators in other processes; batched ones step in this one"
+        )
 
 
 def _copy(batch: StepBatch) -> StepBatch:

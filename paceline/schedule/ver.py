@@ -19,10 +19,11 @@ from paceline.distributed.preemption import Preemption, make_preemption
 from paceline.errors import UsageError
 from paceline.experience.book import Variable
 from paceline.experience.rollout import Rollout
+from paceline.policy.kernels import use_threads
 from paceline.pool.batches import part, union
 from paceline.pool.protocol import StepBatch
 from paceline.schedule.ddppo import lock_step
-from paceline.schedule.turns import Turns
+from paceline.schedule.turns import Turns, require_one_decider
 
 if TYPE_CHECKING:
     from paceline.agent.on_policy import OnPolicy
@@ -49,6 +50,7 @@ def ver(run: Run[OnPolicy]) -> None:
     if isinstance(held.reward, Tensor):  # a batched simulator steps all of its streams at once: nothing is uneven
         if config.ver.overlap:
             raise UsageError("ver.overlap is for simulators in other processes; batched ones step in this one")
+        require_one_decider(config.batching)
         lock_step(run, held, own="deadline")
         return
     slots = pool.spec.num_slots
@@ -82,7 +84,7 @@ def overlapping(run: Run[OnPolicy], rollout: Rollout, preemption: Preemption, co
     """Learn from a rollout beside the collection of the next. Ranks meet either here or in the update, never in both."""
     agent = run.agent
     lesson: Rollout | None = None
-    with ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(torch.get_num_threads(),)) as beside:
+    with ThreadPoolExecutor(1, initializer=use_threads, initargs=(torch.get_num_threads(),)) as beside:
         while not run.finished():
             learning = beside.submit(_timed, agent.learn, lesson, run.progress) if lesson is not None else None
             collector.collect()

@@ -116,7 +116,10 @@ def test_checkpoints_have_every_simulator(tmp_path, slow_choices, system):
         checkpoint=dataclasses.replace(Config().checkpoint, seconds=0.2),
     )
     train(config, tmp_path)
-    assert len(CheckpointFolder(tmp_path / "checkpoints").load().state["ranks"]) == 1
+    folder = CheckpointFolder(tmp_path / "checkpoints")
+    assert len(folder.steps()) > 1, "in the middle, and at the end"
+    for step in folder.steps():
+        assert folder.load(f"step_{step}").pool_state(0) is not None
     assert train(dataclasses.replace(config, steps=2000), tmp_path, resume="latest").step >= 2000
 
 
@@ -141,8 +144,37 @@ def test_what_goes_wrong_in_a_decider_is_what_the_user_sees(tmp_path, monkeypatc
     [{"system": "ddppo"}, {"system": "d4pg"}, {"system": "ver", "deterministic": True}],
     ids=["ddppo", "d4pg", "deterministic"],
 )
-def test_where_there_are_none_they_are_refused(changes):
+def test_where_they_can_do_nothing_they_are_refused(changes):
     with pytest.raises(UsageError, match="inference_workers above 1 are for runs of the systems ver and appo"):
         Config(batching=BatchingConfig(inference_workers=2), **changes)
     with pytest.raises(UsageError, match="at least 1 and at most 8, got 0"):
         BatchingConfig(inference_workers=0)
+
+
+@pytest.mark.parametrize("system", ["ver", "appo"])
+def test_batched_simulators_have_none(tmp_path, system):
+    config = Config(
+        env="tensor:cartpole", system=system, device="cpu", batching=BatchingConfig(inference_workers=2), steps=100
+    )
+    with pytest.raises(UsageError, match="are for simulators in other processes"):
+        train(config, tmp_path)
+
+
+@pytest.mark.parametrize("system", ["ver", "appo"])
+def test_the_learner_keeps_its_threads(tmp_path, monkeypatch, system):
+    """PyTorch's number of threads is a thread's own only once it has asked for it."""
+    plain, learning, deciding = OnPolicy.learn, set(), set()
+    choose = Chooser.__call__
+
+    def noting(self, rollout, progress):
+        learning.add(torch.get_num_threads())
+        return plain(self, rollout, progress)
+
+    def choosing(self, obs, state):
+        deciding.add(torch.get_num_threads())
+        return choose(self, obs, state)
+
+    monkeypatch.setattr(OnPolicy, "learn", noting)
+    monkeypatch.setattr(Chooser, "__call__", choosing)
+    train(several(system, threads=4, ver=VERConfig(overlap=True)), tmp_path)
+    assert learning == {4} and deciding == {1}

@@ -117,3 +117,33 @@ def test_real_pool_serves_every_slot(pool):
 def test_bad_settings_are_refused(options, message):
     with pytest.raises(UsageError, match=message):
         BatchingConfig(**options)
+
+
+class Elsewhere:
+    """Decisions of others: whether one is made, and what they took."""
+
+    def __init__(self, news: bool, seconds: list[float]) -> None:
+        self.have_news, self._seconds = news, seconds
+
+    def take_seconds(self) -> list[float]:
+        seconds, self._seconds = self._seconds, []
+        return seconds
+
+
+def test_is_interrupted_by_news_and_by_nothing_else(pool, monkeypatch):
+    """A pool that was woken up for what is known already goes on waiting for the minimum, as long as it has patience."""
+    now = [0.0]
+    monkeypatch.setattr("paceline.policy.batching.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("paceline.policy.batching.SMOOTHING", 1.0)
+    scripted, patient = Scripted(pool, [0, 4, 0, 3]), BatchingConfig(minimum=0.5, patience=2.0)
+    batching = AdaptiveBatching(scripted, patient, Elsewhere(news=False, seconds=[0.1]))
+    assert len(batching.receive(8)) == 4
+    assert [asked[0] for asked in scripted.asked] == [4, 4]
+    assert [asked[2] for asked in scripted.asked] == pytest.approx([0.2, 0.2])
+
+    batching = AdaptiveBatching(scripted, patient, Elsewhere(news=True, seconds=[0.1]))
+    assert len(batching.receive(8)) == 0
+    now[0] += 0.15
+    assert len(batching.receive(8)) == 3
+    waits = [asked[2] for asked in scripted.asked[2:]]
+    assert waits == pytest.approx([0.2, 0.05]), "who is ready waits no longer for being interrupted"
