@@ -55,3 +55,24 @@ def test_a_recorded_simulator_gives_the_streams_of_one_that_is_not():
             pool.send(actions, batch.slots)
     plain_episodes, recorded_episodes = (pool.take_episodes() for pool in pools)
     assert plain_episodes and plain_episodes == recorded_episodes
+
+
+def test_two_recordings_on_two_streams_draw_different_numbers():
+    """As two threads that decide do: the device's random numbers go on from one replay to the next, whoever replays."""
+    spec = PoolSpec(
+        observation_space=spaces.Box(-1, 1, (4,), np.float32),
+        action_space=spaces.Box(-9, 9, (3,), np.float32),
+        num_envs=8,
+    )
+    policy = ActorCritic(spec, PolicyConfig(hidden=(8,))).cuda()
+    obs, state = {"obs": torch.zeros(8, 4, device="cuda")}, policy.initial_state(8).cuda()
+    recorded = [GraphedChoice(policy, obs, state, 8) for _ in range(2)]
+    streams = [torch.cuda.Stream() for _ in recorded]
+    drawn = []
+    with torch.no_grad():
+        for _ in range(50):
+            for choose_recorded, stream in zip(recorded, streams, strict=True):
+                with torch.cuda.stream(stream):
+                    drawn.append(choose_recorded(obs, state).actions["action"])
+    torch.cuda.synchronize()
+    assert len(torch.stack(drawn[10:]).reshape(-1, 3).unique(dim=0)) == 8 * 90
