@@ -13,6 +13,8 @@ BENCHMARKS = [
     "d4pg_ablation",
     "efficiency",
     "halfcheetah",
+    "inference_workers",
+    "learner_apart",
     "pointnav",
     "pool",
     "ppo",

@@ -177,15 +177,15 @@ def test_stopped_and_resumed_nothing_starts_over(tmp_path):
 def test_checkpoints_in_mid_run_have_every_simulator(tmp_path):
     config = small(
         env="synthetic:lognormal?mean=0.001&obs=4&dtype=float32&episode_length=20",
-        steps=3000,
+        steps=1200,
         pool=PoolConfig(num_envs=4, kind="process", workers=2),
         checkpoint=dataclasses.replace(Config().checkpoint, seconds=0.1, keep=100),
     )
     train(config, tmp_path)
     saved = list((tmp_path / "checkpoints").glob("step_*"))
     assert len(saved) > 2
-    resumed = train(dataclasses.replace(config, steps=4000), tmp_path, resume="latest")
-    assert resumed.step >= 4000
+    resumed = train(dataclasses.replace(config, steps=1600), tmp_path, resume="latest")
+    assert resumed.step >= 1600
 
 
 def test_two_ranks_have_the_same_weights(tmp_path):

@@ -204,7 +204,7 @@ def test_ranks_do_not_outlive_who_started_them(tmp_path, who):
 
 def test_a_killed_simulator_costs_its_episode_only(tmp_path):
     """kill -9 of a worker in the middle of a run: it goes on, and says so."""
-    options = [*TINY, "--steps", "40000", "--pool.kind", "process", "--pool.workers", "2", "--run-dir", tmp_path]
+    options = [*TINY, "--steps", "15000", "--pool.kind", "process", "--pool.workers", "2", "--run-dir", tmp_path]
     run = subprocess.Popen(command("cartpole", *options), stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
     workers: list[psutil.Process] = []
@@ -215,4 +215,4 @@ def test_a_killed_simulator_costs_its_episode_only(tmp_path):
     _, errors = run.communicate(timeout=120)
     assert run.returncode == 0, errors
     assert "SIGKILL" in errors and "replacing a simulator" in errors
-    assert CheckpointFolder(Path(tmp_path) / "checkpoints").load().state["step"] >= 40000
+    assert CheckpointFolder(Path(tmp_path) / "checkpoints").load().state["step"] >= 15000
