@@ -15,17 +15,17 @@ import signal
 import statistics
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 from benchmarks.cells import CellError, last_line, run_cell
+from benchmarks.marks import note_reports
 from benchmarks.ppo_cell import config_of
 from benchmarks.report import context, print_context, print_table, progress
 from benchmarks.throughput import WORKLOADS
 from paceline.experience.rollout import Rollout
 from paceline.learner.ppo import PPOLearner
-from paceline.run import Run, train
+from paceline.run import train
 
 LABELS = ("CartPole", "HalfCheetah", "Breakout, LSTM 512")
 WAYS = ("thread", "apart")
@@ -95,19 +95,13 @@ class Apart:
             while os.read(asked, 1):
                 self._plain(learner, rollout, progress)
                 os.write(answer, b"!")
+            os._exit(0)
 
 
 def cell(label: str, way: str, seconds: float) -> None:
     workload = WORKLOADS[label]
     options = workload.options | {"env": None, "task": workload.task, "num_envs": workload.envs[0], "threads": 1}
-    marks: list[tuple[float, int]] = []
-    plain_report = Run.report
-
-    def report(self: Run, *arguments: Any) -> None:
-        plain_report(self, *arguments)
-        marks.append((time.perf_counter(), self.step))
-
-    Run.report = report  # type: ignore[method-assign,assignment]
+    marks = note_reports()
     if way == "apart":
         apart = Apart()
         PPOLearner.update = lambda *arguments: apart.update(*arguments)  # type: ignore[method-assign]

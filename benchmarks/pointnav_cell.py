@@ -6,16 +6,16 @@ import dataclasses
 import json
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks.marks import note_reports
 from paceline import recipes
 from paceline.config import Config
-from paceline.run import Run, train
+from paceline.run import train
 
 ITERATIONS = 80
 """Of a training run; the first half compiles and records, the second is measured."""
@@ -47,14 +47,7 @@ CPU_AGENTS: dict[str, Callable[[], Config]] = {"pointnav-small": lambda: recipes
 def measure(config: Config) -> dict[str, float]:
     """Steps per second of the second half of the iterations."""
     forget_memory()
-    marks: list[tuple[float, int]] = []
-    plain_report = Run.report
-
-    def report(self: Run, *arguments: Any) -> None:
-        plain_report(self, *arguments)
-        marks.append((time.perf_counter(), self.step))
-
-    Run.report = report  # type: ignore[method-assign,assignment]
+    marks = note_reports()
     steps = ITERATIONS * config.rollout_steps * config.pool.num_envs
     with tempfile.TemporaryDirectory() as folder:
         train(dataclasses.replace(config, steps=steps, seconds=None), Path(folder))

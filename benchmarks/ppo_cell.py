@@ -10,10 +10,9 @@ import json
 import os
 import sys
 import tempfile
-import time
 from pathlib import Path
-from typing import Any
 
+from benchmarks.marks import note_reports
 from paceline.config import Config
 from paceline.learner.ppo_config import PPOConfig
 from paceline.policy.actor_critic import PolicyConfig
@@ -21,7 +20,7 @@ from paceline.policy.batching import BatchingConfig
 from paceline.policy.compute import ComputeConfig
 from paceline.policy.cores import CoreConfig
 from paceline.pool.config import PoolConfig
-from paceline.run import Run, train
+from paceline.run import train
 from paceline.telemetry.clock import ACTIVITIES
 
 WARM_UP_SECONDS = {"cpu": 0.0, "cuda": 10.0}
@@ -50,14 +49,7 @@ def config_of(options: dict) -> Config:
 
 def main() -> None:
     options = json.loads(sys.argv[1])
-    marks: list[tuple[float, int]] = []
-    plain_report = Run.report
-
-    def report(self: Run, *arguments: Any) -> None:
-        plain_report(self, *arguments)
-        marks.append((time.perf_counter(), self.step))
-
-    Run.report = report  # type: ignore[method-assign,assignment]
+    marks = note_reports()
     with tempfile.TemporaryDirectory() as folder:
         train(config_of(options), Path(folder))
         reports = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]

@@ -43,8 +43,7 @@ class BatchingConfig:
     """... and wait no longer than so many times what a decision takes (by default 1, or 4 where environments share workers
     on few cores)."""
     inference_workers: int = 1
-    """Threads that choose actions, of ver and appo; more than one pay where a decision waits for its device longer than it keeps
-    a thread busy."""
+    """Threads that choose actions, of ver and appo. On two cores one is the fastest."""
 
     def __post_init__(self) -> None:
         for name in ("minimum", "maximum"):
