@@ -37,7 +37,8 @@ class Rollout:
 
     Its memory stays where it is, rollout after rollout: a recorded update may read it. `truncation_gap` says that no
     slot is truncated twice within so many turns, which bounds the final observations to keep. With `weighted`, rows
-    of slots that gave more than their share weigh less.
+    of slots that gave more than their share weigh less. With `spare`, the table has one row more than the book, for whoever
+    has to write somewhere (see `agent.acting`); nobody reads it.
     """
 
     def __init__(
@@ -49,10 +50,11 @@ class Rollout:
         *,
         book: LockStep | Variable | Chunks | None = None,
         weighted: bool = False,
+        spare: bool = False,
     ) -> None:
         self.num_slots, self.device = num_slots, device
         self.book: LockStep | Variable | Chunks | ChunkBatch = book or LockStep(steps, num_slots)
-        rows = self.book.capacity
+        self._num_cells = rows = self.book.capacity + spare
         self.log_prob, self.value, self.reward, self.next_value, self.advantage, self.returns = (
             torch.full((rows,), torch.nan, device=device) for _ in range(6)
         )
@@ -109,8 +111,7 @@ class Rollout:
 
     def begin(self, decision: Decision, batch: StepBatch | None = None) -> None:
         """One row for every slot of `batch`; in lock-step, for all slots."""
-        if not self.obs:
-            self._allocate(decision)
+        self.make_columns(decision.obs, decision.actions, decision.state)
         assert not isinstance(self.book, ChunkBatch)
         rows = self._on_device(self.book.begin(batch))
         for name, values in decision.obs.items():
@@ -136,13 +137,17 @@ class Rollout:
         if outcome.lost is not None:
             self.valid[rows] &= ~outcome.lost
         if outcome.cuts is not None:
-            at = outcome.cuts.rows
-            self._cuts.append(replace(outcome.cuts, rows=at + known.start if isinstance(known, slice) else known[at]))
+            self.note_cuts(outcome.cuts, known)
         if outcome.unsure_cuts is not None:
             assert isinstance(rows, slice), "simulators on the device are stepped together"
             if self._device_cuts is None:
                 self._device_cuts = DeviceCuts(outcome.unsure_cuts, self._most_cuts)
             self._device_cuts.add(outcome.unsure_cuts, outcome.truncated, first_row=rows.start)
+
+    def note_cuts(self, cuts: Cuts, rows: Rows) -> None:
+        """Episodes that were truncated in some of `rows`, which the book says were completed; `cuts` has positions among them."""
+        at = cuts.rows
+        self._cuts.append(replace(cuts, rows=at + rows.start if isinstance(rows, slice) else rows[at]))
 
     def cuts(self) -> Cuts | None:
         """All truncations of the rollout in one batch; None if there was none. Asks the device, if only it knows."""
@@ -252,7 +257,7 @@ class Rollout:
     def _take_from_book(self, book: Variable) -> None:
         """What only the book knows: which rows are this rollout's, which are stale, and what they weigh."""
         valid, stale = book.valid(), book.stale()
-        self.valid.copy_(torch.from_numpy(valid))
+        self.valid[: self.num_rows].copy_(torch.from_numpy(valid))
         self.stale = torch.from_numpy(stale).to(self.device) if stale is not None else None
         if self.weight is not None:
             rows = np.flatnonzero(valid)
@@ -309,13 +314,16 @@ class Rollout:
             "truncated": self.truncated,
         }
 
-    def _allocate(self, decision: Decision) -> None:
-        self.obs = {name: self._like(values) for name, values in decision.obs.items()}
-        self.actions = {name: self._like(values) for name, values in decision.actions.items()}
-        self.state = self._like(decision.state)
+    def make_columns(self, obs: dict[str, Tensor], actions: dict[str, Tensor], state: Tensor) -> None:
+        """Those that are still missing, for decisions that look like these examples [any number, ...]."""
+        if self.obs:
+            return
+        self.obs = {name: self._like(values) for name, values in obs.items()}
+        self.actions = {name: self._like(values) for name, values in actions.items()}
+        self.state = self._like(state)
 
     def _like(self, example: Tensor) -> Tensor:
-        return torch.zeros((self.book.capacity, *example.shape[1:]), dtype=example.dtype, device=self.device)
+        return torch.zeros((self._num_cells, *example.shape[1:]), dtype=example.dtype, device=self.device)
 
     def _on_device(self, rows: Rows) -> Rows:
         return rows if isinstance(rows, slice) else rows.to(self.device)

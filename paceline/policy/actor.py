@@ -65,7 +65,7 @@ class Actor:
         obs = self._to_device(batch.obs)
         slots = self._slots(batch)
         active = self._tensor(batch.active).clone()  # it is looked at again when the pool's memory has moved on
-        self._note_active(batch, slots)
+        self.note_active(batch)
         return Question(obs, self._of(self.state, slots), slots, self._of(self.episode_start, slots), active)
 
     def settle(self, question: Question, choice: Choice, version: Tensor) -> Decision:
@@ -96,9 +96,7 @@ class Actor:
         """What came of the last decisions of a batch's slots; those whose episode is over start anew, with a fresh state."""
         slots = self._slots(batch)
         cuts, unsure = self._cuts(batch, slots)
-        # Where the pool's arrays are: on the host they are small, and cost less than a tensor's operations.
-        was_active = self._was_active[batch.slots]
-        fresh = self._tensor(batch.terminated | batch.truncated | batch.lost | (batch.active & ~was_active))
+        fresh = self._tensor(self.fresh(batch))
         some_lost = isinstance(batch.lost, Tensor) or batch.lost.any()
         if self.state.shape[1]:
             kept = torch.where(fresh[:, None], 0.0, self._of(self.state, slots))
@@ -112,6 +110,41 @@ class Actor:
             cuts=cuts,
             unsure_cuts=unsure,
         )
+
+    def fresh(self, batch: StepBatch) -> Any:
+        """[B]: whose next decision is the first of an episode."""
+        # Where the pool's arrays are: on the host they are small, and cost less than a tensor's operations.
+        was_active = self._was_active[batch.slots]
+        return batch.terminated | batch.truncated | batch.lost | (batch.active & ~was_active)
+
+    def cuts(self, batch: StepBatch) -> Cuts | None:
+        """Where episodes of simulators on the host were truncated; asked before those slots start anew."""
+        rows = np.flatnonzero(batch.truncated)
+        if len(rows) == 0:
+            return None
+        cut_slots = batch.slots[rows]
+        final = {name: values[cut_slots] for name, values in batch.final_obs.items()}
+        state = self.state[torch.from_numpy(cut_slots).to(self._device)]
+        return Cuts(rows=torch.from_numpy(rows), obs=self._to_device(final), state=state)
+
+    def note_active(self, batch: StepBatch) -> None:
+        """Remember who is asked for a decision."""
+        on_device = isinstance(batch.active, Tensor)
+        if on_device and len(batch) == self._num_slots:
+            self._was_active = batch.active.clone()
+            return
+        if not isinstance(self._was_active, type(batch.active)):  # the first time, or restored
+            known = torch.ones(self._num_slots, dtype=torch.bool) if self._was_active is None else self._was_active
+            self._was_active = known.to(self._device) if on_device else known.cpu().numpy().copy()
+        self._was_active[batch.slots] = batch.active
+
+    def make_room(self) -> tuple[Tensor, Tensor]:
+        """States [N + 1, D] and episode starts [N + 1] in memory that stays: what is written there is this actor's from now on,
+        until it decides or observes by itself. The last cells belong to no slot."""
+        state = torch.cat([self.state, torch.zeros_like(self.state[:1])])
+        starts = torch.cat([self.episode_start, torch.ones_like(self.episode_start[:1])])
+        self.state, self.episode_start = state[:-1], starts[:-1]
+        return state, starts
 
     @torch.no_grad()
     def values(self, batch: StepBatch) -> Tensor:
@@ -143,16 +176,6 @@ class Actor:
         self.episode_start = state["episode_start"].to(self._device)
         self._was_active = state["was_active"].clone()
 
-    def _note_active(self, batch: StepBatch, slots: Tensor | None) -> None:
-        on_device = isinstance(batch.active, Tensor)
-        if on_device and slots is None:
-            self._was_active = batch.active.clone()
-            return
-        if not isinstance(self._was_active, type(batch.active)):  # the first time, or restored
-            known = torch.ones(self._num_slots, dtype=torch.bool) if self._was_active is None else self._was_active
-            self._was_active = known.to(self._device) if on_device else known.cpu().numpy().copy()
-        self._was_active[batch.slots] = batch.active
-
     def _cuts(self, batch: StepBatch, slots: Tensor | None) -> tuple[Cuts | None, Cuts | None]:
         """Where episodes were truncated, if the host knows it; else all rows, of which the device knows."""
         if isinstance(batch.truncated, Tensor):
@@ -161,13 +184,7 @@ class Actor:
                 rows=torch.arange(len(batch.slots), device=self._device), obs=final, state=self._of(self.state, slots)
             )
             return None, every
-        rows = np.flatnonzero(batch.truncated)
-        if len(rows) == 0:
-            return None, None
-        cut_slots = batch.slots[rows]
-        final = {name: values[cut_slots] for name, values in batch.final_obs.items()}
-        state = self.state[torch.from_numpy(cut_slots).to(self._device)]
-        return Cuts(rows=torch.from_numpy(rows), obs=self._to_device(final), state=state), None
+        return self.cuts(batch), None
 
     def _slots(self, batch: StepBatch) -> Tensor | None:
         """[B]; None stands for all slots in order, which need no indexing."""

@@ -35,6 +35,11 @@ class Chooser:
         self._graphs: dict[int, GraphedChoice] | None = {} if graphs else None
         self._perceptron = Perceptron(policy) if Perceptron.suits(policy, device) else None
 
+    @property
+    def is_recorded(self) -> bool:
+        """Whether what is done on its device may be recorded."""
+        return self._graphs is not None
+
     @torch.no_grad()
     def __call__(self, obs: dict[str, Tensor], state: Tensor) -> Choice:
         """An action for every row; the result is the caller's."""

@@ -45,13 +45,14 @@ class SlotTable:
         self.obs: dict[str, np.ndarray] = {}
         self.final_obs: dict[str, np.ndarray] = {}
         self.actions: dict[str, np.ndarray] = {}
+        self._gathered: dict[str, np.ndarray] = {}
+        """Observations of a batch that is no run of slots, for its receiver alone; where the buffer is pinned, so are they."""
         for group, name, dtype, shape, offset in _layout(spec):
             array = np.ndarray(shape, dtype, buffer=buffer, offset=offset)
             if group:
                 getattr(self, group)[name] = array
             else:
                 setattr(self, name, array)
-        self._gathered = {name: np.empty_like(array) for name, array in self.obs.items()}
 
     def cells(self, name: str) -> Any:
         """A scalar field for writing single cells: a memoryview costs a fraction of what a NumPy index does."""
@@ -109,7 +110,12 @@ def _layout(spec: PoolSpec) -> Iterator[tuple[str, str, np.dtype, tuple[int, ...
     fields: list[tuple[str, str, np.dtype, tuple[int, ...]]] = []
     for name, kind in _SCALARS.items():
         fields.append(("", name, np.dtype(kind), (spec.num_slots,)))
-    for group, group_leaves in (("actions", spec.actions), ("obs", spec.obs), ("final_obs", spec.obs)):
+    for group, group_leaves in (
+        ("actions", spec.actions),
+        ("obs", spec.obs),
+        ("final_obs", spec.obs),
+        ("_gathered", spec.obs),
+    ):
         for leaf in group_leaves:
             fields.append((group, leaf.name, leaf.dtype, (spec.num_slots, *leaf.shape)))
     offset = 0

@@ -68,7 +68,7 @@ def appo(run: Run[OnPolicy]) -> None:
     slots, steps = pool.spec.num_slots, config.rollout_steps
     size = max(1, round(config.appo.batch / steps)) if config.appo.batch is not None else slots
     book = Chunks(steps, slots, size, config.appo.waiting)
-    rollout = Rollout(steps, slots, run.group.device, book=book)
+    rollout = Rollout(steps, slots, run.group.device, book=book, spare=True)
     learning = Learning(run, rollout, book, size)
     with Turns(run, rollout, book) as turns, learning.thread as thread:
         while not thread.is_over:

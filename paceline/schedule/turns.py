@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from paceline.agent.acting import make_acting
 from paceline.errors import UsageError
 from paceline.experience.book import Variable
 from paceline.experience.chunks import Chunks
@@ -29,6 +31,7 @@ class Turns:
         self._rollout, self._book = rollout, book
         self._on_cpu = run.group.device.type == "cpu"
         deciders = run.agent.deciders
+        self._acting = make_acting(run.agent.actor, rollout, deciders, recorded=not run.config.deterministic)
         self._deciders: Deciders | None = None
         if len(deciders) > 1:
             threads = max(1, run.threads // len(deciders))
@@ -41,9 +44,7 @@ class Turns:
         with self._clock.time("inference"):
             if self._deciders is None:
                 agent.pick_up()
-                decision = actor.decide(batch)
-                self._rollout.begin(decision, batch)  # before a device is waited for
-                self._send(actor.env_actions(decision.actions, batch), batch)
+                self._send(self._acting.decide(batch), batch)
             else:
                 # What is asked outlives the next `recv`: it is copied here, or was to the device.
                 kept = _copy(batch) if self._on_cpu else without_obs(batch)
@@ -108,13 +109,13 @@ class Turns:
             self._rollout.begin(decision, answer.batch)
         return bool(answers)
 
-    def _send(self, actions: dict[str, Any], batch: StepBatch) -> None:
+    def _send(self, actions: Mapping[str, Any], batch: StepBatch) -> None:
         with self._clock.time("simulation"):
             self._pool.send(actions, batch.slots)
 
     def _complete(self, batch: StepBatch) -> None:
         if len(batch):
-            self._rollout.complete(self._agent.actor.observe(batch), batch)
+            self._acting.complete(batch)
 
 
 def require_one_decider(batching: BatchingConfig) -> None:

@@ -55,7 +55,8 @@ def ver(run: Run[OnPolicy]) -> None:
         return
     slots = pool.spec.num_slots
     book = Variable(config.rollout_steps, slots, kept=2 if config.ver.overlap else 0)
-    rollout = Rollout(config.rollout_steps, slots, run.group.device, book=book, weighted=config.ver.importance_weights)
+    weighted = config.ver.importance_weights
+    rollout = Rollout(config.rollout_steps, slots, run.group.device, book=book, weighted=weighted, spare=True)
     run.agent.keep(rollout)
     preemption = make_preemption(run.config, run.group, book.goal, own="deadline")
     with Turns(run, rollout, book) as turns:

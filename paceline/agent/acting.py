@@ -1,0 +1,224 @@
+"""Turns of slots on the policy's device: a decision begins rows of a rollout, what came of it completes them.
+
+`StepByStep` goes through the actor and the rollout, one operation after the other. On a GPU each of these is a launch, some fifty
+of them a turn, which takes several times as long as the network does; `Recorded` replays all of them as one graph for the decision
+and another for the outcome, and what the host knows travels in one copy. Both leave the same in the actor and in the rollout.
+
+Legend: N slots, B slots of a batch, P places of a recording (P >= B), D numbers of recurrent state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from paceline.cuda_graph import CudaGraph
+from paceline.experience.book import Rows, Variable
+from paceline.experience.chunks import Chunks
+from paceline.experience.rollout import Rollout
+from paceline.experience.rows import as_tensor
+from paceline.policy.actor import Actor
+from paceline.policy.chooser import bucket_of, choose
+from paceline.policy.deciders import Decider
+from paceline.pool.protocol import StepBatch
+
+
+class Acting(Protocol):
+    """Decides for batches of a pool whose simulators are on the host, and takes in what comes of it."""
+
+    def decide(self, batch: StepBatch) -> Mapping[str, Any]:
+        """Actions as the pool takes them, until the next call; a row is begun for every slot of `batch`."""
+        ...
+
+    def complete(self, batch: StepBatch) -> None:
+        """The rows that are in flight of the slots of `batch` have their outcomes; who starts anew has a fresh state."""
+        ...
+
+
+def make_acting(actor: Actor, rollout: Rollout, deciders: Sequence[Decider], *, recorded: bool) -> Acting:
+    """The fastest for one that decides; where several do, outcomes are the only thing left to do here."""
+    if recorded and len(deciders) == 1 and actor.chooser.is_recorded:
+        return Recorded(actor, rollout)
+    return StepByStep(actor, rollout)
+
+
+class StepByStep:
+    """An `Acting` by the actor's and the rollout's own operations."""
+
+    def __init__(self, actor: Actor, rollout: Rollout) -> None:
+        self._actor, self._rollout = actor, rollout
+
+    def decide(self, batch: StepBatch) -> Mapping[str, Any]:
+        decision = self._actor.decide(batch)
+        self._rollout.begin(decision, batch)  # before a device is waited for
+        return self._actor.env_actions(decision.actions, batch)
+
+    def complete(self, batch: StepBatch) -> None:
+        self._rollout.complete(self._actor.observe(batch), batch)
+
+
+class Run(Protocol):
+    """Something that was recorded."""
+
+    def run(self) -> dict[str, Tensor]: ...
+
+
+class Recorded:
+    """An `Acting` by two recordings for each of few numbers of places. The rollout has a spare row, and the actor gets a spare
+    slot: there goes what the places beyond a batch compute."""
+
+    def __init__(
+        self,
+        actor: Actor,
+        rollout: Rollout,
+        record: Callable[[Callable[[], dict[str, Tensor]]], Run] = CudaGraph,
+    ) -> None:
+        assert isinstance(rollout.book, (Chunks, Variable))
+        self._actor, self._rollout, self._book, self._record = actor, rollout, rollout.book, record
+        self._policy = actor.chooser.policy
+        self._state, self._starts = actor.make_room()
+        device, slots = self._state.device, rollout.num_slots
+        self._num_slots, self._spare_row = slots, rollout.book.capacity
+        whose = {"rows": np.int64, "slots": np.int64}
+        self._asked = Letter(slots, {**whose, "active": np.bool_}, device)
+        flags = dict.fromkeys(("terminated", "truncated", "lost", "fresh"), np.bool_)
+        self._came = Letter(slots, {**whose, "reward": np.float32, **flags}, device)
+        self._obs: dict[str, Tensor] = {}
+        self._actions: dict[str, Tensor] = {}
+        """[N, ...] on the host: what was decided last, as the pool takes it."""
+        self._decisions: dict[int, Run] = {}
+        self._outcomes: dict[int, Run] = {}
+        self._is_posted = False
+        """Whether `_came` may still be on its way."""
+
+    @torch.no_grad()
+    def decide(self, batch: StepBatch) -> Mapping[str, Any]:
+        count = len(batch)
+        if not self._obs:
+            self._lay_out(batch)
+        self._address(self._asked, batch, self._book.begin(batch))
+        self._asked.host["active"][:count] = batch.active
+        self._actor.note_active(batch)
+        self._asked.post()
+        for name, values in batch.obs.items():
+            self._obs[name][:count].copy_(as_tensor(values), non_blocking=True)
+        places = bucket_of(count, self._num_slots)
+        if places not in self._decisions:
+            self._decisions[places] = self._record(lambda: self._decide(places))
+        for name, values in self._decisions[places].run().items():
+            self._actions[name][:count].copy_(values[:count], non_blocking=True)
+        self._wait()
+        return {name: values[:count].numpy() for name, values in self._actions.items()}
+
+    @torch.no_grad()
+    def complete(self, batch: StepBatch) -> None:
+        if self._is_posted:
+            self._wait()
+        rows, count = self._book.complete(batch), len(batch)
+        cuts = self._actor.cuts(batch)
+        if cuts is not None:
+            self._rollout.note_cuts(cuts, rows)
+        self._address(self._came, batch, rows)
+        came = self._came.host
+        for name in ("reward", "terminated", "truncated", "lost"):
+            came[name][:count] = getattr(batch, name)
+        came["fresh"][:count] = self._actor.fresh(batch)
+        self._came.post()
+        self._is_posted = True
+        places = bucket_of(count, self._num_slots)
+        if places not in self._outcomes:
+            self._outcomes[places] = self._record(lambda: self._complete(places))
+        self._outcomes[places].run()
+
+    # ---------------------------------------------------------------- what is recorded
+
+    def _decide(self, places: int) -> dict[str, Tensor]:
+        table, policy = self._rollout, self._policy
+        rows, slots, active = self._asked.places(places)
+        obs = {name: values[:places] for name, values in self._obs.items()}
+        state, starts = self._state[slots], self._starts[slots]
+        choice = choose(policy, obs, state)
+        for columns, values in ((table.obs, obs), (table.actions, choice.actions)):
+            for name in columns:
+                columns[name].index_copy_(0, rows, values[name])
+        for column, of in (
+            (table.log_prob, choice.log_prob),
+            (table.value, choice.value),
+            (table.episode_start, starts),
+            (table.valid, active),
+            (table.version, policy.version.expand(places)),
+        ):
+            column.index_copy_(0, rows, of)
+        if self._state.shape[1]:
+            table.state.index_copy_(0, rows, state)
+            self._state.index_copy_(0, slots, choice.state)
+        return policy.head.env_actions(choice.actions)
+
+    def _complete(self, places: int) -> dict[str, Tensor]:
+        table = self._rollout
+        rows, slots, reward, terminated, truncated, lost, fresh = self._came.places(places)
+        for column, of in (
+            (table.reward, reward),
+            (table.terminated, terminated),
+            (table.truncated, truncated),
+            (table.valid, table.valid[rows] & ~lost),
+        ):
+            column.index_copy_(0, rows, of)
+        self._starts.index_copy_(0, slots, fresh)
+        if self._state.shape[1]:
+            self._state.index_copy_(0, slots, torch.where(fresh[:, None], 0.0, self._state[slots]))
+        return {}
+
+    # ---------------------------------------------------------------- around it
+
+    def _address(self, letter: Letter, batch: StepBatch, rows: Rows) -> None:
+        """Say whose places are the first ones; the others are nobody's."""
+        count = len(batch)
+        numbers = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows.numpy()
+        letter.host["rows"][:count], letter.host["rows"][count:] = numbers, self._spare_row
+        letter.host["slots"][:count], letter.host["slots"][count:] = batch.slots, self._num_slots
+
+    def _lay_out(self, batch: StepBatch) -> None:
+        """What depends on how observations and actions look."""
+        device, slots = self._state.device, self._num_slots
+        for name, values in batch.obs.items():
+            example = as_tensor(values)
+            self._obs[name] = torch.zeros((slots, *example.shape[1:]), dtype=example.dtype, device=device)
+        chosen = choose(self._policy, self._obs, self._state[:slots]).actions
+        self._rollout.make_columns(self._obs, chosen, self._state)
+        self._actions = {
+            name: torch.empty(values.shape, dtype=values.dtype, pin_memory=values.is_cuda)
+            for name, values in self._policy.head.env_actions(chosen).items()
+        }
+
+    def _wait(self) -> None:
+        """Until the device has done everything."""
+        if self._state.is_cuda:
+            torch.cuda.current_stream().synchronize()
+        self._is_posted = False
+
+
+class Letter:
+    """Arrays of N cells in one piece of memory on the host, and the same on the device: they travel in one copy."""
+
+    def __init__(self, cells: int, fields: Mapping[str, Any], device: torch.device) -> None:
+        sizes = [cells * np.dtype(kind).itemsize for kind in fields.values()]
+        begins = np.cumsum([0, *(-(-size // 16) * 16 for size in sizes)]).tolist()
+        self._here = torch.zeros(begins[-1], dtype=torch.uint8, pin_memory=device.type == "cuda")
+        self._there = torch.zeros(begins[-1], dtype=torch.uint8, device=device)
+        spans = {name: slice(begin, begin + size) for name, begin, size in zip(fields, begins, sizes, strict=False)}
+        self.host = {name: self._here.numpy()[spans[name]].view(kind) for name, kind in fields.items()}
+        """[N] by name, to be written; until it has arrived it is not to be written again."""
+        like = {name: torch.from_numpy(array).dtype for name, array in self.host.items()}
+        self._device = {name: self._there[spans[name]].view(like[name]) for name in fields}
+
+    def post(self) -> None:
+        self._there.copy_(self._here, non_blocking=True)
+
+    def places(self, count: int) -> tuple[Tensor, ...]:
+        """The first so many cells of every array, on the device."""
+        return tuple(array[:count] for array in self._device.values())

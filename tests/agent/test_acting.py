@@ -1,0 +1,141 @@
+"""A recorded turn leaves what the same turn does step by step: in the rollout, in the actor, and with the pool."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.agent.acting import Recorded, StepByStep
+from paceline.cuda_graph import CudaGraph
+from paceline.experience.book import Variable
+from paceline.experience.chunks import Chunks
+from paceline.experience.rollout import Rollout
+from paceline.policy.actor import Actor
+from paceline.policy.actor_critic import ActorCritic, PolicyConfig
+from paceline.policy.compute import ComputeConfig
+from paceline.policy.cores import CoreConfig
+from paceline.pool.protocol import PoolSpec, StepBatch
+
+ACTIONS = spaces.Dict({"aim": spaces.Discrete(5), "push": spaces.Box(-0.5, 0.5, (2,), np.float32)})
+OBS = spaces.Dict({"numbers": spaces.Box(-1, 1, (4,), np.float32), "action_mask": spaces.MultiBinary(5)})
+STEPS = 4
+TURNS = 14
+CUDA = pytest.param(
+    "cuda",
+    CudaGraph,
+    marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")],
+)
+
+
+class Replay:
+    """As a recording runs where there is no GPU: again and again, in the same memory."""
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self.run = function
+
+
+class Side:
+    """One of the two ways, with a rollout, an actor and weights of its own."""
+
+    def __init__(self, policy: ActorCritic, spec: PoolSpec, book: Any, device: str, record: Any = None) -> None:
+        self.policy = copy.deepcopy(policy).to(device)
+        self.policy.head.sample = (
+            self.policy.head.mode
+        )  # of as many rows as there are; random numbers would be other ones
+        self.actor = Actor(self.policy, spec, torch.device(device), ComputeConfig(cuda_graphs=False))
+        self.rollout = Rollout(STEPS, spec.num_slots, torch.device(device), book=book, spare=record is not None)
+        args = (self.actor, self.rollout)
+        self.acting = StepByStep(*args) if record is None else Recorded(*args, record)
+
+    def columns(self) -> dict[str, torch.Tensor]:
+        rows = slice(0, self.rollout.num_rows)
+        table = {name: column[rows].cpu() for name, column in self.rollout._columns().items() if len(column)}
+        cuts = self.rollout.cuts()
+        if cuts is not None:
+            table |= {"cut rows": cuts.rows.cpu(), "cut state": cuts.state.cpu(), "cut obs": cuts.obs["numbers"].cpu()}
+        return table | {"states": self.actor.state.cpu(), "starts": self.actor.episode_start.cpu()}
+
+
+def random_batch(rng: np.random.Generator, slots: np.ndarray, num_slots: int) -> StepBatch:
+    def obs(count: int) -> dict[str, np.ndarray]:
+        mask = rng.random((count, 5)) < 0.6
+        return {"numbers": rng.normal(size=(count, 4)).astype(np.float32), "action_mask": mask.astype(np.int8)}
+
+    count = len(slots)
+    ends = rng.integers(0, 6, count)
+    return StepBatch(
+        slots=slots,
+        obs=obs(count),
+        reward=rng.normal(size=count).astype(np.float32),
+        terminated=ends == 0,
+        truncated=ends == 1,
+        final_obs=obs(num_slots),
+        active=rng.random(count) < 0.8,
+        lost=ends == 2,
+        step_seconds=np.zeros(count, np.float32),
+    )
+
+
+def play(seed: int, num_slots: int, core: str, variable: bool, device: str, record: Any) -> None:
+    rng = np.random.default_rng(seed)
+    torch.manual_seed(seed)
+    spec = PoolSpec(observation_space=OBS, action_space=ACTIONS, num_envs=num_slots)
+    policy = ActorCritic(spec, PolicyConfig(hidden=(8,), core=CoreConfig(kind=core, hidden=6)))
+    books = [Variable(STEPS, num_slots) if variable else Chunks(STEPS, num_slots, num_slots, TURNS) for _ in range(2)]
+    sides = [Side(policy, spec, books[0], device), Side(policy, spec, books[1], device, record)]
+    held = [random_batch(rng, np.arange(num_slots), num_slots)]
+    for turn in range(TURNS):
+        for batch in held:
+            plain, recorded = ([a.copy() for _, a in sorted(side.acting.decide(batch).items())] for side in sides)
+            for ours, theirs in zip(recorded, plain, strict=True):
+                np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+        in_flight = rng.permutation(np.flatnonzero(books[0]._pending >= 0))
+        some = in_flight[: rng.integers(1, len(in_flight) + 1)]
+        parts = np.array_split(
+            some, rng.integers(1, 3)
+        )  # of two batches in a row, none is decided on before both are there
+        held = [random_batch(rng, np.sort(part), num_slots) for part in parts if len(part)]
+        for batch in held:
+            for side in sides:
+                side.acting.complete(batch)
+        for side in sides:
+            side.policy.version += 1
+            for weights in side.policy.parameters():
+                weights.data *= 1.01
+        plain, recorded = (side.columns() for side in sides)
+        assert plain.keys() == recorded.keys()
+        for name, values in plain.items():
+            torch.testing.assert_close(
+                recorded[name], values, rtol=1e-4, atol=1e-5, equal_nan=True, msg=f"{turn} {name}"
+            )
+        if variable and books[0].is_full:
+            for side in sides:
+                side.rollout.clear()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    num_slots=st.integers(1, 6),
+    core=st.sampled_from(["none", "gru", "lstm"]),
+    variable=st.booleans(),
+)
+def test_a_recorded_turn_is_the_same_turn(seed, num_slots, core, variable):
+    """Over random batches, ends, lost simulators, absent agents, cuts and new weights."""
+    play(seed, num_slots, core, variable, "cpu", Replay)
+
+
+@pytest.mark.parametrize(("device", "record"), [CUDA])
+@pytest.mark.parametrize("core", ["none", "gru", "lstm"])
+@pytest.mark.parametrize("variable", [True, False], ids=["ver", "appo"])
+def test_a_recorded_turn_on_a_gpu(core, variable, device, record):
+    for seed in range(4):
+        play(seed, 6, core, variable, device, record)
