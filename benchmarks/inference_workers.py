@@ -43,6 +43,7 @@ def measure(
     rounds: int = 2,
     seconds: float = 15.0,
     device: str = "cpu",
+    num_envs: int | None = None,
 ) -> dict[str, Any]:
     print_context(facts)
     numbers = workers or [1, 2, 4]
@@ -53,6 +54,8 @@ def measure(
             for count in numbers:
                 progress(f"round {number + 1}/{rounds}: {label}, {system}, {count}")
                 options = WORKLOADS[label] | {"system": system, "inference_workers": count, "pool": "process"}
+                if num_envs is not None:
+                    options |= dict.fromkeys({"num_envs", "pool_workers"} & options.keys(), num_envs)
                 rate = steps_per_second(options | {"seconds": seconds, "device": device})
                 if rate is not None:
                     rates.setdefault((label, system, count), []).append(rate)
@@ -89,6 +92,7 @@ def main() -> None:
     parser.add_argument("--workers", nargs="+", type=int, default=[1, 2, 4])
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=15.0)
+    parser.add_argument("--num-envs", type=int, help="instead of each workload's own number of environments")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     measure(context("python -m benchmarks.inference_workers"), **vars(parser.parse_args()))
 

@@ -1,8 +1,8 @@
 """Turns of slots on the policy's device: a decision begins rows of a rollout, what came of it completes them.
 
 `StepByStep` goes through the actor and the rollout, one operation after the other. On a GPU each of these is a launch, some fifty
-of them a turn, which takes several times as long as the network does; `Recorded` replays all of them as one graph for the decision
-and another for the outcome, and what the host knows travels in one copy. Both leave the same in the actor and in the rollout.
+of them a turn, which takes several times as long as the network does; `Recorded` replays a whole turn as one graph: what came of
+the last decisions, and the next ones. Both leave the same in the actor and in the rollout.
 
 Legend: N slots, B slots of a batch, P places of a recording (P >= B), D numbers of recurrent state.
 """
@@ -35,7 +35,12 @@ class Acting(Protocol):
         ...
 
     def complete(self, batch: StepBatch) -> None:
-        """The rows that are in flight of the slots of `batch` have their outcomes; who starts anew has a fresh state."""
+        """The rows that are in flight of the slots of `batch` have their outcomes; who starts anew has a fresh state. That may
+        wait for the next decision: nobody is to look at those rows and states before that, or before `flush`."""
+        ...
+
+    def flush(self) -> None:
+        """Whatever was completed is in the rollout, and with the actor."""
         ...
 
 
@@ -60,64 +65,74 @@ class StepByStep:
     def complete(self, batch: StepBatch) -> None:
         self._rollout.complete(self._actor.observe(batch), batch)
 
+    def flush(self) -> None:
+        """Nothing waits."""
+
 
 class Run(Protocol):
     """Something that was recorded."""
 
-    def run(self) -> dict[str, Tensor]: ...
+    def run(self) -> None: ...
 
 
 class Recorded:
-    """An `Acting` by two recordings for each of few numbers of places. The rollout has a spare row, and the actor gets a spare
-    slot: there goes what the places beyond a batch compute."""
+    """An `Acting` by recordings for few numbers of places. The rollout has a spare row, and the actor gets a spare slot: there
+    goes what the places beyond a batch compute."""
 
     def __init__(
         self,
         actor: Actor,
         rollout: Rollout,
-        record: Callable[[Callable[[], dict[str, Tensor]]], Run] = CudaGraph,
+        record: Callable[[Callable[[], None]], Run] = CudaGraph,
     ) -> None:
         assert isinstance(rollout.book, (Chunks, Variable))
         self._actor, self._rollout, self._book, self._record = actor, rollout, rollout.book, record
         self._policy = actor.chooser.policy
         self._state, self._starts = actor.make_room()
-        device, slots = self._state.device, rollout.num_slots
-        self._num_slots, self._spare_row = slots, rollout.book.capacity
+        slots, self._spare_row = rollout.num_slots, rollout.book.capacity
+        self._num_slots = slots
         whose = {"rows": np.int64, "slots": np.int64}
-        self._asked = Letter(slots, {**whose, "active": np.bool_}, device)
         flags = dict.fromkeys(("terminated", "truncated", "lost", "fresh"), np.bool_)
+        device = self._state.device
+        self._asked = Letter(slots, {**whose, "active": np.bool_}, device)
         self._came = Letter(slots, {**whose, "reward": np.float32, **flags}, device)
         self._obs: dict[str, Tensor] = {}
+        """[N, ...] on the device, by place."""
         self._actions: dict[str, Tensor] = {}
-        """[N, ...] on the host: what was decided last, as the pool takes it."""
-        self._decisions: dict[int, Run] = {}
+        """[N, ...] on the host, by place: what was decided last, as the pool takes it."""
+        self._turns: dict[int, Run] = {}
         self._outcomes: dict[int, Run] = {}
+        self._waiting = 0
+        """Places of `_came` that no recording has taken in yet."""
         self._is_posted = False
         """Whether `_came` may still be on its way."""
+        self._name_nobody(self._came, 0)
 
-    @torch.no_grad()
     def decide(self, batch: StepBatch) -> Mapping[str, Any]:
         count = len(batch)
         if not self._obs:
             self._lay_out(batch)
+        places = bucket_of(count, self._num_slots)
+        if self._waiting > places:
+            self.flush()
+        if not self._waiting:
+            self._be_free()
+            self._name_nobody(self._came, 0)
         self._address(self._asked, batch, self._book.begin(batch))
         self._asked.host["active"][:count] = batch.active
         self._actor.note_active(batch)
-        self._asked.post()
         for name, values in batch.obs.items():
             self._obs[name][:count].copy_(as_tensor(values), non_blocking=True)
-        places = bucket_of(count, self._num_slots)
-        if places not in self._decisions:
-            self._decisions[places] = self._record(lambda: self._decide(places))
-        for name, values in self._decisions[places].run().items():
-            self._actions[name][:count].copy_(values[:count], non_blocking=True)
+        if places not in self._turns:
+            self._turns[places] = self._record(lambda: self._turn(places))
+        self._turns[places].run()
+        self._waiting = 0
         self._wait()
         return {name: values[:count].numpy() for name, values in self._actions.items()}
 
-    @torch.no_grad()
     def complete(self, batch: StepBatch) -> None:
-        if self._is_posted:
-            self._wait()
+        self.flush()
+        self._be_free()
         rows, count = self._book.complete(batch), len(batch)
         cuts = self._actor.cuts(batch)
         if cuts is not None:
@@ -127,61 +142,74 @@ class Recorded:
         for name in ("reward", "terminated", "truncated", "lost"):
             came[name][:count] = getattr(batch, name)
         came["fresh"][:count] = self._actor.fresh(batch)
-        self._came.post()
-        self._is_posted = True
-        places = bucket_of(count, self._num_slots)
-        if places not in self._outcomes:
-            self._outcomes[places] = self._record(lambda: self._complete(places))
-        self._outcomes[places].run()
+        self._waiting = count
+
+    def flush(self) -> None:
+        if self._waiting:
+            places = bucket_of(self._waiting, self._num_slots)
+            if places not in self._outcomes:
+                self._outcomes[places] = self._record(lambda: self._take_in(places))
+            self._outcomes[places].run()
+            self._waiting, self._is_posted = 0, True
 
     # ---------------------------------------------------------------- what is recorded
 
-    def _decide(self, places: int) -> dict[str, Tensor]:
+    @torch.no_grad()
+    def _turn(self, places: int) -> None:
+        self._take_in(places)
+        self._asked.post()
         table, policy = self._rollout, self._policy
         rows, slots, active = self._asked.places(places)
         obs = {name: values[:places] for name, values in self._obs.items()}
         state, starts = self._state[slots], self._starts[slots]
         choice = choose(policy, obs, state)
-        for columns, values in ((table.obs, obs), (table.actions, choice.actions)):
-            for name in columns:
-                columns[name].index_copy_(0, rows, values[name])
-        for column, of in (
+        for name, values in policy.head.env_actions(choice.actions).items():
+            self._actions[name][:places].copy_(values, non_blocking=True)
+        for columns, by_name in ((table.obs, obs), (table.actions, choice.actions)):
+            for name, column in columns.items():
+                column.index_copy_(0, rows, by_name[name])
+        for column, values in (
             (table.log_prob, choice.log_prob),
             (table.value, choice.value),
             (table.episode_start, starts),
             (table.valid, active),
             (table.version, policy.version.expand(places)),
         ):
-            column.index_copy_(0, rows, of)
+            column.index_copy_(0, rows, values)
         if self._state.shape[1]:
             table.state.index_copy_(0, rows, state)
             self._state.index_copy_(0, slots, choice.state)
-        return policy.head.env_actions(choice.actions)
 
-    def _complete(self, places: int) -> dict[str, Tensor]:
+    @torch.no_grad()
+    def _take_in(self, places: int) -> None:
+        self._came.post()
         table = self._rollout
         rows, slots, reward, terminated, truncated, lost, fresh = self._came.places(places)
-        for column, of in (
+        for column, values in (
             (table.reward, reward),
             (table.terminated, terminated),
             (table.truncated, truncated),
             (table.valid, table.valid[rows] & ~lost),
         ):
-            column.index_copy_(0, rows, of)
+            column.index_copy_(0, rows, values)
         self._starts.index_copy_(0, slots, fresh)
         if self._state.shape[1]:
             self._state.index_copy_(0, slots, torch.where(fresh[:, None], 0.0, self._state[slots]))
-        return {}
 
     # ---------------------------------------------------------------- around it
 
     def _address(self, letter: Letter, batch: StepBatch, rows: Rows) -> None:
         """Say whose places are the first ones; the others are nobody's."""
         count = len(batch)
-        numbers = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows.numpy()
-        letter.host["rows"][:count], letter.host["rows"][count:] = numbers, self._spare_row
-        letter.host["slots"][:count], letter.host["slots"][count:] = batch.slots, self._num_slots
+        letter.host["rows"][:count] = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows.numpy()
+        letter.host["slots"][:count] = batch.slots
+        self._name_nobody(letter, count)
 
+    def _name_nobody(self, letter: Letter, first: int) -> None:
+        letter.host["rows"][first:] = self._spare_row
+        letter.host["slots"][first:] = self._num_slots
+
+    @torch.no_grad()
     def _lay_out(self, batch: StepBatch) -> None:
         """What depends on how observations and actions look."""
         device, slots = self._state.device, self._num_slots
@@ -194,6 +222,11 @@ class Recorded:
             name: torch.empty(values.shape, dtype=values.dtype, pin_memory=values.is_cuda)
             for name, values in self._policy.head.env_actions(chosen).items()
         }
+
+    def _be_free(self) -> None:
+        """`_came` may be written to."""
+        if self._is_posted:
+            self._wait()
 
     def _wait(self) -> None:
         """Until the device has done everything."""

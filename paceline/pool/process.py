@@ -153,8 +153,10 @@ class ProcessPool:
         is_run = count == 1 or (int(envs[-1]) - first + 1 == count and bool((envs[1:] > envs[:-1]).all()))
         if is_run and (known := self._known_shares.get((first, count))) is not None:
             return known
-        owners = self._worker_of[envs]
-        shares = [(number, pack_ints(envs[owners == number].tolist())) for number in np.unique(owners).tolist()]
+        by_worker: dict[int, list[int]] = {}
+        for env, number in zip(envs.tolist(), self._worker_of[envs].tolist(), strict=True):
+            by_worker.setdefault(number, []).append(env)
+        shares = [(number, pack_ints(jobs)) for number, jobs in by_worker.items()]
         if is_run:
             self._known_shares[first, count] = shares
         return shares

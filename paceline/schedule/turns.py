@@ -68,10 +68,12 @@ class Turns:
         return batch
 
     def pause(self) -> None:
-        """Send what is being decided: then every slot is held or in flight, and nobody looks at the weights."""
+        """Send what is being decided: then every slot is held or in flight, nobody looks at the weights, and all outcomes are in
+        the rollout."""
         with self._clock.time("inference"):
             while self._send_decided(wait=True):
                 pass
+            self._acting.flush()
         self._batching.pause()
 
     def take_in(self, held: StepBatch) -> StepBatch:
@@ -88,6 +90,7 @@ class Turns:
             self._complete(batch)
             rest.append(_copy(batch))
             in_flight = self._book.num_in_flight
+        self._acting.flush()
         return union(rest)
 
     def close(self) -> None:

@@ -58,6 +58,7 @@ def slow_choices(monkeypatch):
 def lessons(monkeypatch):
     """Whether what is learned from is a policy's doing: how many rows were compared, and how many had the policy's own value."""
     plain, compared = OnPolicy.learn, []
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", lambda precision: None)  # not TF32 on a GPU
 
     def checking(self, rollout, progress):
         rows, joined = rollout.book.in_order()
