@@ -3,6 +3,10 @@
 No rule is right for all simulators: on few cores, processes cost light environments several times their own speed, and
 a simulator that waits (for a GPU, a network, a sleep) wants more processes than there are cores. So one environment is
 stepped for a moment in a process of its own, where it can do no harm, and what is still open then is tried out.
+
+A simulator that runs in a process which it starts itself (ViZDoom) is handed to and fro between the two, and each time a core falls
+asleep and is woken up. On many cores two workers each hide that: 31,099 steps of Doom per second in training instead of 24,620 on 16
+of them. On two, which are busy anyway, four workers are a tenth slower than two.
 """
 
 from __future__ import annotations
@@ -33,6 +37,8 @@ WAITING_SHARE = 0.5
 HEAVY_SECONDS = 0.0003
 """From here on the cost of passing messages is lost in the step; one worker per core is right without a trial."""
 MOST_WAITING_WORKERS = 256
+FEW_CORES = 4
+"""Up to here no core ever sleeps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +49,8 @@ class Probe:
     step_seconds: float
     cpu_share: float
     """Processor time, had or wanted, over simulation time: near 1 for a simulator that computes, near 0 for one that waits."""
+    is_apart: bool = False
+    """Whether the simulator runs in a process of its own, beside its worker."""
 
 
 def choose(factory: Factory, config: PoolConfig, seed: int) -> Pool:
@@ -52,6 +60,9 @@ def choose(factory: Factory, config: PoolConfig, seed: int) -> Pool:
     if cost.cpu_share < WAITING_SHARE:
         workers = min(config.num_envs, MOST_WAITING_WORKERS)
         return _decide(factory, config, seed, cost, workers, "it waits more than it computes: one worker each")
+    if cost.is_apart and cores > FEW_CORES:
+        workers = min(config.num_envs, 2 * cores)
+        return _decide(factory, config, seed, cost, workers, "it is a process of its own: two workers per core")
     if cost.step_seconds > HEAVY_SECONDS:
         return _decide(factory, config, seed, cost, min(config.num_envs, cores), "heavy steps: one worker per core")
     trials: list[Callable[[], Pool]] = [lambda: SerialPool(factory, config, seed)] if config.kind == "auto" else []
@@ -75,7 +86,9 @@ def probe(factory: Factory, config: PoolConfig) -> Probe:
             pool.send(actions.next(batch.slots), batch.slots)
         busy = sum(costs)
         demand = _demand_seconds(worker) - demand_start
-    return Probe(spec=pool.spec, step_seconds=float(np.mean(costs)), cpu_share=min(1.0, demand / busy))
+        is_apart = bool(worker.children(recursive=True))
+    step_seconds = float(np.mean(costs))
+    return Probe(spec=pool.spec, step_seconds=step_seconds, cpu_share=min(1.0, demand / busy), is_apart=is_apart)
 
 
 def _demand_seconds(process: psutil.Process) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 
 import gymnasium as gym
@@ -38,6 +39,25 @@ def test_a_heavy_simulator_gets_a_worker_per_core(monkeypatch):
     monkeypatch.setattr(auto, "available_core_ids", lambda: [0, 1])
     with make_pool(Factory(make=Burning), PoolConfig(num_envs=6)) as pool:
         assert isinstance(pool, ProcessPool) and len(pool.worker_pids()) == 2
+
+
+class Apart(Burning):
+    """Has a process of its own, as ViZDoom does."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.engine = subprocess.Popen(["sleep", "60"])
+
+    def close(self):
+        self.engine.kill()
+        self.engine.wait()
+
+
+@pytest.mark.parametrize(("cores", "workers"), [(2, 2), (5, 10)])
+def test_a_simulator_in_a_process_of_its_own_gets_two_workers_per_core_of_many(monkeypatch, cores, workers):
+    monkeypatch.setattr(auto, "available_core_ids", lambda: list(range(cores)))
+    with make_pool(Factory(make=Apart), PoolConfig(num_envs=12)) as pool:
+        assert isinstance(pool, ProcessPool) and len(pool.worker_pids()) == workers
 
 
 @pytest.mark.parametrize("fastest", [0, 1, 2])
