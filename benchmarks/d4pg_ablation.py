@@ -12,7 +12,7 @@ from typing import Any
 
 import tyro
 
-from benchmarks.learning import Curves, final, interval, plot, train
+from benchmarks.learning import Job, final, interval, plot, train_all
 from benchmarks.report import context, print_context, print_table
 
 KINDS = {"D3PG": "scalar", "D4PG": "categorical"}
@@ -40,7 +40,7 @@ class Plan:
     """Recipes."""
     variants: tuple[str, ...] = tuple(VARIANTS)
     seconds: float = 300.0
-    """Of each run."""
+    """Of each run, which has two cores."""
     seeds: tuple[int, ...] = (1,)
 
 
@@ -51,14 +51,18 @@ def run(quick: bool) -> dict[str, Any]:
 
 def measure(plan: Plan, facts: dict[str, Any]) -> dict[str, Any]:
     print_context(facts)
-    curves: Curves = {}
-    for task in plan.tasks:
-        for seed in plan.seeds:
-            for variant in plan.variants:
-                arguments = [task, *VARIANTS[variant], "--seed", str(seed), "--seconds", str(plan.seconds)]
-                curve = train(arguments, key="evaluation_return")
-                curves.setdefault((task, variant), []).append(curve)
-                print(f"  {task}, {variant}, seed {seed}: {final(curve):.1f}, {curve.steps[-1]:,} steps", flush=True)
+    jobs: dict[Job, list[str]] = {
+        (task, variant, seed): [task, *VARIANTS[variant], "--seed", str(seed), "--seconds", str(plan.seconds)]
+        for task in plan.tasks
+        for seed in plan.seeds
+        for variant in plan.variants
+    }
+    runs = train_all(jobs, key="evaluation_return")
+    curves = {
+        (task, variant): [runs[task, variant, seed] for seed in plan.seeds]
+        for task in plan.tasks
+        for variant in plan.variants
+    }
     returns = {f"{task}, {variant}": [final(curve) for curve in found] for (task, variant), found in curves.items()}
     print_table(
         f"return without noise after {plan.seconds:.0f} s, mean of {len(plan.seeds)} seed{'s' * (len(plan.seeds) > 1)}",

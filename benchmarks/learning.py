@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import json
 import math
+import queue
 import statistics
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from paceline.pool.config import available_core_ids
+
+Job = tuple[str | int, ...]
+"""What a run is called, part by part."""
+CORES_EACH = 2
 
 STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}
 """97.5 % quantiles of Student's t for so many seeds."""
@@ -28,10 +36,42 @@ Curves = dict[tuple[str, str], list[Curve]]
 """By task and by what is compared: one of every seed."""
 
 
-def train(arguments: list[str], key: str = "episode_return") -> Curve:
-    """The curve of `key` of a run of `paceline train` with these arguments."""
+def train_all(jobs: dict[Job, list[str]], key: str = "episode_return") -> dict[Job, Curve]:
+    """The curve of `key` of every job: a run of `paceline train` with these arguments, on the CPU. Every run has two cores of its own,
+    so that it takes the same time on two cores as on many; as many are under way as there are cores for."""
+    cores = available_core_ids()
+    shares: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
+    count = max(1, len(cores) // CORES_EACH)
+    for number in range(count):
+        shares.put(cores[number * CORES_EACH : (number + 1) * CORES_EACH])
+    curves: dict[Job, Curve] = {}
+
+    def run(job: Job) -> None:
+        share = shares.get()
+        try:
+            curves[job] = train(jobs[job], key, share)
+        finally:
+            shares.put(share)
+        curve = curves[job]
+        last = f"{curve.returns[-1]:.2f} after {curve.steps[-1]:,} steps and {curve.seconds[-1]:.0f} s"
+        print(f"  {len(curves)}/{len(jobs)}: {', '.join(map(str, job))}: {last}", flush=True)
+
+    with ThreadPoolExecutor(count) as threads:
+        under_way = [threads.submit(run, job) for job in jobs]
+        try:
+            for done in as_completed(under_way):
+                done.result()
+        except BaseException:
+            threads.shutdown(wait=False, cancel_futures=True)
+            raise
+    return {job: curves[job] for job in jobs}
+
+
+def train(arguments: list[str], key: str, cores: list[int]) -> Curve:
+    """One of them, on these cores."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "paceline.cli", "train", *arguments, "--run-dir", folder]
+        command = [sys.executable, "-m", "paceline.cli", "train", *arguments, "--device", "cpu", "--run-dir", folder]
+        command = ["taskset", "--cpu-list", ",".join(map(str, cores)), *command]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode != 0:
             raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout}\n{done.stderr}")
