@@ -13,6 +13,8 @@ log. Steps are decisions that the learner has consumed, by the learner's own cou
 them lasts. The first seconds do not count: its TorchScript modules are still being optimised then.
 """
 
+# ruff: noqa: E402
+
 from __future__ import annotations
 
 import json
@@ -20,6 +22,9 @@ import os
 import sys
 import tempfile
 import time
+
+# EnvPool imports JAX where there is one; with the NumPy that Sample Factory needs, that fails halfway and ends the process.
+sys.modules["jax"] = None
 
 import ale_py.registration
 import envpool
