@@ -45,7 +45,8 @@ class Acting(Protocol):
 
 
 def make_acting(actor: Actor, rollout: Rollout, deciders: Sequence[Decider], *, recorded: bool) -> Acting:
-    """The fastest for one that decides; where several do, outcomes are the only thing left to do here."""
+    """The fastest for one that decides; where several do, outcomes are the only thing left to do here. `recorded`: whether it may be,
+    which is not the same to the bit."""
     if recorded and len(deciders) == 1 and actor.chooser.is_recorded:
         return Recorded(actor, rollout)
     return StepByStep(actor, rollout)
@@ -69,8 +70,8 @@ class StepByStep:
         """Nothing waits."""
 
 
-class Run(Protocol):
-    """Something that was recorded."""
+class Recording(Protocol):
+    """What was recorded, to be done again."""
 
     def run(self) -> None: ...
 
@@ -83,9 +84,9 @@ class Recorded:
         self,
         actor: Actor,
         rollout: Rollout,
-        record: Callable[[Callable[[], None]], Run] = CudaGraph,
+        record: Callable[[Callable[[], None]], Recording] = CudaGraph,
     ) -> None:
-        assert isinstance(rollout.book, (Chunks, Variable))
+        assert isinstance(rollout.book, (Chunks, Variable)) and len(rollout.valid) > rollout.book.capacity
         self._actor, self._rollout, self._book, self._record = actor, rollout, rollout.book, record
         self._policy = actor.chooser.policy
         self._state, self._starts = actor.make_room()
@@ -100,8 +101,8 @@ class Recorded:
         """[N, ...] on the device, by place."""
         self._actions: dict[str, Tensor] = {}
         """[N, ...] on the host, by place: what was decided last, as the pool takes it."""
-        self._turns: dict[int, Run] = {}
-        self._outcomes: dict[int, Run] = {}
+        self._turns: dict[int, Recording] = {}
+        self._outcomes: dict[int, Recording] = {}
         self._waiting = 0
         """Places of `_came` that no recording has taken in yet."""
         self._is_posted = False
@@ -121,8 +122,9 @@ class Recorded:
         self._address(self._asked, batch, self._book.begin(batch))
         self._asked.host["active"][:count] = batch.active
         self._actor.note_active(batch)
-        for name, values in batch.obs.items():
-            self._obs[name][:count].copy_(as_tensor(values), non_blocking=True)
+        with self._actor.clock.time("transfer"):
+            for name, values in batch.obs.items():
+                self._obs[name][:count].copy_(as_tensor(values), non_blocking=True)
         if places not in self._turns:
             self._turns[places] = self._record(lambda: self._turn(places))
         self._turns[places].run()
@@ -148,7 +150,7 @@ class Recorded:
         if self._waiting:
             places = bucket_of(self._waiting, self._num_slots)
             if places not in self._outcomes:
-                self._outcomes[places] = self._record(lambda: self._take_in(places))
+                self._outcomes[places] = self._record(lambda: self._write_outcomes(places))
             self._outcomes[places].run()
             self._waiting, self._is_posted = 0, True
 
@@ -156,10 +158,11 @@ class Recorded:
 
     @torch.no_grad()
     def _turn(self, places: int) -> None:
-        self._take_in(places)
+        self._write_outcomes(places)
         self._asked.post()
         table, policy = self._rollout, self._policy
-        rows, slots, active = self._asked.places(places)
+        asked = self._asked.places(places)
+        rows, slots = asked["rows"], asked["slots"]
         obs = {name: values[:places] for name, values in self._obs.items()}
         state, starts = self._state[slots], self._starts[slots]
         choice = choose(policy, obs, state)
@@ -172,7 +175,7 @@ class Recorded:
             (table.log_prob, choice.log_prob),
             (table.value, choice.value),
             (table.episode_start, starts),
-            (table.valid, active),
+            (table.valid, asked["active"]),
             (table.version, policy.version.expand(places)),
         ):
             column.index_copy_(0, rows, values)
@@ -181,15 +184,15 @@ class Recorded:
             self._state.index_copy_(0, slots, choice.state)
 
     @torch.no_grad()
-    def _take_in(self, places: int) -> None:
+    def _write_outcomes(self, places: int) -> None:
         self._came.post()
-        table = self._rollout
-        rows, slots, reward, terminated, truncated, lost, fresh = self._came.places(places)
+        table, came = self._rollout, self._came.places(places)
+        rows, slots, fresh = came["rows"], came["slots"], came["fresh"]
         for column, values in (
-            (table.reward, reward),
-            (table.terminated, terminated),
-            (table.truncated, truncated),
-            (table.valid, table.valid[rows] & ~lost),
+            (table.reward, came["reward"]),
+            (table.terminated, came["terminated"]),
+            (table.truncated, came["truncated"]),
+            (table.valid, table.valid[rows] & ~came["lost"]),
         ):
             column.index_copy_(0, rows, values)
         self._starts.index_copy_(0, slots, fresh)
@@ -216,7 +219,8 @@ class Recorded:
         for name, values in batch.obs.items():
             example = as_tensor(values)
             self._obs[name] = torch.zeros((slots, *example.shape[1:]), dtype=example.dtype, device=device)
-        chosen = choose(self._policy, self._obs, self._state[:slots]).actions
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):  # nothing is decided here
+            chosen = choose(self._policy, self._obs, self._state[:slots]).actions
         self._rollout.make_columns(self._obs, chosen, self._state)
         self._actions = {
             name: torch.empty(values.shape, dtype=values.dtype, pin_memory=values.is_cuda)
@@ -243,7 +247,7 @@ class Letter:
         begins = np.cumsum([0, *(-(-size // 16) * 16 for size in sizes)]).tolist()
         self._here = torch.zeros(begins[-1], dtype=torch.uint8, pin_memory=device.type == "cuda")
         self._there = torch.zeros(begins[-1], dtype=torch.uint8, device=device)
-        spans = {name: slice(begin, begin + size) for name, begin, size in zip(fields, begins, sizes, strict=False)}
+        spans = {name: slice(begin, begin + size) for name, begin, size in zip(fields, begins[:-1], sizes, strict=True)}
         self.host = {name: self._here.numpy()[spans[name]].view(kind) for name, kind in fields.items()}
         """[N] by name, to be written; until it has arrived it is not to be written again."""
         like = {name: torch.from_numpy(array).dtype for name, array in self.host.items()}
@@ -252,6 +256,6 @@ class Letter:
     def post(self) -> None:
         self._there.copy_(self._here, non_blocking=True)
 
-    def places(self, count: int) -> tuple[Tensor, ...]:
+    def places(self, count: int) -> dict[str, Tensor]:
         """The first so many cells of every array, on the device."""
-        return tuple(array[:count] for array in self._device.values())
+        return {name: array[:count] for name, array in self._device.items()}

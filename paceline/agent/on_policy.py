@@ -132,9 +132,12 @@ def learns_beside(config: Config, pool: Pool) -> bool:
 
 def _computes(config: Config, beside: bool) -> tuple[ComputeConfig, ComputeConfig]:
     """How decisions and updates are computed: whether they can be recorded on a GPU."""
-    # While a thread records, another may not draw random numbers on the device: auxiliary losses do.
-    recorded = config.compute.cuda_graphs and not (beside and config.ppo.auxiliary.kind != "none")
     # Where learning overlaps with VER's next rollout every lesson is a frozen one, whose memory lies elsewhere.
-    learning = recorded and not (beside and config.system == "ver")
+    frozen = beside and config.system == "ver"
+    # While a thread records, another may not draw random numbers on the device, unless it is recorded too: auxiliary losses do, and the
+    # entropy of squashed actions.
+    draws = config.ppo.auxiliary.kind != "none" or (frozen and config.policy.head.squash)
+    recorded = config.compute.cuda_graphs and not (beside and draws)
+    learning = recorded and not frozen
     acting, updates = (dataclasses.replace(config.compute, cuda_graphs=graphs) for graphs in (recorded, learning))
     return acting, updates

@@ -44,7 +44,7 @@ class Actor:
     ) -> None:
         self._policy, self._num_slots, self._device = policy, spec.num_slots, device
         self._on_cpu = device.type == "cpu"
-        self._clock = clock or Clock()
+        self.clock = clock or Clock()
         self.state = policy.initial_state(spec.num_slots).to(device)
         """[N, D]: before the next decision."""
         self.episode_start = torch.ones(spec.num_slots, dtype=torch.bool, device=device)
@@ -89,7 +89,7 @@ class Actor:
             return dict(actions)
         if self._device.type == "cuda":
             torch.cuda.current_stream().synchronize()  # the wait for the decision is no transfer
-        with self._clock.time("transfer"):
+        with self.clock.time("transfer"):
             return {name: values.cpu().numpy() for name, values in actions.items()}
 
     def observe(self, batch: StepBatch) -> Outcome:
@@ -172,8 +172,8 @@ class Actor:
         return {"state": self.state, "episode_start": self.episode_start, "was_active": was_active}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self.state = state["state"].to(self._device)
-        self.episode_start = state["episode_start"].to(self._device)
+        self.state.copy_(state["state"])
+        self.episode_start.copy_(state["episode_start"])
         self._was_active = state["was_active"].clone()
 
     def _cuts(self, batch: StepBatch, slots: Tensor | None) -> tuple[Cuts | None, Cuts | None]:
@@ -200,7 +200,7 @@ class Actor:
         return values if slots is None else table.index_copy(0, slots, values)
 
     def _to_device(self, arrays: dict[str, Any]) -> dict[str, Tensor]:
-        with self._clock.time("transfer"):
+        with self.clock.time("transfer"):
             return {name: self._tensor(values) for name, values in arrays.items()}
 
     def _tensor(self, values: Any) -> Tensor:

@@ -68,12 +68,14 @@ class Deciders:
         """Whether an answer waits to be taken."""
         return any(pending.done() for pending in self._pending)
 
-    def give(self, question: Question, batch: StepBatch) -> None:
-        """A question, whose memory and that of its batch is not written to until it is answered."""
+    def give(self, question: Question, batch: StepBatch) -> torch.cuda.Event | None:
+        """A question, whose memory and that of its batch is not written to until it is answered. On a GPU, returns when it is there:
+        until then what it was copied from is not to be written to either."""
         asked = torch.cuda.current_stream().record_event() if question.state.is_cuda else None
         pending = self._executor.submit(self._answer, question, batch, asked, time.perf_counter())
         self._pending.append(pending)
         pending.add_done_callback(lambda _: self._wake())
+        return asked
 
     def take(self, *, wait: bool) -> list[Answer]:
         """All answers that are there; with `wait`, at least one, unless nothing was asked. Raises what went wrong."""

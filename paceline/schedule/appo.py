@@ -117,8 +117,11 @@ class Learning:
         return True
 
     def _next_offer(self) -> Offer:
-        written = torch.cuda.current_stream().record_event() if self._on_gpu else None
-        return Offer(self._rollout.take(self._size), self._run.pool.take_episodes(), written)
+        batch = self._rollout.take(self._size)
+        written = (
+            torch.cuda.current_stream().record_event() if self._on_gpu else None
+        )  # its cuts were gathered just now
+        return Offer(batch, self._run.pool.take_episodes(), written)
 
     def _learn_until_over(self) -> None:
         run = self._run

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from paceline.agent.acting import make_acting
 from paceline.errors import UsageError
@@ -33,6 +34,8 @@ class Turns:
         deciders = run.agent.deciders
         self._acting = make_acting(run.agent.actor, rollout, deciders, recorded=not run.config.deterministic)
         self._deciders: Deciders | None = None
+        self._asked: torch.cuda.Event | None = None
+        """When what was asked last is on the device; the pool's memory is not to change before."""
         if len(deciders) > 1:
             threads = max(1, run.threads // len(deciders))
             self._deciders = Deciders(run.agent.actor, deciders, threads, run.pool.wake)
@@ -48,7 +51,7 @@ class Turns:
             else:
                 # What is asked outlives the next `recv`: it is copied here, or was to the device.
                 kept = _copy(batch) if self._on_cpu else without_obs(batch)
-                self._deciders.give(actor.ask(kept if self._on_cpu else batch), kept)
+                self._asked = self._deciders.give(actor.ask(kept if self._on_cpu else batch), kept)
                 self._send_decided(wait=self._deciders.are_busy)
 
     def receive(
@@ -60,6 +63,9 @@ class Turns:
             with self._clock.time("inference"):
                 self._send_decided(wait=True)
             seconds_left = 0.0 if seconds_left is not None else None  # who counted has to count again
+        if self._asked is not None:
+            with self._clock.time("transfer"):
+                self._asked.synchronize()
         with self._clock.time("simulation"):
             batch = self._batching.receive(self._book.num_in_flight, most, seconds_left, first)
         with self._clock.time("inference"):

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.agent.acting import Recorded, StepByStep
+from paceline.agent.acting import Recorded, StepByStep, make_acting
 from paceline.cuda_graph import CudaGraph
 from paceline.experience.book import Variable
 from paceline.experience.chunks import Chunks
@@ -22,12 +22,17 @@ from paceline.policy.actor import Actor
 from paceline.policy.actor_critic import ActorCritic, PolicyConfig
 from paceline.policy.compute import ComputeConfig
 from paceline.policy.cores import CoreConfig
+from paceline.policy.deciders import Decider
+from paceline.pool.config import PoolConfig
 from paceline.pool.protocol import PoolSpec, StepBatch
+from paceline.run import train
+from paceline.schedule import turns
+from paceline.schedule.ver import VERConfig
+from tests.integration.test_training import tiny
 
 ACTIONS = spaces.Dict({"aim": spaces.Discrete(5), "push": spaces.Box(-0.5, 0.5, (2,), np.float32)})
 OBS = spaces.Dict({"numbers": spaces.Box(-1, 1, (4,), np.float32), "action_mask": spaces.MultiBinary(5)})
 STEPS = 4
-TURNS = 14
 CUDA = pytest.param(
     "cuda",
     CudaGraph,
@@ -84,22 +89,26 @@ def random_batch(rng: np.random.Generator, slots: np.ndarray, num_slots: int) ->
     )
 
 
-def play(seed: int, num_slots: int, core: str, variable: bool, device: str, record: Any) -> None:
+def play(seed: int, num_slots: int, core: str, variable: bool, device: str, record: Any, num_turns: int = 14) -> None:
     rng = np.random.default_rng(seed)
     torch.manual_seed(seed)
     spec = PoolSpec(observation_space=OBS, action_space=ACTIONS, num_envs=num_slots)
     policy = ActorCritic(spec, PolicyConfig(hidden=(8,), core=CoreConfig(kind=core, hidden=6)))
-    books = [Variable(STEPS, num_slots) if variable else Chunks(STEPS, num_slots, num_slots, TURNS) for _ in range(2)]
+    books = [
+        Variable(STEPS, num_slots) if variable else Chunks(STEPS, num_slots, num_slots, num_turns) for _ in range(2)
+    ]
     sides = [Side(policy, spec, books[0], device), Side(policy, spec, books[1], device, record)]
     held = [random_batch(rng, np.arange(num_slots), num_slots)]
-    for turn in range(TURNS):
-        for batch in held:
+    for turn in range(num_turns):
+        for batch in (held[index] for index in rng.permutation(len(held))):
             plain, recorded = ([a.copy() for _, a in sorted(side.acting.decide(batch).items())] for side in sides)
             for ours, theirs in zip(recorded, plain, strict=True):
                 np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
         in_flight = rng.permutation(np.flatnonzero(books[0]._pending >= 0))
         some = in_flight[: rng.integers(1, len(in_flight) + 1)]
-        parts = np.array_split(some, rng.integers(1, 3))  # of two batches, none is decided on before both are there
+        parts = np.split(
+            some, [rng.integers(0, len(some) + 1)]
+        )  # of two batches, none is decided on before both are there
         held = [random_batch(rng, np.sort(part), num_slots) for part in parts if len(part)]
         for batch in held:
             for side in sides:
@@ -139,6 +148,44 @@ def test_a_recorded_turn_is_the_same_turn(seed, num_slots, core, variable):
 @pytest.mark.parametrize(("device", "record"), [CUDA])
 @pytest.mark.parametrize("core", ["none", "gru", "lstm"])
 @pytest.mark.parametrize("variable", [True, False], ids=["ver", "appo"])
-def test_a_recorded_turn_on_a_gpu(core, variable, device, record):
-    for seed in range(4):
-        play(seed, 6, core, variable, device, record)
+def test_a_recorded_turn_on_a_gpu(monkeypatch, core, variable, device, record):
+    """Long enough for replays of every size, and with a device that is late: what is on its way may not be overwritten."""
+    flush = Recorded.flush
+
+    def late(self):
+        torch.cuda._sleep(1_000_000)  # half a millisecond
+        flush(self)
+
+    monkeypatch.setattr(Recorded, "flush", late)
+    for seed in range(2):
+        play(seed, 6, core, variable, device, record, num_turns=60)
+
+
+@pytest.mark.parametrize("variable", [True, False], ids=["ver", "nover"])
+def test_a_run_with_recorded_turns_is_the_same_run(tmp_path, monkeypatch, variable):
+    """Through collecting, learning, rows that are carried over and checkpoints."""
+    config = tiny("lstm", system="ver", ver=VERConfig(variable=variable), pool=PoolConfig(num_envs=4, kind="serial"))
+    plain = train(config, tmp_path / "plain")
+    used = []
+
+    def recorded(actor, rollout, deciders, *, recorded):
+        used.append(Recorded(actor, rollout, Replay))
+        return used[-1]
+
+    monkeypatch.setattr(turns, "make_acting", recorded)
+    run = train(config, tmp_path / "recorded")
+    assert used and run.step == plain.step
+    for ours, theirs in zip(run.policy.parameters(), plain.policy.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_turns_are_recorded_where_they_can_be(monkeypatch):
+    spec = PoolSpec(observation_space=OBS, action_space=ACTIONS, num_envs=2)
+    actor = Actor(ActorCritic(spec, PolicyConfig(hidden=(8,))), spec, torch.device("cpu"))
+    rollout = Rollout(STEPS, 2, torch.device("cpu"), book=Chunks(STEPS, 2, 2, 1), spare=True)
+    one = [Decider(actor.chooser, lambda: None)]
+    assert isinstance(make_acting(actor, rollout, one, recorded=True), StepByStep), "there is no GPU"
+    monkeypatch.setattr(type(actor.chooser), "is_recorded", True)
+    assert isinstance(make_acting(actor, rollout, one, recorded=True), Recorded)
+    assert isinstance(make_acting(actor, rollout, one * 2, recorded=True), StepByStep)
+    assert isinstance(make_acting(actor, rollout, one, recorded=False), StepByStep)

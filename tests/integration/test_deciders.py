@@ -13,12 +13,14 @@ from paceline.agent.on_policy import OnPolicy
 from paceline.checkpoint import CheckpointFolder
 from paceline.config import Config
 from paceline.errors import UsageError
+from paceline.policy.actor import Actor
 from paceline.policy.batching import BatchingConfig
 from paceline.policy.chooser import Chooser
 from paceline.pool.config import PoolConfig
 from paceline.run import train
 from paceline.schedule.ver import VERConfig
 from tests.integration.test_training import tiny
+from tests.pool.faulty import Counting
 
 CUDA = pytest.param(
     "cuda",
@@ -89,6 +91,39 @@ def test_every_row_has_its_own_state_and_value(tmp_path, slow_choices, lessons, 
     values, states = (sum(counts) for counts in zip(*lessons, strict=True))
     assert values > config.steps / 2 and states > config.steps / 3
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("decider")]
+
+
+def numbered(env_index: int) -> Counting:
+    """Observations begin with the environment's number."""
+    return Counting(env_index)
+
+
+@pytest.mark.parametrize("device", ["cpu", CUDA])
+def test_every_row_has_the_observation_of_its_slot(tmp_path, monkeypatch, device):
+    """Also where the device is late: what is asked about is read from memory that the pool will use again."""
+    learn, ask, compared = OnPolicy.learn, Actor.ask, []
+
+    def checking(self, rollout, progress):
+        rows = rollout.book.rows_begun()
+        slots = torch.from_numpy(rollout.book.slots_of(rows)).to(rollout.device)
+        rows = torch.from_numpy(rows).to(rollout.device)
+        ours = rollout.valid[rows]
+        assert torch.equal(rollout.obs["obs"][rows, 0][ours], slots[ours].float())
+        compared.append(int(ours.sum()))
+        return learn(self, rollout, progress)
+
+    def late(self, batch):
+        if device == "cuda":
+            torch.cuda._sleep(2_000_000)  # a millisecond
+        return ask(self, batch)
+
+    monkeypatch.setattr(OnPolicy, "learn", checking)
+    monkeypatch.setattr(Actor, "ask", late)
+    pool = PoolConfig(num_envs=8, kind="process", workers=4)
+    env = "tests.integration.test_deciders:numbered"
+    config = several("ver", "none", env=env, device=device, pool=pool)
+    train(dataclasses.replace(config, policy=dataclasses.replace(config.policy, normalize_obs=False)), tmp_path)
+    assert sum(compared) >= config.steps
 
 
 @pytest.mark.parametrize("device", ["cpu", CUDA])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import time
 
 import gymnasium as gym
@@ -41,22 +42,50 @@ def test_a_heavy_simulator_gets_a_worker_per_core(monkeypatch):
         assert isinstance(pool, ProcessPool) and len(pool.worker_pids()) == 2
 
 
-class Apart(Burning):
-    """Has a process of its own, as ViZDoom does."""
+ENGINE = """
+import sys, time
+for line in sys.stdin:
+    end = time.process_time() + 0.005
+    while time.process_time() < end:
+        pass
+    print(flush=True)
+"""
+
+
+class Apart(Counting):
+    """Has a process of its own that does the work, as ViZDoom does."""
 
     def __init__(self, *args):
         super().__init__(*args)
-        self.engine = subprocess.Popen(["sleep", "60"])
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self.engine = subprocess.Popen([sys.executable, "-S", "-c", ENGINE], bufsize=0, **pipes)
+
+    def step(self, action):
+        self.engine.stdin.write(b"\n")
+        self.engine.stdout.readline()
+        return super().step(action)
 
     def close(self):
         self.engine.kill()
         self.engine.wait()
 
 
-@pytest.mark.parametrize(("cores", "workers"), [(2, 2), (5, 10)])
-def test_a_simulator_in_a_process_of_its_own_gets_two_workers_per_core_of_many(monkeypatch, cores, workers):
+class WithHelper(Burning):
+    """Has a process that does nothing."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.helper = subprocess.Popen(["sleep", "60"])
+
+    def close(self):
+        self.helper.kill()
+        self.helper.wait()
+
+
+@pytest.mark.parametrize(("make", "cores", "workers"), [(Apart, 2, 2), (Apart, 5, 10), (WithHelper, 5, 5)])
+def test_a_simulator_in_a_process_of_its_own_gets_two_workers_per_core_of_many(monkeypatch, make, cores, workers):
     monkeypatch.setattr(auto, "available_core_ids", lambda: list(range(cores)))
-    with make_pool(Factory(make=Apart), PoolConfig(num_envs=12)) as pool:
+    with make_pool(Factory(make=make), PoolConfig(num_envs=12)) as pool:
         assert isinstance(pool, ProcessPool) and len(pool.worker_pids()) == workers
 
 
