@@ -34,6 +34,7 @@ from paceline.pool.channel import Command, Message, Result, ResultReader, pack_i
 from paceline.pool.config import PoolConfig, available_core_ids
 from paceline.pool.health import Health
 from paceline.pool.launch import Crew, WorkerProcess
+from paceline.pool.naps import Naps
 from paceline.pool.protocol import Array, Episode, PoolSpec, StepBatch, named_actions
 from paceline.pool.seeds import env_seed
 from paceline.pool.spaces import check_actions
@@ -63,6 +64,11 @@ class ProcessPool:
         self._poll = select.poll()
         self._poll.register(self._crew.results_fd, select.POLLIN)
         self._alarm, self._woken = Alarm(), False
+        self._is_woken_up = False
+        """Whether anybody ever was."""
+        self._naps = Naps()
+        self._num_heard = 0
+        """Messages that said that slots are ready."""
         self._silence = weakref.finalize(self, self._alarm.close)
         self._poll.register(self._alarm.fd, select.POLLIN)
         self._by_pidfd: dict[int, WorkerProcess] = {}
@@ -110,15 +116,18 @@ class ProcessPool:
         book = self._book
         want = book.wanted(min_slots, group)
         self._be_patient(min_slots is None)
-        deadline = math.inf if timeout is None else time.monotonic() + timeout
-        while book.num_ready(group) < want:
+        begin, ready, heard = time.monotonic(), book.num_ready(group), self._num_heard
+        deadline = math.inf if timeout is None else begin + timeout
+        while (missing := want - book.num_ready(group)) > 0:
             if self._woken:
                 self._woken = False
                 return self._table.batch(*book.take_none())
             left = deadline - time.monotonic()
             if left <= 0 and deadline != math.inf:
                 break
-            self._listen(left)
+            may_nap = not (self._patient or self._is_woken_up)  # whole jobs are announced, or somebody may wake us
+            self._listen(0.0 if may_nap and self._naps.take(missing, left) else left)
+        self._naps.note(time.monotonic() - begin, book.num_ready(group) - ready, self._num_heard - heard)
         if want == 0:
             self._listen(0.0)
         return self._table.batch(*book.take(max_slots, group, first))
@@ -137,6 +146,7 @@ class ProcessPool:
             self._crew.workers[number].command(Command.STEP, payload)
 
     def wake(self) -> None:
+        self._is_woken_up = True
         self._alarm.ring()
 
     def _be_patient(self, patient: bool) -> None:
@@ -313,8 +323,8 @@ class ProcessPool:
             if number is None:
                 continue  # said by a worker before it died; its environments have been started anew
             if kind == Result.READY:
-                envs = unpack_ints(payload)
-                self._book.mark_ready(envs)
+                self._book.mark_ready(unpack_ints(payload))
+                self._num_heard += 1
             elif kind == Result.EPISODES:
                 self._episodes += itertools.starmap(Episode, pickle.loads(payload))
             elif kind == Result.FAILED:

@@ -133,7 +133,7 @@ def play(seed: int, num_slots: int, core: str, variable: bool, device: str, reco
                 side.rollout.clear()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     num_slots=st.integers(1, 6),
