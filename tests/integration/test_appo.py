@@ -269,18 +269,22 @@ def test_cartpole_is_learned(tmp_path):
     learns(dataclasses.replace(base, pool=PoolConfig(num_envs=16, kind="serial")), 400, tmp_path)
 
 
-@pytest.mark.parametrize("core", ["lstm", "gru"])
-def test_memory_task_is_learned(tmp_path, core):
-    """Mistake 18, with trajectories shorter than episodes."""
+def remembering(core: str, num_envs: int) -> Config:
+    """Trajectories are shorter than episodes."""
     base = recipes.find("memory")
     policy = dataclasses.replace(base.policy, core=CoreConfig(kind=core, hidden=64))
-    config = dataclasses.replace(base, policy=policy, device="cpu", threads=1, system="appo")
-    learns(dataclasses.replace(config, pool=PoolConfig(num_envs=32, kind="serial")), 0.9, tmp_path)
+    pool = PoolConfig(num_envs=num_envs, kind="serial")
+    return dataclasses.replace(base, policy=policy, device="cpu", threads=1, system="appo", pool=pool)
+
+
+def test_memory_task_is_learned(tmp_path):
+    """Mistake 18, with an LSTM."""
+    learns(remembering("lstm", 32), 0.9, tmp_path)
 
 
 def test_memory_task_is_learned_on_two_ranks(tmp_path):
-    base = dataclasses.replace(recipes.find("memory"), system="appo", device="cpu", threads=1)
-    config = dataclasses.replace(base, pool=PoolConfig(num_envs=16, kind="serial"))
+    """With a GRU."""
+    config = remembering("gru", 16)
     folder = str(tmp_path)
 
     def work():

@@ -121,7 +121,7 @@ def test_every_row_has_the_observation_of_its_slot(tmp_path, monkeypatch, device
     monkeypatch.setattr(Actor, "ask", late)
     pool = PoolConfig(num_envs=8, kind="process", workers=4)
     env = "tests.integration.test_deciders:numbered"
-    config = several("ver", "none", env=env, device=device, pool=pool)
+    config = several("ver", "none", env=env, device=device, pool=pool, steps=256)
     train(dataclasses.replace(config, policy=dataclasses.replace(config.policy, normalize_obs=False)), tmp_path)
     assert sum(compared) >= config.steps
 
