@@ -1,7 +1,7 @@
 """Sample efficiency: return over steps and over time of DD-PPO, VER and APPO on the same tasks, three seeds each.
 
-Every run has two cores, and environments run in worker processes, so that VER and APPO take them as they come. Returns are means of the latest 100 episodes; the
-table has the mean of the reports of the last tenth of a run, over seeds, with a 95 % interval (Student's t).
+Every run has two cores, and environments run in worker processes, so that VER and APPO take them as they come. Returns are means of the
+latest 100 episodes; the table has the mean of the reports of the last tenth of a run, over seeds, with a 95 % interval (Student's t).
 """
 
 from __future__ import annotations
@@ -43,5 +43,5 @@ def run(quick: bool) -> dict[str, Any]:
     if not quick:
         plot(curves, list(tasks), list(SYSTEMS), PLOT)
         print(f"\nplot: {PLOT}")
-    returns = {f"{task}, {system}": [final(c) for c in seeds] for (task, system), seeds in curves.items()}
+    returns = {f"{task}, {system}": [final(c) for c in of_seeds] for (task, system), of_seeds in curves.items()}
     return {"context": facts, "final_returns": returns}

@@ -1,8 +1,7 @@
 """Sleeping instead of listening, where many messages are on their way.
 
 Whoever listens is woken up by every message, which takes several times as long as reading it does. Where a batch of slots comes in
-many messages, most of that is saved by sleeping through a part of the time that they will take. (32 slots of 256 that 16 workers
-announce one by one, a message every 0.15 ms: 22 µs of processor time for a slot instead of 34, and as many steps per second.)
+many messages, most of that is saved by sleeping through a part of the time that they will take (`benchmarks/pool_naps.py`).
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ SHARE = 0.6
 SHORTEST_SECONDS = 0.00025
 """A sleep takes some 0.06 ms longer than it should."""
 LONGEST_SECONDS = 0.001
+"""Deadlines and dead workers are looked at in between."""
 LEAST_MESSAGES = 3
 """That a nap has to save."""
 SMOOTHING = 0.1

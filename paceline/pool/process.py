@@ -64,8 +64,8 @@ class ProcessPool:
         self._poll = select.poll()
         self._poll.register(self._crew.results_fd, select.POLLIN)
         self._alarm, self._woken = Alarm(), False
-        self._is_woken_up = False
-        """Whether anybody ever was."""
+        self._may_be_woken = False
+        """Whether anybody has ever used `wake`."""
         self._naps = Naps()
         self._num_heard = 0
         """Messages that said that slots are ready."""
@@ -125,7 +125,7 @@ class ProcessPool:
             left = deadline - time.monotonic()
             if left <= 0 and deadline != math.inf:
                 break
-            may_nap = not (self._patient or self._is_woken_up)  # whole jobs are announced, or somebody may wake us
+            may_nap = not (self._patient or self._may_be_woken)  # whole jobs are announced, or somebody may wake us
             self._listen(0.0 if may_nap and self._naps.take(missing, left) else left)
         self._naps.note(time.monotonic() - begin, book.num_ready(group) - ready, self._num_heard - heard)
         if want == 0:
@@ -146,7 +146,7 @@ class ProcessPool:
             self._crew.workers[number].command(Command.STEP, payload)
 
     def wake(self) -> None:
-        self._is_woken_up = True
+        self._may_be_woken = True
         self._alarm.ring()
 
     def _be_patient(self, patient: bool) -> None:

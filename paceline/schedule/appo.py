@@ -118,9 +118,8 @@ class Learning:
 
     def _next_offer(self) -> Offer:
         batch = self._rollout.take(self._size)
-        written = (
-            torch.cuda.current_stream().record_event() if self._on_gpu else None
-        )  # its cuts were gathered just now
+        # After that: it gathers cuts on the device.
+        written = torch.cuda.current_stream().record_event() if self._on_gpu else None
         return Offer(batch, self._run.pool.take_episodes(), written)
 
     def _learn_until_over(self) -> None:

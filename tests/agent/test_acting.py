@@ -33,11 +33,6 @@ from tests.integration.test_training import tiny
 ACTIONS = spaces.Dict({"aim": spaces.Discrete(5), "push": spaces.Box(-0.5, 0.5, (2,), np.float32)})
 OBS = spaces.Dict({"numbers": spaces.Box(-1, 1, (4,), np.float32), "action_mask": spaces.MultiBinary(5)})
 STEPS = 4
-CUDA = pytest.param(
-    "cuda",
-    CudaGraph,
-    marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")],
-)
 
 
 class Replay:
@@ -145,10 +140,11 @@ def test_a_recorded_turn_is_the_same_turn(seed, num_slots, core, variable):
     play(seed, num_slots, core, variable, "cpu", Replay)
 
 
-@pytest.mark.parametrize(("device", "record"), [CUDA])
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("core", ["none", "gru", "lstm"])
 @pytest.mark.parametrize("variable", [True, False], ids=["ver", "appo"])
-def test_a_recorded_turn_on_a_gpu(monkeypatch, core, variable, device, record):
+def test_a_recorded_turn_on_a_gpu(monkeypatch, core, variable):
     """Long enough for replays of every size, and with a device that is late: what is on its way may not be overwritten."""
     flush = Recorded.flush
 
@@ -158,7 +154,7 @@ def test_a_recorded_turn_on_a_gpu(monkeypatch, core, variable, device, record):
 
     monkeypatch.setattr(Recorded, "flush", late)
     for seed in range(2):
-        play(seed, 6, core, variable, device, record, num_turns=60)
+        play(seed, 6, core, variable, "cuda", CudaGraph, num_turns=60)
 
 
 @pytest.mark.parametrize("variable", [True, False], ids=["ver", "nover"])
