@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tyro
 
@@ -42,6 +42,8 @@ class Plan:
     seconds: float = 300.0
     """Of each run, which has two cores."""
     seeds: tuple[int, ...] = (1,)
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where the networks are."""
 
 
 def run(quick: bool) -> dict[str, Any]:
@@ -57,7 +59,7 @@ def measure(plan: Plan, facts: dict[str, Any]) -> dict[str, Any]:
         for seed in plan.seeds
         for variant in plan.variants
     }
-    runs = train_all(jobs, key="evaluation_return")
+    runs = train_all(jobs, key="evaluation_return", device=plan.device)
     curves = {
         (task, variant): [runs[task, variant, seed] for seed in plan.seeds]
         for task in plan.tasks

@@ -36,9 +36,9 @@ Curves = dict[tuple[str, str], list[Curve]]
 """By task and by what is compared: one of every seed."""
 
 
-def train_all(jobs: dict[Job, list[str]], key: str = "episode_return") -> dict[Job, Curve]:
-    """The curve of `key` of every job: a run of `paceline train` with these arguments, on the CPU. Every run has two cores of its own,
-    so that it takes the same time on two cores as on many; as many are under way as there are cores for."""
+def train_all(jobs: dict[Job, list[str]], key: str = "episode_return", device: str = "cpu") -> dict[Job, Curve]:
+    """The curve of `key` of every job: a run of `paceline train` with these arguments. Every run has two cores of its own, so that on
+    the CPU it takes the same time on two cores as on many; as many are under way as there are cores for."""
     cores = available_core_ids()
     shares: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
     count = max(1, len(cores) // CORES_EACH)
@@ -49,7 +49,7 @@ def train_all(jobs: dict[Job, list[str]], key: str = "episode_return") -> dict[J
     def run(job: Job) -> None:
         share = shares.get()
         try:
-            curves[job] = train(jobs[job], key, share)
+            curves[job] = train([*jobs[job], "--device", device], key, share)
         finally:
             shares.put(share)
         curve = curves[job]
@@ -70,7 +70,7 @@ def train_all(jobs: dict[Job, list[str]], key: str = "episode_return") -> dict[J
 def train(arguments: list[str], key: str, cores: list[int]) -> Curve:
     """One of them, on these cores."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "paceline.cli", "train", *arguments, "--device", "cpu", "--run-dir", folder]
+        command = [sys.executable, "-m", "paceline.cli", "train", *arguments, "--run-dir", folder]
         command = ["taskset", "--cpu-list", ",".join(map(str, cores)), *command]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode != 0:

@@ -1,7 +1,7 @@
 """One measurement of our side of `benchmarks.ppo` and `benchmarks.throughput`: `python -m benchmarks.ppo_cell '{...}'`.
 
 The options are those of the peers, and `system`; `env`, an id, instead of EnvPool's `task`; `pool`, the backend;
-`encoder`, of images; `precision`; `pool_workers` and `inference_workers`.
+`encoder`, of images; `precision`; `groups`, `pool_workers` and `inference_workers`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ def config_of(options: dict) -> Config:
         compute=ComputeConfig(precision=options.get("precision", "float32")),
         threads=options["threads"],
         pool=PoolConfig(
-            kind=options.get("pool", "auto"), num_envs=options["num_envs"], workers=options.get("pool_workers")
+            kind=options.get("pool", "auto"),
+            num_envs=options["num_envs"],
+            groups=options.get("groups", 1),
+            workers=options.get("pool_workers"),
         ),
         batching=BatchingConfig(inference_workers=options.get("inference_workers", 1)),
         policy=PolicyConfig(encoder=options.get("encoder", "nature"), hidden=(options["hidden"],) * 2, core=core),

@@ -3,7 +3,8 @@
 Everybody draws batches of 256 from 100,000 transitions of HalfCheetah's sizes (17 numbers observed, 6 of an action) with
 networks of two layers of 256 and ReLU, and moves its targets at every update. A TD3 update moves two critics, and every
 second one the policy. Ours is measured as DDPG (a scalar critic, drawn uniformly) and as D4PG (51 atoms, by priority), on a
-CPU also with compiled updates (`--compute.compile`); on a GPU its updates are recorded, as in a run.
+CPU also with compiled updates (`--compute.compile`), and in bfloat16 (`--compute.precision`) where that is fast; on a GPU
+its updates are recorded, as in a run.
 Each in a process of its own with PyTorch's threads on all cores and on one, in turns; medians of the better.
 """
 
@@ -16,13 +17,19 @@ import torch
 
 from benchmarks.cells import run_module
 from benchmarks.report import context, print_context, print_table, progress
+from paceline.policy.kernels import has_amx
 from paceline.pool.config import available_core_ids
 
-SYSTEMS: dict[str, dict[str, Any]] = {
+OURS: dict[str, dict[str, Any]] = {
     "ours, DDPG": {"system": "ours", "value": "scalar", "prioritized": False},
     "ours, D4PG": {"system": "ours", "value": "categorical", "prioritized": True},
-    "ours, DDPG, compiled": {"system": "ours", "value": "scalar", "prioritized": False, "compiled": True},
-    "ours, D4PG, compiled": {"system": "ours", "value": "categorical", "prioritized": True, "compiled": True},
+}
+COMPILED = {f"{name}, compiled": options | {"compiled": True} for name, options in OURS.items()}
+HALVED = {f"{name}, bfloat16": options | {"precision": "bfloat16"} for name, options in (OURS | COMPILED).items()}
+SYSTEMS: dict[str, dict[str, Any]] = {
+    **OURS,
+    **COMPILED,
+    **(HALVED if has_amx() else {}),
     "plain PyTorch, DDPG": {"system": "plain"},
     "Stable-Baselines3, TD3": {"system": "sb3"},
 }
@@ -57,7 +64,11 @@ def measure(device: str, rounds: int, seconds: float) -> dict[str, dict[str, lis
     """Samples by learner and number of threads."""
     cores = len(available_core_ids())
     threads = sorted({1, cores}) if device == "cpu" else [1]
-    systems = {name: options for name, options in SYSTEMS.items() if device == "cpu" or "compiled" not in options}
+    systems = {
+        name: options
+        for name, options in SYSTEMS.items()
+        if device == "cpu" or name in OURS or not name.startswith("ours")
+    }
     rates: dict[str, dict[str, list[float]]] = {
         name: {f"{count} thread{'s' * (count > 1)}": [] for count in threads} for name in systems
     }

@@ -22,7 +22,9 @@ POLYAK, RATE, DISCOUNT = 0.005, 1e-4, 0.99
 Update = Callable[[], Any]
 
 
-def ours(device: torch.device, value: str, prioritized: bool, compiled: bool = False) -> Update:
+def ours(
+    device: torch.device, value: str, prioritized: bool, compiled: bool = False, precision: str = "float32"
+) -> Update:
     from paceline.cuda_graph import CudaGraph
     from paceline.distributed.runtime import Group, Place
     from paceline.experience.replay import Replay, ReplayConfig
@@ -41,8 +43,10 @@ def ours(device: torch.device, value: str, prioritized: bool, compiled: bool = F
         value=ValueConfig(kind=value),  # type: ignore[arg-type]
     )
     policy, critic = DeterministicPolicy(spec, control).to(device), ActionCritic(spec, control).to(device)
+    for network in (policy, critic):
+        network.torso.precision = getattr(torch, precision)
     if device.type == "cpu":
-        choose_cpu_kernels(policy, torch.get_num_threads(), sharing=1)
+        choose_cpu_kernels(policy, torch.get_num_threads(), sharing=1, precision=policy.torso.precision)
     config = D4PGConfig(target_period=1, target_share=POLYAK, max_action_gradient=None)
     learner = D4PGLearner(policy, critic, Group(Place(), device, None), config, compiled=compiled)
     replay = Replay(ReplayConfig(capacity=STORED, prioritized=prioritized), device)

@@ -107,6 +107,8 @@ class Recorded:
         """Places of `_came` that no recording has taken in yet."""
         self._is_posted = False
         """Whether `_came` may still be on its way."""
+        # Asleep, not by spinning: simulators have a use for the core.
+        self._done = torch.cuda.Event(blocking=True) if device.type == "cuda" else None
         self._name_nobody(self._came, 0)
 
     def decide(self, batch: StepBatch) -> Mapping[str, Any]:
@@ -234,8 +236,9 @@ class Recorded:
 
     def _wait(self) -> None:
         """Until the device has done everything."""
-        if self._state.is_cuda:
-            torch.cuda.current_stream().synchronize()
+        if self._done is not None:
+            self._done.record()
+            self._done.synchronize()
         self._is_posted = False
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from paceline.policy.convolution import CHUNK, convolve
-from paceline.policy.encoders import NatureCNN, SampleFactoryConv
+from paceline.policy.encoders import NatureCNN, SampleFactoryConv, as_float
 from paceline.policy.kernels import choose_precision
 
 
@@ -54,6 +54,28 @@ def test_an_encoder_gives_the_same_either_way(encoder):
         torch.testing.assert_close(results[0][0], out, rtol=1e-4, atol=1e-5)
         for one, other in zip(results[0][1], gradients, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("encoder", [NatureCNN, SampleFactoryConv])
+def test_bytes_in_bfloat16_are_as_good_as_numbers_in_it(encoder, channels_last):
+    """They go in as they are, with other weights: the results are off by no more than those of scaled images."""
+    torch.manual_seed(0)
+    module = encoder((3, 48, 48), hidden=16)
+    module.channels_last = channels_last
+    images = torch.randint(0, 256, (3, 3, 48, 48), dtype=torch.uint8)
+
+    def computed(images: torch.Tensor, halved: bool) -> torch.Tensor:
+        module.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=halved, cache_enabled=False):
+            out = module(images).float()
+        out.square().sum().backward()
+        return torch.cat([out.detach().flatten(), *(values.grad.flatten() for values in module.parameters())])
+
+    exact = computed(images, halved=False)
+    off_scaled, off_bytes = (computed(given, halved=True) - exact for given in (as_float(images), images))
+    assert 0 < off_scaled.norm() < 0.1 * exact.norm()
+    assert off_bytes.norm() < 1.2 * off_scaled.norm()
 
 
 @pytest.mark.parametrize("amx", [False, True])
