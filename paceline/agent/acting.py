@@ -20,7 +20,7 @@ from paceline.cuda_graph import CudaGraph
 from paceline.experience.book import Rows, Variable
 from paceline.experience.chunks import Chunks
 from paceline.experience.rollout import Rollout
-from paceline.experience.rows import as_tensor
+from paceline.experience.rows import Decision, as_tensor
 from paceline.policy.actor import Actor
 from paceline.policy.chooser import bucket_of, choose
 from paceline.policy.deciders import Decider
@@ -32,6 +32,10 @@ class Acting(Protocol):
 
     def decide(self, batch: StepBatch) -> Mapping[str, Any]:
         """Actions as the pool takes them, until the next call; a row is begun for every slot of `batch`."""
+        ...
+
+    def note(self) -> None:
+        """Once those are sent: what is left to be done of that decision, while simulators step."""
         ...
 
     def complete(self, batch: StepBatch) -> None:
@@ -57,11 +61,17 @@ class StepByStep:
 
     def __init__(self, actor: Actor, rollout: Rollout) -> None:
         self._actor, self._rollout = actor, rollout
+        self._decided: tuple[Decision, Rows] | None = None
 
     def decide(self, batch: StepBatch) -> Mapping[str, Any]:
         decision = self._actor.decide(batch)
-        self._rollout.begin(decision, batch)  # before a device is waited for
+        self._decided = decision, self._rollout.open(decision, batch)
         return self._actor.env_actions(decision.actions, batch)
+
+    def note(self) -> None:
+        assert self._decided is not None
+        self._rollout.note(*self._decided)
+        self._decided = None
 
     def complete(self, batch: StepBatch) -> None:
         self._rollout.complete(self._actor.observe(batch), batch)
@@ -133,6 +143,9 @@ class Recorded:
         self._waiting = 0
         self._wait()
         return {name: values[:count].numpy() for name, values in self._actions.items()}
+
+    def note(self) -> None:
+        """Everything is in the recording."""
 
     def complete(self, batch: StepBatch) -> None:
         self.flush()

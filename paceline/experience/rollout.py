@@ -111,11 +111,19 @@ class Rollout:
 
     def begin(self, decision: Decision, batch: StepBatch | None = None) -> None:
         """One row for every slot of `batch`; in lock-step, for all slots."""
+        self.note(decision, self.open(decision, batch))
+
+    def open(self, decision: Decision, batch: StepBatch | None = None) -> Rows:
+        """The first half of `begin`: rows, with what was observed, which is the pool's memory until the slots are sent."""
         self.make_columns(decision.obs, decision.actions, decision.state)
         assert not isinstance(self.book, ChunkBatch)
         rows = self._on_device(self.book.begin(batch))
         for name, values in decision.obs.items():
             self.obs[name][rows] = values
+        return rows
+
+    def note(self, decision: Decision, rows: Rows) -> None:
+        """The other half: what was decided. It can wait until the slots are sent, but not until they are received."""
         for name, values in decision.actions.items():
             self.actions[name][rows] = values
         self.log_prob[rows] = decision.log_prob

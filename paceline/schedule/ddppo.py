@@ -36,10 +36,13 @@ def lock_step(run: Run[OnPolicy], batch: StepBatch, own: Literal["count", "deadl
         for step in range(1, config.rollout_steps + 1):
             with clock.time("inference"):
                 decision = actor.decide(batch)
-                rollout.begin(decision)
+                rows = rollout.open(decision)
                 actions = actor.env_actions(decision.actions, batch)
             with clock.time("simulation"):
                 pool.send(actions, batch.slots)
+            with clock.time("inference"):
+                rollout.note(decision, rows)  # while simulators step
+            with clock.time("simulation"):
                 batch = pool.recv(min_slots=None)
             with clock.time("inference"):
                 rollout.complete(actor.observe(batch))

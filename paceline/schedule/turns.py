@@ -48,6 +48,7 @@ class Turns:
             if self._deciders is None:
                 agent.pick_up()
                 self._send(self._acting.decide(batch), batch)
+                self._acting.note()
             else:
                 # What is asked outlives the next `recv`: it is copied here, or was to the device.
                 kept = _copy(batch) if self._on_cpu else without_obs(batch)

@@ -97,6 +97,10 @@ def play(seed: int, num_slots: int, core: str, variable: bool, device: str, reco
     for turn in range(num_turns):
         for batch in (held[index] for index in rng.permutation(len(held))):
             plain, recorded = ([a.copy() for _, a in sorted(side.acting.decide(batch).items())] for side in sides)
+            for values in batch.obs.values():
+                values[:] = 0  # sent: it is the simulators' memory again
+            for side in sides:
+                side.acting.note()
             for ours, theirs in zip(recorded, plain, strict=True):
                 np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
         in_flight = rng.permutation(np.flatnonzero(books[0]._pending >= 0))
