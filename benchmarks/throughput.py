@@ -4,7 +4,7 @@ Agent steps (decisions) per second, learning on. The same environments and numbe
 rollouts, one epoch of four mini-batches. Measurements take turns over the rounds, and medians are compared, since
 machines are noisy. Ours run as the library chooses. Peers get the best of several settings, tried once before the
 rounds: PPO over EnvPool, as CleanRL writes it, and Stable-Baselines3 with one thread or one per core; Sample Factory
-with its own environments in one, two or four workers, or with an EnvPool of one thread or one per core. Stable-Baselines3
+with its own environments in one, two or four workers, and, apart, with an EnvPool of one thread or one per core. Stable-Baselines3
 has no recurrent PPO itself, and EnvPool's Doom is many times slower than ViZDoom's package: those cells are empty.
 PPO over EnvPool counts the steps in which EnvPool resets an environment as steps, as CleanRL does; the others do not.
 
@@ -63,8 +63,9 @@ WORKLOADS = {
     ),
 }
 OURS = ("ddppo", "ver", "appo")
-ENVPOOL, SB3, SAMPLE_FACTORY = "PPO over EnvPool", "Stable-Baselines3", "Sample Factory"
-PEERS = (ENVPOOL, SB3, SAMPLE_FACTORY)
+ENVPOOL, SB3 = "PPO over EnvPool", "Stable-Baselines3"
+SAMPLE_FACTORY, SAMPLE_FACTORY_ENVPOOL = SAMPLE_FACTORIES = ("Sample Factory", "Sample Factory over EnvPool")
+PEERS = (ENVPOOL, SB3, *SAMPLE_FACTORIES)
 SAMPLE_FACTORY_CELL = Path(__file__).parent / "peers" / "sample_factory_cell.py"
 SAMPLE_FACTORY_PACKAGES = ("sample-factory", "torch", "numpy", "gymnasium", "mujoco", "ale-py", "vizdoom", "envpool")
 SHARES = (*ACTIVITIES, "learner_busy")
@@ -117,15 +118,15 @@ def variants(system: str, workload: Workload) -> Variants:
         return threads if workload.task else {}
     if system == SB3:
         return {} if workload.options["lstm"] else threads
-    pooled = {f"EnvPool, {name}": {"envpool_threads": count["threads"]} for name, count in threads.items()}
-    own = {f"{count} worker{'s' * (count > 1)}": {"workers": count} for count in (1, 2, 4)}
-    return (pooled if workload.task else {}) | own
+    if system == SAMPLE_FACTORY:
+        return {f"{count} worker{'s' * (count > 1)}": {"workers": count} for count in (1, 2, 4)}
+    return {name: {"envpool_threads": count["threads"]} for name, count in threads.items()} if workload.task else {}
 
 
 def measure_system(system: str, options: dict[str, Any]) -> dict[str, Any]:
     """Agent steps per second of one run; of ours, also where its time went."""
     timeout = options["seconds"] + START_SECONDS
-    if system == SAMPLE_FACTORY:
+    if system in SAMPLE_FACTORIES:
         python = environment.python_of("sample_factory", make=False)
         return run_file(python, SAMPLE_FACTORY_CELL, options, timeout)
     modules = {ENVPOOL: "benchmarks.peers.ppo_envpool", SB3: "benchmarks.peers.sb3_throughput"}
@@ -190,7 +191,7 @@ def run(quick: bool) -> dict[str, Any]:
 
 
 def measure(plan: Plan, facts: dict[str, Any]) -> dict[str, Any]:
-    if SAMPLE_FACTORY in plan.systems:
+    if set(SAMPLE_FACTORIES) & set(plan.systems):
         facts["versions"] |= {"for Sample Factory:": sample_factory_versions(plan.install)}
     print_context(facts)
     contests, bounds = {}, {}
@@ -256,7 +257,7 @@ def show(bounds: dict[str, dict[str, float]], contests: dict[str, list[Contestan
             "workload / envs",
             *(c.system for c in next(iter(contests.values()))),
             "our best / best peer",
-            "appo / Sample Factory",
+            *(f"appo / {name}" for name in SAMPLE_FACTORIES),
         ],
         [[row, *(shown(c) for c in contest), *ratios(contest)] for row, contest in contests.items()],
     )
@@ -305,10 +306,10 @@ def simulated(bound: dict[str, float], contest: list[Contestant]) -> list[str]:
 
 
 def ratios(contest: list[Contestant]) -> list[str]:
-    """Our best system over the best peer, and our APPO over the original."""
+    """Our best system over the best peer, and our APPO over the original, both ways."""
     return [
         quotient(best_of(contest, OURS), best_of(contest, PEERS)),
-        quotient(best_of(contest, ("appo",)), best_of(contest, (SAMPLE_FACTORY,))),
+        *(quotient(best_of(contest, ("appo",)), best_of(contest, (name,))) for name in SAMPLE_FACTORIES),
     ]
 
 

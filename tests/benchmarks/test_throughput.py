@@ -7,6 +7,7 @@ from benchmarks.throughput import (
     OURS,
     PEERS,
     SAMPLE_FACTORY,
+    SAMPLE_FACTORY_ENVPOOL,
     SB3,
     WORKLOADS,
     Contestant,
@@ -58,8 +59,10 @@ def test_a_system_that_fails_is_shown_as_failed_and_not_tried_again(measured):
 def test_ratios_are_of_the_best_and_leave_out_who_has_no_figure():
     ours = [contestant("ddppo", 80.0), contestant("ver", 60.0)]
     peers = [contestant(ENVPOOL, 50.0), contestant(SAMPLE_FACTORY, 20.0), Contestant(SB3, {}, {})]
-    assert ratios([*ours, contestant("appo", None), *peers]) == ["1.60", "-"]
-    assert ratios([*ours, contestant("appo", 100.0), *peers]) == ["2.00", "5.00"]
+    assert ratios([*ours, contestant("appo", None), *peers]) == ["1.60", "-", "-"]
+    assert ratios([*ours, contestant("appo", 100.0), *peers]) == ["2.00", "5.00", "-"]
+    both = [*peers, contestant(SAMPLE_FACTORY_ENVPOOL, 80.0)]
+    assert ratios([*ours, contestant("appo", 100.0), *both]) == ["1.25", "5.00", "1.25"]
     assert shown(peers[-1]) == "-"
 
 
@@ -67,7 +70,10 @@ def test_ratios_are_of_the_best_and_leave_out_who_has_no_figure():
 def test_every_system_has_settings_for_every_workload_that_it_can_do(label):
     workload = WORKLOADS[label]
     able = {system for system in OURS + PEERS if variants(system, workload)}
-    assert able == set(OURS + PEERS) - ({SB3} if "LSTM" in label else set()) - ({ENVPOOL} if "Doom" in label else set())
+    over_envpool = {ENVPOOL, SAMPLE_FACTORY_ENVPOOL}
+    assert able == set(OURS + PEERS) - ({SB3} if "LSTM" in label else set()) - (
+        over_envpool if "Doom" in label else set()
+    )
     for num_envs in workload.envs:
-        workers = [v["workers"] for v in variants(SAMPLE_FACTORY, workload).values() if "workers" in v]
+        workers = [settings["workers"] for settings in variants(SAMPLE_FACTORY, workload).values()]
         assert workers and all(num_envs % (2 * count) == 0 for count in workers), "workers have two halves"

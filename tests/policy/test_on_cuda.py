@@ -63,7 +63,10 @@ def test_encoders(encoder):
     module, images = module.cuda(), images.cuda()
     with no_waiting():
         features = module(images)
+        with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
+            halved = module(images)
     torch.testing.assert_close(features.cpu(), expected, atol=1e-3, rtol=1e-3)
+    assert (halved.float().cpu() - expected).norm() < 0.1 * expected.norm()
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
