@@ -1,5 +1,5 @@
-"""Images per second of the convolutional encoders on a CPU, trained on and inferred from: in float32, and on CPUs with AMX in
-bfloat16, given bytes as they are and as scaled numbers. `python -m benchmarks.convolutions --help`.
+"""Images per second of the convolutional encoders on a CPU, trained on and inferred from: in float32 by PyTorch's convolutions
+and as matrix products, and on CPUs with AMX in bfloat16, given bytes as they are and as scaled numbers.
 
 Mini-batches of 256 are trained on, a forward and a backward pass; decisions are for 32.
 """
@@ -34,35 +34,39 @@ class Plan:
     """Each figure."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """How an encoder computes."""
+
+    halved: bool = False
+    as_matrices: bool = False
+    scaled: bool = False
+    """Images are given as numbers, not as bytes."""
+
+
 def measure(plan: Plan) -> None:
     print_context(context("python -m benchmarks.convolutions"))
-    ways: dict[str, tuple[bool, Callable[[Tensor], Tensor]]] = {"float32": (False, lambda images: images)}
+    ways = {"float32": Way(), "float32, matrix products": Way(as_matrices=True)}
     if has_amx():
-        ways |= {"bfloat16, scaled numbers": (True, as_float), "bfloat16, bytes": (True, lambda images: images)}
+        ways |= {"bfloat16, scaled numbers": Way(halved=True, scaled=True), "bfloat16, bytes": Way(halved=True)}
     lines = []
     for threads in sorted({1, len(available_core_ids())}):
         torch.set_num_threads(threads)
         for name, (encoder, shape) in ENCODERS.items():
-            for way, (halved, prepare) in ways.items():
-                module = encoder(shape)
-                module.channels_last = True
-                trained, decided = rates(module, shape, halved, prepare, plan.seconds)
-                lines.append([name, str(threads), way, f"{trained:,.0f}", f"{decided:,.0f}"])
+            for label, way in ways.items():
+                trained, decided = rates(encoder(shape), shape, way, plan.seconds)
+                lines.append([name, str(threads), label, f"{trained:,.0f}", f"{decided:,.0f}"])
     print_table("images per second", ["encoder", "threads", "way", "trained", "inferred"], lines)
 
 
-def rates(
-    module: ConvEncoder,
-    shape: tuple[int, ...],
-    halved: bool,
-    prepare: Callable[[Tensor], Tensor],
-    seconds: float,
-) -> tuple[float, float]:
+def rates(module: ConvEncoder, shape: tuple[int, ...], way: Way, seconds: float) -> tuple[float, float]:
+    """Images per second, trained on and inferred from."""
+    module.as_matrices, module.channels_last = way.as_matrices, not way.as_matrices
     images = torch.randint(0, 256, (TRAINED, *shape), dtype=torch.uint8)
 
     def forward(images: Tensor) -> Tensor:
-        with torch.autocast("cpu", torch.bfloat16, enabled=halved, cache_enabled=False):
-            return module(prepare(images))
+        with torch.autocast("cpu", torch.bfloat16, enabled=way.halved, cache_enabled=False):
+            return module(as_float(images) if way.scaled else images)
 
     def train() -> None:
         module.zero_grad()

@@ -35,7 +35,7 @@ class Acting(Protocol):
         ...
 
     def note(self) -> None:
-        """Once those are sent: what is left to be done of that decision, while simulators step."""
+        """What is left to be done of that decision, while simulators step: once after each `decide`, when its actions are sent."""
         ...
 
     def complete(self, batch: StepBatch) -> None:
@@ -64,6 +64,7 @@ class StepByStep:
         self._decided: tuple[Decision, Rows] | None = None
 
     def decide(self, batch: StepBatch) -> Mapping[str, Any]:
+        assert self._decided is None, "the last decision was not noted"
         decision = self._actor.decide(batch)
         self._decided = decision, self._rollout.open(decision, batch)
         return self._actor.env_actions(decision.actions, batch)

@@ -70,7 +70,9 @@ class TensorSimulator(Protocol):
         """Start all environments anew; everything random from here on is determined by `seed`."""
         ...
 
-    def step(self, actions: Any) -> TensorStep: ...
+    def step(self, actions: Any) -> TensorStep:
+        """`actions` are the caller's, and not to be written to."""
+        ...
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue exactly, random generators included."""

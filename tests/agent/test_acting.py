@@ -97,7 +97,7 @@ def play(seed: int, num_slots: int, core: str, variable: bool, device: str, reco
     for turn in range(num_turns):
         for batch in (held[index] for index in rng.permutation(len(held))):
             plain, recorded = ([a.copy() for _, a in sorted(side.acting.decide(batch).items())] for side in sides)
-            for values in batch.obs.values():
+            for values in (*batch.obs.values(), batch.active):
                 values[:] = 0  # sent: it is the simulators' memory again
             for side in sides:
                 side.acting.note()

@@ -75,7 +75,7 @@ def test_bytes_in_bfloat16_are_as_good_as_numbers_in_it(encoder, channels_last):
     exact = computed(images, halved=False)
     off_scaled, off_bytes = (computed(given, halved=True) - exact for given in (as_float(images), images))
     assert 0 < off_scaled.norm() < 0.1 * exact.norm()
-    assert off_bytes.norm() < 1.2 * off_scaled.norm()
+    assert off_bytes.norm() < 1.5 * off_scaled.norm() and not torch.equal(off_bytes, off_scaled)
 
 
 @pytest.mark.parametrize("amx", [False, True])
