@@ -39,6 +39,7 @@ class Way:
     """How an encoder computes."""
 
     halved: bool = False
+    """In bfloat16."""
     as_matrices: bool = False
     scaled: bool = False
     """Images are given as numbers, not as bytes."""

@@ -31,7 +31,7 @@ class Acting(Protocol):
     """Decides for batches of a pool whose simulators are on the host, and takes in what comes of it."""
 
     def decide(self, batch: StepBatch) -> Mapping[str, Any]:
-        """Actions as the pool takes them, until the next call; a row is begun for every slot of `batch`."""
+        """Actions as the pool takes them, until the next call; a row is begun for every slot of `batch`, and whole after `note`."""
         ...
 
     def note(self) -> None:
