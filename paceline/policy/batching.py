@@ -4,7 +4,8 @@ A decision for one slot costs almost what a decision for many does, so a batch i
 waits may be a simulator that stands still. Waiting for others may save at most a decision of their own, so that is how
 long is waited for a minimum of slots; after that whoever is ready is served. Where several environments share a worker it
 has others to step meanwhile, and waiting costs little. Where, in addition, cores are few, every decision takes time from
-simulators: then the minimum is larger and the wait longer. (VER's own implementation waits for half the mean step of a
+simulators: then the minimum is larger and the wait longer. Where simulators step together, whoever is ready is all there
+is to wait for, and a pool need not be ready to be interrupted. (VER's own implementation waits for half the mean step of a
 simulator.)
 """
 
@@ -36,7 +37,7 @@ class BatchingConfig:
 
     minimum: float | None = None
     """Wait for this share of the slots (by default a quarter; where environments share workers an eighth, or half on
-    few cores) ..."""
+    few cores; where they step together, for the first) ..."""
     maximum: float = 1.0
     """... take at most this share at once ..."""
     patience: float | None = None
@@ -80,7 +81,7 @@ class AdaptiveBatching:
         self._pool, self._elsewhere = pool, elsewhere
         slots, shared = pool.spec.num_slots, pool.spec.envs_per_worker > 1
         crowded = shared and len(available_core_ids()) <= FEW_CORES
-        own_minimum = 0.5 if crowded else 0.125 if shared else 0.25
+        own_minimum = 1 / slots if pool.spec.in_step else 0.5 if crowded else 0.125 if shared else 0.25
         minimum = min(config.maximum, own_minimum) if config.minimum is None else config.minimum
         self._patience = (4.0 if crowded else 1.0) if config.patience is None else config.patience
         self._minimum = max(1, round(minimum * slots))
@@ -104,18 +105,23 @@ class AdaptiveBatching:
         """
         self._learn()
         maximum = self._maximum if most is None else min(self._maximum, most)
-        wait = self._patience * self._decision_seconds
-        wait = wait if seconds_left is None else min(wait, seconds_left)
-        now = time.perf_counter()
-        if self._patient_until is None:
-            self._patient_until = now + wait
-        batch = self._recv(min(self._minimum, maximum, in_flight), maximum, self._patient_until, first)
-        if len(batch) == 0 and not self._has_news():
-            batch = self._recv(1, maximum, None if seconds_left is None else now + seconds_left, first)
+        minimum = min(self._minimum, maximum, in_flight)
+        until = None if seconds_left is None else time.perf_counter() + seconds_left
+        batch = self._recv(minimum, maximum, self._patience_ends(until), first) if minimum > 1 else None
+        if batch is None or (len(batch) == 0 and not self._has_news()):
+            batch = self._recv(1, maximum, until, first)
         if len(batch):
             self._patient_until = None
         self._handed_out = time.perf_counter()
         return batch
+
+    def _patience_ends(self, until: float | None) -> float:
+        """When whoever is ready is served."""
+        if self._patient_until is None:
+            self._patient_until = time.perf_counter() + self._patience * self._decision_seconds
+            if until is not None:
+                self._patient_until = min(self._patient_until, until)
+        return self._patient_until
 
     def _recv(self, minimum: int, maximum: int, until: float | None, first: np.ndarray | None) -> StepBatch:
         """What the pool has for us by then. It may have been woken up for something that was taken since: then this goes on."""

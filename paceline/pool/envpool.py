@@ -76,6 +76,7 @@ class EnvPoolPool:
             num_envs=config.num_envs,
             frameskip=factory.frameskip,
             num_groups=config.groups,
+            in_step=not self._task.batch_size,
         )
         (self._action,) = self.spec.actions
         dtype, shape, *_ = self._task_spec._action_spec[-1]

@@ -33,6 +33,8 @@ class PoolSpec:
     """The slots are cut into this many contiguous groups of whole environments, for double buffering."""
     envs_per_worker: int = 1
     """Environments that are stepped one after the other: while one waits for its action, its worker has others."""
+    in_step: bool = False
+    """Those of a group that were sent together come back together: there is no waiting for a part of them."""
     truncation_gap: int = 1
     """No slot is truncated twice within so many of its steps, as far as the pool knows."""
     measures: tuple[str, ...] = ()
