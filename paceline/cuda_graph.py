@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -25,10 +26,13 @@ class CudaGraph(Generic[Result]):
 
     What it reads and what it returns must lie in the same memory every time; it must neither wait for the device nor
     depend on anything that the host decides. The result is overwritten by the next run.
+
+    Random numbers are the device's own, or those of `generator`. A replay notes where they go on in one place for each generator:
+    what is replayed on another stream meanwhile needs another generator, or both draw the same numbers.
     """
 
-    def __init__(self, function: Callable[[], Result]) -> None:
-        self._function = function
+    def __init__(self, function: Callable[[], Result], generator: torch.Generator | None = None) -> None:
+        self._function, self._generator = function, generator
         self._graph: torch.cuda.CUDAGraph | None = None
         self._runs = 0
         self._result: Result
@@ -42,12 +46,20 @@ class CudaGraph(Generic[Result]):
             self._runs += 1
             return self._warm_up()
         if self._graph is None:
-            self._graph = torch.cuda.CUDAGraph()
+            self._graph = self._make_graph()
             # What another thread asks of the device meanwhile is no part of it, and no mistake.
             with torch.cuda.graph(self._graph, stream=_recording_stream(), capture_error_mode="thread_local"):
                 self._result = self._function()
         self._graph.replay()
         return self._result
+
+    def _make_graph(self) -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        if self._generator is not None:
+            with warnings.catch_warnings():  # later versions of PyTorch see by themselves who draws
+                warnings.simplefilter("ignore")
+                graph.register_generator_state(self._generator)
+        return graph
 
     def _warm_up(self) -> Result:
         # On a stream of its own, as recording will be: what autograd sets up remembers the stream it was set up on.

@@ -10,6 +10,7 @@ Legend: N slots, B slots of a batch, P places of a recording (P >= B), D numbers
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -95,10 +96,11 @@ class Recorded:
         self,
         actor: Actor,
         rollout: Rollout,
-        record: Callable[[Callable[[], None]], Recording] = CudaGraph,
+        record: Callable[[Callable[[], None]], Recording] | None = None,
     ) -> None:
         assert isinstance(rollout.book, (Chunks, Variable)) and len(rollout.valid) > rollout.book.capacity
-        self._actor, self._rollout, self._book, self._record = actor, rollout, rollout.book, record
+        self._actor, self._rollout, self._book = actor, rollout, rollout.book
+        self._record = record or partial(CudaGraph, generator=actor.chooser.generator)
         self._policy = actor.chooser.policy
         self._state, self._starts = actor.make_room()
         slots, self._spare_row = rollout.num_slots, rollout.book.capacity
@@ -181,7 +183,7 @@ class Recorded:
         rows, slots = asked["rows"], asked["slots"]
         obs = {name: values[:places] for name, values in self._obs.items()}
         state, starts = self._state[slots], self._starts[slots]
-        choice = choose(policy, obs, state)
+        choice = choose(policy, obs, state, self._actor.chooser.generator)
         for name, values in policy.head.env_actions(choice.actions).items():
             self._actions[name][:places].copy_(values, non_blocking=True)
         for columns, by_name in ((table.obs, obs), (table.actions, choice.actions)):

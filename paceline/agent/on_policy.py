@@ -55,10 +55,17 @@ class OnPolicy:
         self._generator = torch.Generator().manual_seed(config.seed + group.rank)
         self.learner = PPOLearner(self.policy, group, ppo, config.optimizer, self._generator, learning_compute)
         # After the learner: it may hold on to where the weights are.
-        self.actor = Actor(actings[0], pool.spec, group.device, acting_compute, clock)
+        # What is replayed at the same time must not share where random numbers go on.
+        own = group.device.type == "cuda" and (beside or workers > 1)
+        self._numbers = [_generator(group.device) for _ in actings] if own else []
+        numbers: list[torch.Generator | None] = [*self._numbers] or [None] * workers
+        self.actor = Actor(actings[0], pool.spec, group.device, acting_compute, clock, numbers[0])
         choosers = [
             self.actor.chooser,
-            *(Chooser(acting, pool.spec.num_slots, group.device, acting_compute) for acting in actings[1:]),
+            *(
+                Chooser(acting, pool.spec.num_slots, group.device, acting_compute, generator)
+                for acting, generator in zip(actings[1:], numbers[1:], strict=True)
+            ),
         ]
         self.deciders = [Decider(chooser, self._pick_up_for(chooser.policy)) for chooser in choosers]
         """Who decides, where the weights are the latest: the first of them is the actor's own."""
@@ -100,6 +107,7 @@ class OnPolicy:
     def rank_state(self) -> dict[str, Any]:
         return {
             "generator": self._generator.get_state(),
+            "numbers": [generator.get_state() for generator in self._numbers],
             "actor": {name: tensor.cpu() for name, tensor in self.actor.state_dict().items()},
             "targets": {name: tensor.cpu() for name, tensor in self.targets.state_dict().items()},
             "rollout": self._rollout.state_dict() if self._rollout is not None else None,
@@ -113,6 +121,9 @@ class OnPolicy:
         self.targets.load_state_dict(rank_state["targets"])
         if own:
             self._generator.set_state(rank_state["generator"])
+            # There may be fewer or more who decide than there were.
+            for generator, saved in zip(self._numbers, rank_state.get("numbers", []), strict=False):
+                generator.set_state(saved)
 
     def close(self) -> None:
         """There is nothing that would go on."""
@@ -121,6 +132,11 @@ class OnPolicy:
         self.actor.load_state_dict(rank_state["actor"])
         self.targets.continue_episodes(rank_state["targets"])
         self._restored_rollout = rank_state["rollout"]
+
+
+def _generator(device: torch.device) -> torch.Generator:
+    """Random numbers of its own on a device, which follow from the host's."""
+    return torch.Generator(device).manual_seed(int(torch.randint(2**62, ())))
 
 
 def learns_beside(config: Config, pool: Pool) -> bool:

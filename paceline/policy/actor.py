@@ -41,6 +41,7 @@ class Actor:
         device: torch.device,
         compute: ComputeConfig | None = None,
         clock: Clock | None = None,
+        generator: torch.Generator | None = None,
     ) -> None:
         self._policy, self._num_slots, self._device = policy, spec.num_slots, device
         self._on_cpu = device.type == "cpu"
@@ -51,7 +52,7 @@ class Actor:
         """[N]: the next decision is the first of an episode."""
         self._was_active: Any = None
         """[N]: the last decision was asked for; where the pool's arrays are. None before the first."""
-        self.chooser = Chooser(policy, spec.num_slots, device, compute or ComputeConfig())
+        self.chooser = Chooser(policy, spec.num_slots, device, compute or ComputeConfig(), generator)
 
     def decide(self, batch: StepBatch) -> Decision:
         """Sample actions for a batch; the recurrent states of its slots move on."""

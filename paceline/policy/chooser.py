@@ -29,8 +29,15 @@ class Choice(NamedTuple):
 class Chooser:
     """Samples actions of a policy for up to `most` rows: by NumPy, by recorded graphs, or as PyTorch does. For one thread."""
 
-    def __init__(self, policy: ActorCritic, most: int, device: torch.device, compute: ComputeConfig) -> None:
-        self.policy, self._most = policy, most
+    def __init__(
+        self,
+        policy: ActorCritic,
+        most: int,
+        device: torch.device,
+        compute: ComputeConfig,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        self.policy, self._most, self.generator = policy, most, generator
         graphs = device.type == "cuda" and compute.cuda_graphs
         self._graphs: dict[int, GraphedChoice] | None = {} if graphs else None
         self._perceptron = Perceptron(policy) if Perceptron.suits(policy, device) else None
@@ -46,17 +53,19 @@ class Chooser:
         if self._perceptron is not None and self._perceptron.takes(len(state)):
             return Choice(*self._perceptron.choose(obs), state)
         if self._graphs is None:
-            return choose(self.policy, obs, state)
+            return choose(self.policy, obs, state, self.generator)
         bucket = bucket_of(len(state), self._most)
         if bucket not in self._graphs:
-            self._graphs[bucket] = GraphedChoice(self.policy, obs, state, bucket)
+            self._graphs[bucket] = GraphedChoice(self.policy, obs, state, bucket, self.generator)
         return self._graphs[bucket](obs, state)
 
 
-def choose(policy: ActorCritic, obs: dict[str, Tensor], state: Tensor) -> Choice:
+def choose(
+    policy: ActorCritic, obs: dict[str, Tensor], state: Tensor, generator: torch.Generator | None = None
+) -> Choice:
     """Sample an action for every row."""
     params, value, after = policy.act(obs, state)
-    actions = policy.head.sample(params)
+    actions = policy.head.sample(params, generator)
     return Choice(actions, policy.head.log_prob(params, actions), value, after)
 
 
@@ -68,10 +77,17 @@ def bucket_of(count: int, most: int) -> int:
 class GraphedChoice:
     """`choose` for up to `bucket` rows, replayed; rows beyond the batch are computed and thrown away."""
 
-    def __init__(self, policy: ActorCritic, obs: dict[str, Tensor], state: Tensor, bucket: int) -> None:
+    def __init__(
+        self,
+        policy: ActorCritic,
+        obs: dict[str, Tensor],
+        state: Tensor,
+        bucket: int,
+        generator: torch.Generator | None = None,
+    ) -> None:
         self._obs = {name: values.new_zeros((bucket, *values.shape[1:])) for name, values in obs.items()}
         self._state = state.new_zeros((bucket, *state.shape[1:]))
-        self._graph = CudaGraph(lambda: choose(policy, self._obs, self._state))
+        self._graph = CudaGraph(lambda: choose(policy, self._obs, self._state, generator), generator)
 
     def __call__(self, obs: dict[str, Tensor], state: Tensor) -> Choice:
         """The result is the caller's: a copy of what the next replay overwrites."""

@@ -47,9 +47,8 @@ class Side:
 
     def __init__(self, policy: ActorCritic, spec: PoolSpec, book: Any, device: str, record: Any = None) -> None:
         self.policy = copy.deepcopy(policy).to(device)
-        self.policy.head.sample = (
-            self.policy.head.mode
-        )  # of as many rows as there are; random numbers would be other ones
+        # Of as many rows as there are; random numbers would be other ones.
+        self.policy.head.sample = lambda params, generator: self.policy.head.mode(params)
         self.actor = Actor(self.policy, spec, torch.device(device), ComputeConfig(cuda_graphs=False))
         self.rollout = Rollout(STEPS, spec.num_slots, torch.device(device), book=book, spare=record is not None)
         args = (self.actor, self.rollout)

@@ -60,7 +60,9 @@ def slow_choices(monkeypatch):
 def lessons(monkeypatch):
     """Whether what is learned from is a policy's doing: how many rows were compared, and how many had the policy's own value."""
     plain, compared = OnPolicy.learn, []
-    monkeypatch.setattr(torch, "set_float32_matmul_precision", lambda precision: None)  # not TF32 on a GPU
+    before = torch.get_float32_matmul_precision()  # another run in this process may have changed it
+    torch.set_float32_matmul_precision("highest")  # not TF32 on a GPU
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", lambda precision: None)
 
     def checking(self, rollout, progress):
         rows, joined = rollout.book.in_order()
@@ -77,7 +79,9 @@ def lessons(monkeypatch):
         return plain(self, rollout, progress)
 
     monkeypatch.setattr(OnPolicy, "learn", checking)
-    return compared
+    yield compared
+    monkeypatch.undo()
+    torch.set_float32_matmul_precision(before)
 
 
 @pytest.mark.parametrize("device", ["cpu", CUDA])
@@ -213,3 +217,23 @@ def test_the_learner_keeps_its_threads(tmp_path, monkeypatch, system):
     monkeypatch.setattr(Chooser, "__call__", choosing)
     train(several(system, threads=4, ver=VERConfig(overlap=True)), tmp_path)
     assert learning == {4} and deciding == {1}
+
+
+@pytest.mark.parametrize("device", [CUDA])
+@pytest.mark.parametrize(("system", "own"), [("appo", True), ("ver", True), ("ddppo", False)])
+def test_whoever_decides_beside_others_on_a_gpu_has_random_numbers_of_its_own(tmp_path, system, own, device):
+    """Recordings that share them, replayed at the same time, draw the same (see test_recorded). They are saved, like the others."""
+    config = several(system, "none", device=device)
+    if system == "ddppo":
+        config = dataclasses.replace(config, batching=BatchingConfig())
+    agent = train(config, tmp_path).agent
+    generators = [decider.chooser.generator for decider in agent.deciders]
+    saved = agent.rank_state()["numbers"]
+    if not own:
+        assert generators == [None] and saved == []
+        return
+    assert len({generator.initial_seed() for generator in generators}) == len(generators) == 3
+    for generator, state in zip(generators, saved, strict=True):
+        drawn = torch.rand(4, generator=generator, device="cuda")
+        generator.set_state(state)
+        torch.testing.assert_close(torch.rand(4, generator=generator, device="cuda"), drawn, rtol=0, atol=0)
