@@ -23,7 +23,7 @@ from paceline.policy.actor_critic import ActorCritic
 from paceline.policy.chooser import Chooser
 from paceline.policy.compute import ComputeConfig, require_compiler
 from paceline.policy.deciders import Decider
-from paceline.policy.kernels import choose_cpu_kernels, choose_precision
+from paceline.policy.kernels import choose_cpu_kernels, choose_precision, keep_in_precision
 from paceline.pool import Pool
 from paceline.pool.tensor import TensorPool
 from paceline.telemetry.clock import Clock
@@ -45,6 +45,9 @@ class OnPolicy:
         workers = config.batching.inference_workers
         actings = [copy.deepcopy(self.policy) if beside else self.policy for _ in range(workers)]
         self._publication = Publication(self.policy) if beside else None
+        if beside and group.device.type == "cpu":
+            for acting in actings:
+                keep_in_precision(acting)
         if config.compute.compile:
             if group.device.type == "cpu":
                 require_compiler()

@@ -1,0 +1,49 @@
+"""How a policy computes on a CPU changes its speed, and not what it says."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from paceline.distributed.weights import Publication
+from paceline.policy.actor_critic import ActorCritic, PolicyConfig
+from paceline.policy.cores import CoreConfig
+from paceline.policy.kernels import keep_in_precision
+from paceline.pool.protocol import PoolSpec
+
+
+@pytest.mark.parametrize("core", ["none", "lstm", "gru"])
+def test_matrices_kept_in_bfloat16_decide_as_those_that_are_converted(core):
+    """To the bit, with the weights of every publication; whatever is no matrix stays as it is."""
+    spec = PoolSpec(
+        observation_space=spaces.Box(-1, 1, (5,), np.float32),
+        action_space=spaces.Box(-1, 1, (2,), np.float32),
+        num_envs=6,
+    )
+    layers = 1 if core == "none" else 2
+    config = PolicyConfig(hidden=(8, 8), normalize_obs=True, core=CoreConfig(kind=core, hidden=8, layers=layers))
+    policy = ActorCritic(spec, config)
+    policy.precision = torch.bfloat16
+    acting = copy.deepcopy(policy)
+    publication = Publication(policy)
+    keep_in_precision(acting)
+    reader = publication.reader(acting)
+    kinds = {name: values.dtype for name, values in acting.named_parameters()}
+    assert {name for name, kind in kinds.items() if kind != torch.bfloat16} == {"head.families.0.log_std"}
+    state = policy.initial_state(6)
+    for _ in range(3):
+        with torch.no_grad():
+            for values in policy.parameters():
+                values.add_(0.3 * torch.randn_like(values))
+        publication.publish()
+        reader.pick_up()
+        obs = {"obs": torch.randn(6, 5)}
+        with torch.no_grad():
+            expected, found = policy.act(obs, state), acting.act(obs, state)
+        for theirs, ours in zip(expected, found, strict=True):
+            assert ours.dtype == torch.float32 and torch.equal(ours, theirs)
+        state = found[2]
