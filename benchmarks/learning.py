@@ -102,7 +102,7 @@ def plot(curves: Curves, tasks: list[str], labels: list[str], path: Path) -> Non
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(2, len(tasks), figsize=(3.7 * len(tasks), 6.4), squeeze=False)
+    figure, axes = pyplot.subplots(2, len(tasks), figsize=(3.7 * len(tasks), 6.4), squeeze=False, layout="constrained")
     for task, over_steps, over_time in zip(tasks, *axes, strict=True):
         for axis, along in ((over_steps, "steps"), (over_time, "seconds")):
             for label in labels:
@@ -111,8 +111,10 @@ def plot(curves: Curves, tasks: list[str], labels: list[str], path: Path) -> Non
             axis.grid(alpha=0.3)
     for row in axes:
         row[0].set_ylabel("return")
-    axes[0][0].legend(fontsize="small")
-    figure.tight_layout()
+    # Below: there is no room among nine curves.
+    figure.legend(
+        *axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=len(tasks), fontsize="small"
+    )
     figure.savefig(path, dpi=120)
 
 

@@ -1,7 +1,7 @@
 """One measurement of our side of `benchmarks.ppo` and `benchmarks.throughput`: `python -m benchmarks.ppo_cell '{...}'`.
 
 The options are those of the peers, and `system`; `env`, an id, instead of EnvPool's `task`; `pool`, the backend;
-`encoder`, of images; `precision`; `groups`, `pool_workers` and `inference_workers`.
+`encoder`, of images; `precision`; `sequences`; `groups`, `pool_workers` and `inference_workers`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,12 @@ def config_of(options: dict) -> Config:
         ),
         batching=BatchingConfig(inference_workers=options.get("inference_workers", 1)),
         policy=PolicyConfig(encoder=options.get("encoder", "nature"), hidden=(options["hidden"],) * 2, core=core),
-        ppo=PPOConfig(epochs=options["epochs"], minibatches=options["minibatches"], normalize_advantage=True),
+        ppo=PPOConfig(
+            epochs=options["epochs"],
+            minibatches=options["minibatches"],
+            normalize_advantage=True,
+            sequences=options.get("sequences", "auto"),
+        ),
     )
 
 

@@ -1,0 +1,100 @@
+"""Rows per second of an LSTM of 512 on a CPU, trained on and inferred from, in every way that the library has for it.
+
+A mini-batch is 8 columns of 32 turns, a forward and a backward pass; decisions are for 16 slots. Columns go through the layer turn by turn
+or layer by layer (`--compute.layer-by-layer`), or are packed sequences, as PyTorch's own module takes them. In float32 with oneDNN's
+kernels and without them, and on CPUs with AMX in bfloat16, whose decisions are by weights that are converted each time, or kept so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import tyro
+from torch import Tensor
+
+from benchmarks.convolutions import per_second
+from benchmarks.report import context, print_context, print_table
+from paceline.policy.cores import Core, CoreConfig
+from paceline.policy.kernels import has_amx
+from paceline.pool.config import available_core_ids
+
+FEATURES = HIDDEN = 512
+TURNS, COLUMNS, DECIDED = 32, 8, 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How long to measure."""
+
+    seconds: float = 2.0
+    """Each figure."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """How it computes."""
+
+    precision: torch.dtype = torch.float32
+    onednn: bool = True
+    kept: bool = False
+    """Weights are kept in that precision; then they are not trained."""
+
+
+def measure(plan: Plan) -> None:
+    print_context(context("python -m benchmarks.memories"))
+    ways = {"float32": Way(), "float32, without oneDNN": Way(onednn=False)}
+    if has_amx():
+        ways["bfloat16"] = Way(precision=torch.bfloat16)
+        ways["bfloat16, weights kept so"] = Way(precision=torch.bfloat16, kept=True)
+    lines = []
+    for threads in sorted({1, len(available_core_ids())}):
+        torch.set_num_threads(threads)
+        for label, way in ways.items():
+            torch.backends.mkldnn.set_flags(_enabled=way.onednn)
+            core = Core(FEATURES, CoreConfig(kind="lstm", hidden=HIDDEN)).to(way.precision if way.kept else None)
+            trained = ["-"] * 3 if way.kept else [f"{rate:,.0f}" for rate in training_rates(core, way, plan.seconds)]
+            decided = DECIDED * per_second(decision(core, way), plan.seconds)
+            lines.append([label, str(threads), *trained, f"{decided:,.0f}"])
+    trained_ways = ["turn by turn", "layer by layer", "packed"]
+    print_table("rows per second", ["way", "threads", *(f"trained, {way}" for way in trained_ways), "inferred"], lines)
+
+
+def training_rates(core: Core, way: Way, seconds: float) -> list[float]:
+    """Rows per second turn by turn, layer by layer and packed."""
+    features = torch.randn(TURNS, COLUMNS, FEATURES, requires_grad=True)
+    state, starts = torch.zeros(COLUMNS, core.state_size), torch.zeros(TURNS, COLUMNS, dtype=torch.bool)
+    sizes = torch.full((TURNS,), COLUMNS)
+
+    def train(remember: Callable[[], Tensor]) -> None:
+        core.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=way.precision == torch.bfloat16, cache_enabled=False):
+            out = remember()
+        out.float().square().mean().backward()
+
+    def scan(layer_by_layer: bool) -> Tensor:
+        core.layer_by_layer = layer_by_layer
+        return core.scan(features, starts, state)
+
+    remembering: list[Callable[[], Tensor]] = [
+        lambda: scan(False),
+        lambda: scan(True),
+        lambda: core.sequence(features.flatten(0, 1), sizes, state),
+    ]
+    return [TURNS * COLUMNS * per_second(lambda way=way: train(way), seconds) for way in remembering]  # type: ignore[misc]
+
+
+def decision(core: Core, way: Way) -> Callable[[], None]:
+    features, state = torch.randn(DECIDED, FEATURES), torch.zeros(DECIDED, core.state_size)
+
+    @torch.no_grad()
+    def decide() -> None:
+        with torch.autocast("cpu", torch.bfloat16, enabled=way.precision == torch.bfloat16, cache_enabled=False):
+            core.step(features, state)
+
+    return decide
+
+
+if __name__ == "__main__":
+    measure(tyro.cli(Plan, description=__doc__))
