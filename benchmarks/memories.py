@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import tyro
@@ -82,7 +83,7 @@ def training_rates(core: Core, way: Way, seconds: float) -> list[float]:
         lambda: scan(True),
         lambda: core.sequence(features.flatten(0, 1), sizes, state),
     ]
-    return [TURNS * COLUMNS * per_second(lambda way=way: train(way), seconds) for way in remembering]  # type: ignore[misc]
+    return [TURNS * COLUMNS * per_second(partial(train, remember), seconds) for remember in remembering]
 
 
 def decision(core: Core, way: Way) -> Callable[[], None]:

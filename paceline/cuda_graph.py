@@ -17,8 +17,8 @@ WARM_UP_RUNS = 3
 """Runs before recording: libraries choose their algorithms and allocate their workspaces in them."""
 
 _ONE_AT_A_TIME = threading.RLock()
-"""Two threads may have graphs. While one records, the device's random numbers are the recording's alone: the other must
-neither replay nor record."""
+"""Two threads may have graphs. While one records, the random numbers of the device's own generator are the recording's alone: the
+other must neither replay nor record."""
 
 
 class CudaGraph(Generic[Result]):

@@ -55,7 +55,8 @@ class PPOConfig:
     """Stop the passes over a rollout once the policy has moved this far; None never does."""
     sequences: Literal["auto", "packed", "columns"] = "auto"
     """How a recurrent policy's rows are batched: as packed sequences of single episodes, or as whole columns (all
-    steps of a slot), which can be recorded as a CUDA graph. auto takes columns where updates are recorded."""
+    steps of a slot), which can be recorded as a CUDA graph. auto takes columns where updates are recorded, and on a CPU for an
+    LSTM of 256 units or more where mini-batches have at least four columns."""
     auxiliary: AuxiliaryConfig = field(default_factory=AuxiliaryConfig)
 
     def __post_init__(self) -> None:

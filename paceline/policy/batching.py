@@ -80,8 +80,10 @@ class AdaptiveBatching:
     def __init__(self, pool: Pool, config: BatchingConfig, elsewhere: Elsewhere | None = None) -> None:
         self._pool, self._elsewhere = pool, elsewhere
         slots, shared = pool.spec.num_slots, pool.spec.envs_per_worker > 1
+        # A pool that waits for those who step together does not hear of what was decided elsewhere.
+        in_step = pool.spec.in_step and elsewhere is None
         crowded = shared and len(available_core_ids()) <= FEW_CORES
-        own_minimum = 1 / slots if pool.spec.in_step else 0.5 if crowded else 0.125 if shared else 0.25
+        own_minimum = 1 / slots if in_step else 0.5 if crowded else 0.125 if shared else 0.25
         minimum = min(config.maximum, own_minimum) if config.minimum is None else config.minimum
         self._patience = (4.0 if crowded else 1.0) if config.patience is None else config.patience
         self._minimum = max(1, round(minimum * slots))

@@ -219,6 +219,21 @@ def test_the_learner_keeps_its_threads(tmp_path, monkeypatch, system):
     assert learning == {4} and deciding == {1}
 
 
+def test_a_resumed_run_goes_on_with_the_random_numbers_of_those_who_decide(tmp_path):
+    """Of as many as there are; a checkpoint from before they had numbers of their own is taken too."""
+    run = train(several("appo", "none"), tmp_path)
+    agent = run.agent
+    agent._numbers = [torch.Generator().manual_seed(seed) for seed in (1, 2)]
+    saved = agent.rank_state()
+    drawn = [torch.rand(4, generator=generator) for generator in agent._numbers]
+    agent._numbers.append(torch.Generator().manual_seed(3))
+    weights, state = agent.policy.state_dict(), agent.state()
+    agent.load(weights, state, saved, own=True)
+    for generator, before in zip(agent._numbers, drawn, strict=False):
+        assert torch.equal(torch.rand(4, generator=generator), before)
+    agent.load(weights, state, {name: value for name, value in saved.items() if name != "numbers"}, own=True)
+
+
 @pytest.mark.parametrize("device", [CUDA])
 @pytest.mark.parametrize(("system", "own"), [("appo", True), ("ver", True), ("ddppo", False)])
 def test_whoever_decides_beside_others_on_a_gpu_has_random_numbers_of_its_own(tmp_path, system, own, device):

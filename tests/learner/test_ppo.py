@@ -219,6 +219,27 @@ def test_columns_teach_what_packed_sequences_do(lost):
     assert results[0][1] == pytest.approx(results[1][1], rel=1e-4, abs=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("kind", "hidden", "layer_by_layer", "minibatches", "sequences", "columns"),
+    [
+        ("lstm", 256, True, 1, "auto", True),
+        ("lstm", 256, True, 2, "auto", False),
+        ("lstm", 256, False, 1, "auto", False),
+        ("lstm", 64, True, 1, "auto", False),
+        ("gru", 256, True, 1, "auto", False),
+        ("lstm", 256, True, 1, "packed", False),
+    ],
+)
+def test_large_memories_are_taught_by_columns_on_a_cpu(kind, hidden, layer_by_layer, minibatches, sequences, columns):
+    """Where mini-batches have several of them: small ones are faster packed."""
+    config = PolicyConfig(hidden=(8,), core=CoreConfig(kind=kind, hidden=hidden))
+    policy, learner = make(config, sequences=sequences, epochs=1, minibatches=minibatches)
+    policy.core.layer_by_layer = layer_by_layer
+    batches = list(learner._split(make_rollout(policy)))
+    assert [batch.turns for batch in batches] == [6 if columns else None] * minibatches
+    assert sum(len(batch.rows) for batch in batches) == 24
+
+
 def test_importance_weights_scale_rows():
     """A weight of 0 takes a row out of the gradient, but not out of the mean."""
     policy, learner = make(epochs=1, minibatches=1)

@@ -69,11 +69,13 @@ def test_waits_longer_where_a_worker_has_other_environments_to_step_and_cores_ar
 
 def test_who_steps_together_is_waited_for_without_interruption(pool):
     """There is no part of them to be had earlier, and a time-out would keep a pool from the fastest way to wait."""
-    scripted = Scripted(pool, [8, 8])
+    scripted = Scripted(pool, [8, 8, 8])
     scripted.spec = dataclasses.replace(pool.spec, in_step=True)
     AdaptiveBatching(scripted, BatchingConfig()).receive(8)
     AdaptiveBatching(scripted, BatchingConfig(minimum=0.5)).receive(8)
-    assert scripted.asked == [(1, 8, None), (4, 8, 0.0)], "who asks for a minimum gets it"
+    AdaptiveBatching(scripted, BatchingConfig(), Elsewhere(news=False, seconds=[])).receive(8)
+    assert scripted.asked[:2] == [(1, 8, None), (4, 8, 0.0)], "who asks for a minimum gets it"
+    assert scripted.asked[2][2] is not None, "nobody is deaf to what is decided elsewhere"
     task = "envpool:CartPole-v1"
     for env, in_step in ((task, True), (f"{task}?batch_size=1", False)):
         with make_pool(env, PoolConfig(num_envs=4)) as envpool:
