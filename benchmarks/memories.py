@@ -15,7 +15,7 @@ import torch
 import tyro
 from torch import Tensor
 
-from benchmarks.convolutions import per_second
+from benchmarks.convolutions import Plan, per_second
 from benchmarks.report import context, print_context, print_table
 from paceline.policy.cores import Core, CoreConfig
 from paceline.policy.kernels import has_amx
@@ -23,14 +23,6 @@ from paceline.pool.config import available_core_ids
 
 FEATURES = HIDDEN = 512
 TURNS, COLUMNS, DECIDED = 32, 8, 16
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """How long to measure."""
-
-    seconds: float = 2.0
-    """Each figure."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,6 +61,7 @@ class OnPolicy:
         # What is replayed at the same time must not share where random numbers go on.
         own = group.device.type == "cuda" and (beside or workers > 1)
         self._numbers = [_generator(group.device) for _ in actings] if own else []
+        """The random numbers of each who decides, where others draw on the device at the same time; none elsewhere."""
         numbers: list[torch.Generator | None] = [*self._numbers] or [None] * workers
         self.actor = Actor(actings[0], pool.spec, group.device, acting_compute, clock, numbers[0])
         choosers = [

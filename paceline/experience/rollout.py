@@ -73,8 +73,8 @@ class Rollout:
         self._most_cuts = num_slots * -(-steps // truncation_gap)
         self._device_cuts: DeviceCuts | None = None
         self._table: Rollout | None = None
-        self._arrays: dict[str, np.ndarray] | None = None
-        """The columns of `_columns` as arrays, where they are on the host: few rows are written in half the time."""
+        self._written: dict[str, Any] = {}
+        """The columns of `_columns`, once there are all; those on the host as arrays, to which few rows are written in half the time."""
 
     @property
     def num_rows(self) -> int:
@@ -327,16 +327,12 @@ class Rollout:
 
     def _write(self, values: dict[str, Tensor], rows: Rows) -> None:
         """`rows` of columns, by name."""
-        if self.device.type != "cpu":
-            columns = self._columns()
-            for name, column_values in values.items():
-                columns[name][rows] = column_values
-            return
-        if self._arrays is None:
-            self._arrays = {name: column.numpy() for name, column in self._columns().items()}
-        at = rows if isinstance(rows, slice) else rows.numpy()
+        on_host = self.device.type == "cpu"
+        if not self._written:
+            self._written = {name: column.numpy() if on_host else column for name, column in self._columns().items()}
+        at = rows.numpy() if on_host and not isinstance(rows, slice) else rows
         for name, column_values in values.items():
-            self._arrays[name][at] = column_values.numpy()
+            self._written[name][at] = column_values.numpy() if on_host else column_values
 
     def make_columns(self, obs: dict[str, Tensor], actions: dict[str, Tensor], state: Tensor) -> None:
         """Those that are still missing, for decisions that look like these examples [any number, ...]."""
