@@ -1,8 +1,9 @@
 """Turns of slots on the policy's device: a decision begins rows of a rollout, what came of it completes them.
 
-`StepByStep` goes through the actor and the rollout, one operation after the other. On a GPU each of these is a launch, some fifty
+`StepByStep` goes through the actor and the rollout, one operation after the other. `SendFirst` does the same in another order, for
+policies so small that writing down takes longer than deciding. On a GPU each of these is a launch, some fifty
 of them a turn, which takes several times as long as the network does; `Recorded` replays a whole turn as one graph: what came of
-the last decisions, and the next ones. Both leave the same in the actor and in the rollout.
+the last decisions, and the next ones. All leave the same in the actor and in the rollout.
 
 Legend: N slots, B slots of a batch, P places of a recording (P >= B), D numbers of recurrent state.
 """
@@ -19,12 +20,14 @@ from torch import Tensor
 
 from paceline.cuda_graph import CudaGraph
 from paceline.experience.book import Rows, Variable
-from paceline.experience.chunks import Chunks
+from paceline.experience.chunks import ChunkBatch, Chunks
 from paceline.experience.rollout import Rollout
 from paceline.experience.rows import Decision, as_tensor
 from paceline.policy.actor import Actor
-from paceline.policy.chooser import bucket_of, choose
+from paceline.policy.chooser import Choice, bucket_of, choose
 from paceline.policy.deciders import Decider
+from paceline.policy.perceptron import Act, Perceptron
+from paceline.pool.batches import copied, without_obs
 from paceline.pool.protocol import StepBatch
 
 
@@ -52,6 +55,8 @@ class Acting(Protocol):
 def make_acting(actor: Actor, rollout: Rollout, deciders: Sequence[Decider], *, recorded: bool) -> Acting:
     """The fastest for one that decides; where several do, outcomes are the only thing left to do here. `recorded`: whether it may be,
     which is not the same to the bit."""
+    if len(deciders) == 1 and actor.chooser.perceptron is not None:
+        return SendFirst(actor, rollout, actor.chooser.perceptron)
     if recorded and len(deciders) == 1 and actor.chooser.is_recorded:
         return Recorded(actor, rollout)
     return StepByStep(actor, rollout)
@@ -80,6 +85,54 @@ class StepByStep:
 
     def flush(self) -> None:
         """Nothing waits."""
+
+
+class SendFirst:
+    """An `Acting` by a perceptron, whose decisions take less time than writing them down: simulators get their actions first, and
+    all else is done while they step, outcomes of the last step and values included. What is done is the same to the bit."""
+
+    def __init__(self, actor: Actor, rollout: Rollout, perceptron: Perceptron) -> None:
+        self._actor, self._rollout, self._perceptron = actor, rollout, perceptron
+        self._otherwise = StepByStep(actor, rollout)
+        self._decided: tuple[StepBatch, Act] | None = None
+        """None also where it was done otherwise."""
+        self._came: list[tuple[StepBatch, Rows]] = []
+        """Outcomes that are not written down yet, and whose they are."""
+
+    def decide(self, batch: StepBatch) -> Mapping[str, Any]:
+        if not self._perceptron.takes(len(batch)):
+            self.flush()
+            return self._otherwise.decide(batch)
+        kept = copied(batch)
+        act = self._perceptron.act({name: torch.from_numpy(values) for name, values in kept.obs.items()})
+        self._decided = kept, act
+        return act.drawn.env_actions
+
+    def note(self) -> None:
+        if self._decided is None:
+            self._otherwise.note()
+            return
+        self.flush()
+        batch, act = self._decided
+        self._decided = None
+        question = self._actor.ask(batch)
+        choice = Choice(act.drawn.actions, *self._perceptron.judge(act), question.state)
+        decision = self._actor.settle(question, choice, self._actor.chooser.policy.version.clone())
+        self._rollout.begin(decision, batch)
+
+    def complete(self, batch: StepBatch) -> None:
+        assert not isinstance(self._rollout.book, ChunkBatch)
+        rows = self._rollout.book.complete(batch)
+        if batch.truncated.any():  # where those end is the pool's memory
+            self.flush()
+            self._rollout.note_outcome(self._actor.observe(batch), rows)
+        else:
+            self._came.append((without_obs(batch), rows))
+
+    def flush(self) -> None:
+        for batch, rows in self._came:
+            self._rollout.note_outcome(self._actor.observe(batch), rows)
+        self._came.clear()
 
 
 class Recording(Protocol):

@@ -142,7 +142,10 @@ class Rollout:
     def complete(self, outcome: Outcome, batch: StepBatch | None = None) -> None:
         """What came of the last decisions of the slots of `batch`."""
         assert not isinstance(self.book, ChunkBatch)
-        known = self.book.complete(batch)
+        self.note_outcome(outcome, self.book.complete(batch))
+
+    def note_outcome(self, outcome: Outcome, known: Rows) -> None:
+        """What came of rows that the book says were completed."""
         rows = self._on_device(known)
         self._write({"reward": outcome.reward, "terminated": outcome.terminated, "truncated": outcome.truncated}, rows)
         if outcome.lost is not None:

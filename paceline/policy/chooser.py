@@ -40,7 +40,8 @@ class Chooser:
         self.policy, self._most, self.generator = policy, most, generator
         graphs = device.type == "cuda" and compute.cuda_graphs
         self._graphs: dict[int, GraphedChoice] | None = {} if graphs else None
-        self._perceptron = Perceptron(policy) if Perceptron.suits(policy, device) else None
+        self.perceptron = Perceptron(policy) if Perceptron.suits(policy, device) else None
+        """Decides for as many rows as it takes, if it is one."""
 
     @property
     def is_recorded(self) -> bool:
@@ -50,8 +51,8 @@ class Chooser:
     @torch.no_grad()
     def __call__(self, obs: dict[str, Tensor], state: Tensor) -> Choice:
         """An action for every row; the result is the caller's."""
-        if self._perceptron is not None and self._perceptron.takes(len(state)):
-            return Choice(*self._perceptron.choose(obs), state)
+        if self.perceptron is not None and self.perceptron.takes(len(state)):
+            return Choice(*self.perceptron.choose(obs), state)
         if self._graphs is None:
             return choose(self.policy, obs, state, self.generator)
         bucket = bucket_of(len(state), self._most)

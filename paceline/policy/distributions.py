@@ -116,8 +116,8 @@ class Gaussians(nn.Module):
     point near the bounds, and its log-probability would be wrong there.
     """
 
-    _low: Tensor
-    _high: Tensor
+    low: Tensor
+    high: Tensor
     _log_half_range: Tensor
 
     def __init__(
@@ -136,8 +136,8 @@ class Gaussians(nn.Module):
         self.num_params = 2 * self.num_components
         self.max_entropy = float((high - low).log().sum()) if squash else math.inf
         self._log_std_range, self.squash = log_std_range, squash
-        self.register_buffer("_low", low, persistent=False)
-        self.register_buffer("_high", high, persistent=False)
+        self.register_buffer("low", low, persistent=False)
+        self.register_buffer("high", high, persistent=False)
         if squash:
             self.register_buffer("_log_half_range", ((high - low) / 2).log(), persistent=False)
         self.log_std = None if state_dependent else nn.Parameter(torch.full((self.num_components,), initial_log_std))
@@ -176,9 +176,9 @@ class Gaussians(nn.Module):
     def env_actions(self, actions: Tensor) -> Tensor:
         """What the environment gets: within its bounds."""
         if self.squash:
-            actions = self._low + (self._high - self._low) * (0.5 * (actions.tanh() + 1))
+            actions = self.low + (self.high - self.low) * (0.5 * (actions.tanh() + 1))
         # Also after squashing: rounding may end just outside.
-        return actions.clamp(self._low, self._high)
+        return actions.clamp(self.low, self.high)
 
     def _draw(self, params: Tensor, generator: torch.Generator | None = None) -> Tensor:
         mean, log_std = params.chunk(2, dim=1)

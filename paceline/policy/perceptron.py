@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from paceline.policy.activations import ELU, Tanh
 from paceline.policy.actor_critic import ActorCritic, join
 from paceline.policy.distributions import HALF_LOG_TAU, Categoricals, Gaussians
-from paceline.policy.heads import ActionHead
+from paceline.policy.heads import ActionHead, Place
 
 MATRIX_LIMIT = 2**18
 """Multiplications in a product of matrices, beyond which NumPy's library (OpenBLAS) starts threads of its own; PyTorch is then as
@@ -27,7 +28,30 @@ VECTOR_LIMIT = 9216
 LAYERS = (nn.Linear, Tanh, nn.ReLU, ELU)
 
 Layer = Callable[[np.ndarray], np.ndarray]
-Draw = Callable[[np.ndarray], tuple[dict[str, Tensor], Tensor]]
+
+
+class Drawn(NamedTuple):
+    """Actions that were drawn."""
+
+    actions: dict[str, Tensor]
+    env_actions: dict[str, np.ndarray]
+    """As the environment takes them: within bounds."""
+    log_prob: Callable[[], Tensor]
+    """[B], computed when it is asked for."""
+
+
+Draw = Callable[[np.ndarray], Drawn]
+"""From what the head's linear layer gave."""
+
+
+class Act(NamedTuple):
+    """What is to be done, and what the rest of the decision is made of."""
+
+    drawn: Drawn
+    rows: np.ndarray
+    """What was seen."""
+    features: np.ndarray
+    """What the actor's layers made of it."""
 
 
 class Perceptron:
@@ -55,12 +79,22 @@ class Perceptron:
         """Whether a batch of so many is one that it is faster for."""
         return rows in self._rows
 
+    def act(self, obs: dict[str, Tensor]) -> Act:
+        """An action for every row. What is seen is not to be written to before it is judged."""
+        rows = join(self._policy.see(obs), self._policy.trunk.leaves).numpy()
+        features = functools.reduce(_apply, self._stacks[0], rows)
+        return Act(self._draw(self._outputs(features)), rows, features)
+
+    def judge(self, act: Act) -> tuple[Tensor, Tensor]:
+        """The log-probability and the value of every row, by the weights that acted: no simulator waits for these."""
+        own = self._stacks[1:]
+        features = functools.reduce(_apply, own[0], act.rows) if own else act.features
+        return act.drawn.log_prob(), torch.from_numpy(self._value(features)[:, 0])
+
     def choose(self, obs: dict[str, Tensor]) -> tuple[dict[str, Tensor], Tensor, Tensor]:
         """An action for every row, its log-probability and the value."""
-        rows = join(self._policy.see(obs), self._policy.trunk.leaves).numpy()
-        features = [functools.reduce(_apply, layers, rows) for layers in self._stacks]
-        value = torch.from_numpy(self._value(features[-1])[:, 0])
-        return *self._draw(self._outputs(features[0])), value
+        act = self.act(obs)
+        return act.drawn.actions, *self.judge(act)
 
 
 def _stacks(policy: ActorCritic) -> list[Iterable[nn.Module]]:
@@ -89,44 +123,52 @@ def _layer(module: nn.Module) -> Layer:
 
 
 def _draw_of(head: ActionHead) -> Draw:
-    """From the linear layer's outputs to actions and their log-probability: by NumPy for a single choice or a single Box."""
-    draw: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None
+    """By NumPy for a single choice or a single Box."""
     if head.only is not None:
         family, leaf = head.only
         if isinstance(family, Categoricals) and family.num_components == 1:
-            draw = _draw_choice
-        elif isinstance(family, Gaussians) and family.log_std is not None and not family.squash:
-            draw = functools.partial(_draw_normal, family.log_std.detach().numpy())
-
-    def by_torch(outputs: np.ndarray) -> tuple[dict[str, Tensor], Tensor]:
-        params = head.params(torch.from_numpy(outputs))
-        actions = head.sample(params)
-        return actions, head.log_prob(params, actions)
-
-    def by_numpy(outputs: np.ndarray) -> tuple[dict[str, Tensor], Tensor]:
-        assert draw is not None
-        actions, log_prob = draw(outputs)
-        return {leaf.name: torch.from_numpy(actions.reshape(-1, *leaf.shape))}, torch.from_numpy(log_prob)
-
-    return by_torch if draw is None else by_numpy
+            return functools.partial(_draw_choice, leaf)
+        if isinstance(family, Gaussians) and family.log_std is not None and not family.squash:
+            log_std = family.log_std.detach().numpy()
+            return functools.partial(_draw_normal, leaf, log_std, family.low.numpy(), family.high.numpy())
+    return functools.partial(_draw_by_torch, head)
 
 
-def _draw_choice(logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+@torch.no_grad()
+def _draw_by_torch(head: ActionHead, outputs: np.ndarray) -> Drawn:
+    params = head.params(torch.from_numpy(outputs))
+    actions = head.sample(params)
+    env_actions = {name: values.numpy() for name, values in head.env_actions(actions).items()}
+    return Drawn(actions, env_actions, lambda: head.log_prob(params, actions).detach())
+
+
+def _draw_choice(leaf: Place, logits: np.ndarray) -> Drawn:
     """The exponential race of `Categoricals.sample`, without dividing by the sum of what races."""
     count, choices = logits.shape
     logits -= logits.max(1, keepdims=True)
     p = np.exp(logits)
-    log_sum = np.log(p.sum(1))
-    p /= torch.empty(count, choices).uniform_(1e-30, 1.0).log_().numpy()
-    actions = p.argmin(1)
-    return actions, logits[np.arange(count), actions] - log_sum
+    race = p / torch.empty(count, choices).uniform_(1e-30, 1.0).log_().numpy()
+    actions = race.argmin(1)
+
+    def log_prob() -> Tensor:
+        return torch.from_numpy(logits[np.arange(count), actions] - np.log(p.sum(1)))
+
+    shaped = actions.reshape(-1, *leaf.shape)
+    return Drawn({leaf.name: torch.from_numpy(shaped)}, {leaf.name: shaped}, log_prob)
 
 
-def _draw_normal(log_std: np.ndarray, mean: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _draw_normal(leaf: Place, log_std: np.ndarray, low: np.ndarray, high: np.ndarray, mean: np.ndarray) -> Drawn:
     std = np.exp(log_std)
     actions = mean + std * torch.empty(mean.shape).normal_().numpy()
-    z = (actions - mean) / std  # not what was drawn: where std is tiny, actions are rounded
-    log_prob = np.einsum("ij,ij->i", z, z)
-    log_prob *= -0.5
-    log_prob -= log_std.sum() + HALF_LOG_TAU * len(log_std)
-    return actions, log_prob
+
+    def log_prob() -> Tensor:
+        z = (actions - mean) / std  # not what was drawn: where std is tiny, actions are rounded
+        found = np.einsum("ij,ij->i", z, z)
+        found *= -0.5
+        found -= log_std.sum() + HALF_LOG_TAU * len(log_std)
+        return torch.from_numpy(found)
+
+    bounded = np.maximum(actions, low)
+    np.minimum(bounded, high, out=bounded)
+    shape = (-1, *leaf.shape)
+    return Drawn({leaf.name: torch.from_numpy(actions.reshape(shape))}, {leaf.name: bounded.reshape(shape)}, log_prob)

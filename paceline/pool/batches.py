@@ -17,6 +17,13 @@ def part(batch: StepBatch, which: np.ndarray) -> StepBatch:
     return StepBatch(obs={name: rows[which] for name, rows in batch.obs.items()}, final_obs={}, **columns)
 
 
+def copied(batch: StepBatch) -> StepBatch:
+    """A copy of all rows. What `final_obs` held is not kept."""
+    kept = without_obs(batch)
+    kept.obs = {name: rows.copy() for name, rows in batch.obs.items()}
+    return kept
+
+
 def without_obs(batch: StepBatch) -> StepBatch:
     """A copy of all that is known of the rows but what they show."""
     return StepBatch(obs={}, final_obs={}, **{name: getattr(batch, name).copy() for name in _COLUMNS})

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from torch import Tensor
+
+from paceline.agent.acting import StepByStep, make_acting
 from paceline.distributed.preemption import make_preemption
 from paceline.experience.rollout import Rollout
 from paceline.pool.protocol import StepBatch
@@ -26,28 +29,32 @@ def ddppo(run: Run[OnPolicy]) -> None:
 def lock_step(run: Run[OnPolicy], batch: StepBatch, own: Literal["count", "deadline"]) -> None:
     """Rollouts of T steps of all slots, the first of which begins with `batch`."""
     config, pool, agent, clock = run.config, run.pool, run.agent, run.clock
-    actor = agent.actor
     slots = pool.spec.num_slots
     rollout = Rollout(config.rollout_steps, slots, run.group.device, pool.spec.truncation_gap)
+    on_device = isinstance(batch.reward, Tensor)
+    acting = (
+        StepByStep(agent.actor, rollout)
+        if on_device
+        else make_acting(agent.actor, rollout, agent.deciders[:1], recorded=False)
+    )
     preemption = make_preemption(config, run.group, config.rollout_steps * slots, own)
     while not run.finished():
         rollout.clear()
         preemption.begin(0)
         for step in range(1, config.rollout_steps + 1):
             with clock.time("inference"):
-                decision = actor.decide(batch)
-                rows = rollout.open(decision)
-                actions = actor.env_actions(decision.actions, batch)
+                actions = acting.decide(batch)
             with clock.time("simulation"):
                 pool.send(actions, batch.slots)
             with clock.time("inference"):
-                rollout.note(decision, rows)  # while simulators step
+                acting.note()  # while simulators step
             with clock.time("simulation"):
                 batch = pool.recv(min_slots=None)
             with clock.time("inference"):
-                rollout.complete(actor.observe(batch))
+                acting.complete(batch)
             if preemption.should_stop(step * slots):
                 break
+        acting.flush()
         preemption.finished(step * slots)
         with clock.time("learning"):
             agent.targets.complete(rollout, batch)

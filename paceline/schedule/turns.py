@@ -15,7 +15,7 @@ from paceline.experience.chunks import Chunks
 from paceline.experience.rollout import Rollout
 from paceline.policy.batching import AdaptiveBatching, BatchingConfig
 from paceline.policy.deciders import Deciders
-from paceline.pool.batches import part, union, without_obs
+from paceline.pool.batches import copied, union, without_obs
 from paceline.pool.protocol import StepBatch
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Turns:
                 self._acting.note()
             else:
                 # What is asked outlives the next `recv`: it is copied here, or was to the device.
-                kept = _copy(batch) if self._on_cpu else without_obs(batch)
+                kept = copied(batch) if self._on_cpu else without_obs(batch)
                 self._asked = self._deciders.give(actor.ask(kept if self._on_cpu else batch), kept)
                 self._send_decided(wait=self._deciders.are_busy)
 
@@ -89,13 +89,13 @@ class Turns:
         in_flight = self._book.num_in_flight
         if in_flight == 0:
             return held
-        held = _copy(held)  # its arrays hold until the next `recv` only
+        held = copied(held)  # its arrays hold until the next `recv` only
         rest = [held]
         while in_flight > 0:  # a wait may have been ended for decisions that are made by now
             with self._clock.time("simulation"):
                 batch = self._pool.recv(min_slots=in_flight)
             self._complete(batch)
-            rest.append(_copy(batch))
+            rest.append(copied(batch))
             in_flight = self._book.num_in_flight
         self._acting.flush()
         return union(rest)
@@ -134,7 +134,3 @@ def require_one_decider(batching: BatchingConfig) -> None:
         raise UsageError(
             "batching.inference_workers above 1 are for simulators in other processes; batched ones step in this one"
         )
-
-
-def _copy(batch: StepBatch) -> StepBatch:
-    return part(batch, np.ones(len(batch), bool))

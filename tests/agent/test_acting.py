@@ -1,8 +1,10 @@
-"""A recorded turn leaves what the same turn does step by step: in the rollout, in the actor, and with the pool."""
+"""A turn that is recorded, or whose actions are sent first, leaves what the same turn does step by step: in the rollout, in the
+actor, and with the pool."""
 
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +15,7 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.agent.acting import Recorded, StepByStep, make_acting
+from paceline.agent.acting import Recorded, SendFirst, StepByStep, make_acting
 from paceline.cuda_graph import CudaGraph
 from paceline.experience.book import Variable
 from paceline.experience.chunks import Chunks
@@ -33,6 +35,7 @@ from tests.integration.test_training import tiny
 ACTIONS = spaces.Dict({"aim": spaces.Discrete(5), "push": spaces.Box(-0.5, 0.5, (2,), np.float32)})
 OBS = spaces.Dict({"numbers": spaces.Box(-1, 1, (4,), np.float32), "action_mask": spaces.MultiBinary(5)})
 STEPS = 4
+OUTCOME = ("reward", "terminated", "truncated", "active", "lost")
 
 
 class Replay:
@@ -42,17 +45,23 @@ class Replay:
         self.run = function
 
 
+def send_first(actor: Actor, rollout: Rollout) -> SendFirst:
+    """With batches of more than three done otherwise."""
+    assert actor.chooser.perceptron is not None
+    actor.chooser.perceptron._rows = range(4)
+    return SendFirst(actor, rollout, actor.chooser.perceptron)
+
+
 class Side:
     """One of the two ways, with a rollout, an actor and weights of its own."""
 
-    def __init__(self, policy: ActorCritic, spec: PoolSpec, book: Any, device: str, record: Any = None) -> None:
+    def __init__(self, policy: ActorCritic, spec: PoolSpec, book: Any, device: str, way: Any = StepByStep) -> None:
         self.policy = copy.deepcopy(policy).to(device)
         # Of as many rows as there are; random numbers would be other ones.
-        self.policy.head.sample = lambda params, generator: self.policy.head.mode(params)
+        self.policy.head.sample = lambda params, generator=None: self.policy.head.mode(params)
         self.actor = Actor(self.policy, spec, torch.device(device), ComputeConfig(cuda_graphs=False))
-        self.rollout = Rollout(STEPS, spec.num_slots, torch.device(device), book=book, spare=record is not None)
-        args = (self.actor, self.rollout)
-        self.acting = StepByStep(*args) if record is None else Recorded(*args, record)
+        self.rollout = Rollout(STEPS, spec.num_slots, torch.device(device), book=book, spare=True)
+        self.acting = way(self.actor, self.rollout)
 
     def columns(self) -> dict[str, torch.Tensor]:
         rows = slice(0, self.rollout.num_rows)
@@ -63,10 +72,11 @@ class Side:
         return table | {"states": self.actor.state.cpu(), "starts": self.actor.episode_start.cpu()}
 
 
-def random_batch(rng: np.random.Generator, slots: np.ndarray, num_slots: int) -> StepBatch:
+def random_batch(rng: np.random.Generator, slots: np.ndarray, num_slots: int, space: spaces.Dict) -> StepBatch:
     def obs(count: int) -> dict[str, np.ndarray]:
         mask = rng.random((count, 5)) < 0.6
-        return {"numbers": rng.normal(size=(count, 4)).astype(np.float32), "action_mask": mask.astype(np.int8)}
+        found = {"numbers": rng.normal(size=(count, 4)).astype(np.float32), "action_mask": mask.astype(np.int8)}
+        return {name: found[name] for name in space}
 
     count = len(slots)
     ends = rng.integers(0, 6, count)
@@ -83,20 +93,22 @@ def random_batch(rng: np.random.Generator, slots: np.ndarray, num_slots: int) ->
     )
 
 
-def play(seed: int, num_slots: int, core: str, variable: bool, device: str, record: Any, num_turns: int = 14) -> None:
+def play(
+    seed: int, num_slots: int, core: str, variable: bool, device: str, way: Any, num_turns: int = 14, obs: Any = OBS
+) -> None:
     rng = np.random.default_rng(seed)
     torch.manual_seed(seed)
-    spec = PoolSpec(observation_space=OBS, action_space=ACTIONS, num_envs=num_slots)
+    spec = PoolSpec(observation_space=obs, action_space=ACTIONS, num_envs=num_slots)
     policy = ActorCritic(spec, PolicyConfig(hidden=(8,), core=CoreConfig(kind=core, hidden=6)))
     books = [
         Variable(STEPS, num_slots) if variable else Chunks(STEPS, num_slots, num_slots, num_turns) for _ in range(2)
     ]
-    sides = [Side(policy, spec, books[0], device), Side(policy, spec, books[1], device, record)]
-    held = [random_batch(rng, np.arange(num_slots), num_slots)]
+    sides = [Side(policy, spec, books[0], device), Side(policy, spec, books[1], device, way)]
+    held = [random_batch(rng, np.arange(num_slots), num_slots, obs)]
     for turn in range(num_turns):
         for batch in (held[index] for index in rng.permutation(len(held))):
             plain, recorded = ([a.copy() for _, a in sorted(side.acting.decide(batch).items())] for side in sides)
-            for values in (*batch.obs.values(), batch.active):
+            for values in (*batch.obs.values(), *(getattr(batch, name) for name in OUTCOME)):
                 values[:] = 0  # sent: it is the simulators' memory again
             for side in sides:
                 side.acting.note()
@@ -107,7 +119,7 @@ def play(seed: int, num_slots: int, core: str, variable: bool, device: str, reco
         parts = np.split(
             some, [rng.integers(0, len(some) + 1)]
         )  # of two batches, none is decided on before both are there
-        held = [random_batch(rng, np.sort(part), num_slots) for part in parts if len(part)]
+        held = [random_batch(rng, np.sort(part), num_slots, obs) for part in parts if len(part)]
         for batch in held:
             for side in sides:
                 side.acting.complete(batch)
@@ -140,7 +152,14 @@ def play(seed: int, num_slots: int, core: str, variable: bool, device: str, reco
 )
 def test_a_recorded_turn_is_the_same_turn(seed, num_slots, core, variable):
     """Over random batches, ends, lost simulators, absent agents, cuts and new weights."""
-    play(seed, num_slots, core, variable, "cpu", Replay)
+    play(seed, num_slots, core, variable, "cpu", lambda *parts: Recorded(*parts, Replay))
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), num_slots=st.integers(1, 6), variable=st.booleans())
+def test_a_turn_whose_actions_are_sent_first_is_the_same_turn(seed, num_slots, variable):
+    """Though its memory is the simulators' again before anything is written down."""
+    play(seed, num_slots, "none", variable, "cpu", send_first, obs=spaces.Dict({"numbers": OBS["numbers"]}))
 
 
 @pytest.mark.gpu
@@ -157,7 +176,7 @@ def test_a_recorded_turn_on_a_gpu(monkeypatch, core, variable):
 
     monkeypatch.setattr(Recorded, "flush", late)
     for seed in range(2):
-        play(seed, 6, core, variable, "cuda", CudaGraph, num_turns=60)
+        play(seed, 6, core, variable, "cuda", lambda *parts: Recorded(*parts, CudaGraph), num_turns=60)
 
 
 @pytest.mark.parametrize("variable", [True, False], ids=["ver", "nover"])
@@ -178,6 +197,32 @@ def test_a_run_with_recorded_turns_is_the_same_run(tmp_path, monkeypatch, variab
         torch.testing.assert_close(ours, theirs)
 
 
+@pytest.mark.parametrize("system", ["ddppo", "ver"])
+def test_a_run_that_sends_first_is_the_same_run(tmp_path, monkeypatch, system):
+    """To the bit, through collecting, learning and checkpoints."""
+    config = tiny("none", system=system, pool=PoolConfig(num_envs=4, kind="serial"))
+    used = []
+
+    def noted(self, actor, rollout, perceptron):
+        used.append(actor)
+        begin(self, actor, rollout, perceptron)
+
+    begin = SendFirst.__init__
+    monkeypatch.setattr(SendFirst, "__init__", noted)
+    first = train(config, tmp_path / "first")
+    assert used
+    for module in ("turns", "ddppo"):  # by name: the package has a function of that name too
+        monkeypatch.setattr(
+            sys.modules[f"paceline.schedule.{module}"],
+            "make_acting",
+            lambda actor, rollout, *_, recorded: StepByStep(actor, rollout),
+        )
+    plain = train(config, tmp_path / "plain")
+    assert first.step == plain.step
+    for ours, theirs in zip(first.policy.parameters(), plain.policy.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
 def test_turns_are_recorded_where_they_can_be(monkeypatch):
     spec = PoolSpec(observation_space=OBS, action_space=ACTIONS, num_envs=2)
     actor = Actor(ActorCritic(spec, PolicyConfig(hidden=(8,))), spec, torch.device("cpu"))
@@ -188,3 +233,11 @@ def test_turns_are_recorded_where_they_can_be(monkeypatch):
     assert isinstance(make_acting(actor, rollout, one, recorded=True), Recorded)
     assert isinstance(make_acting(actor, rollout, one * 2, recorded=True), StepByStep)
     assert isinstance(make_acting(actor, rollout, one, recorded=False), StepByStep)
+
+
+def test_small_perceptrons_send_first():
+    spec = PoolSpec(observation_space=OBS["numbers"], action_space=ACTIONS, num_envs=2)
+    actor = Actor(ActorCritic(spec, PolicyConfig(hidden=(8,))), spec, torch.device("cpu"))
+    rollout, one = Rollout(STEPS, 2, torch.device("cpu")), [Decider(actor.chooser, lambda: None)]
+    assert isinstance(make_acting(actor, rollout, one, recorded=False), SendFirst)
+    assert isinstance(make_acting(actor, rollout, one * 2, recorded=False), StepByStep)
