@@ -343,7 +343,9 @@ def on_device(rollout: Rollout, device: torch.device) -> None:
         if isinstance(value, torch.Tensor):
             setattr(rollout, name, value.to(device))
         elif isinstance(value, dict):
-            setattr(rollout, name, {key: tensor.to(device) for key, tensor in value.items()})
+            # Arrays are where it is written to: that is looked up anew.
+            moved = {key: tensor.to(device) for key, tensor in value.items() if isinstance(tensor, torch.Tensor)}
+            setattr(rollout, name, moved)
 
 
 def test_restored_optimizer_keeps_this_devices_learning_rate():
