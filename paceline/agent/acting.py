@@ -22,13 +22,16 @@ from paceline.cuda_graph import CudaGraph
 from paceline.experience.book import Rows, Variable
 from paceline.experience.chunks import ChunkBatch, Chunks
 from paceline.experience.rollout import Rollout
-from paceline.experience.rows import Decision, as_tensor
+from paceline.experience.rows import Decision, Outcome, as_tensor
 from paceline.policy.actor import Actor
-from paceline.policy.chooser import Choice, bucket_of, choose
+from paceline.policy.chooser import bucket_of, choose
 from paceline.policy.deciders import Decider
-from paceline.policy.perceptron import Act, Perceptron
+from paceline.policy.perceptron import Perceptron
 from paceline.pool.batches import copied, without_obs
 from paceline.pool.protocol import StepBatch
+
+Judge = Callable[[], tuple[Tensor, Tensor]]
+"""Log-probabilities and values of a decision."""
 
 
 class Acting(Protocol):
@@ -88,50 +91,68 @@ class StepByStep:
 
 
 class SendFirst:
-    """An `Acting` by a perceptron, whose decisions take less time than writing them down: simulators get their actions first, and
+    """An `Acting` for perceptrons, whose decisions take less time than writing them down: simulators get their actions first, and
     all else is done while they step, outcomes of the last step and values included. What is done is the same to the bit."""
 
     def __init__(self, actor: Actor, rollout: Rollout, perceptron: Perceptron) -> None:
         self._actor, self._rollout, self._perceptron = actor, rollout, perceptron
-        self._otherwise = StepByStep(actor, rollout)
-        self._decided: tuple[StepBatch, Act] | None = None
-        """None also where it was done otherwise."""
+        self._starts = actor.make_room()[1].numpy()
+        """[N + 1] bool: the actor's own memory."""
+        self._decided: tuple[StepBatch, dict[str, Tensor], dict[str, Tensor], Judge] | None = None
+        """What was seen, twice, what is done, and what is left to be computed."""
         self._came: list[tuple[StepBatch, Rows]] = []
         """Outcomes that are not written down yet, and whose they are."""
 
     def decide(self, batch: StepBatch) -> Mapping[str, Any]:
-        if not self._perceptron.takes(len(batch)):
-            self.flush()
-            return self._otherwise.decide(batch)
+        assert self._decided is None, "the last decision was not noted"
         kept = copied(batch)
-        act = self._perceptron.act({name: torch.from_numpy(values) for name, values in kept.obs.items()})
-        self._decided = kept, act
-        return act.drawn.env_actions
+        obs = {name: torch.from_numpy(values) for name, values in kept.obs.items()}
+        if self._perceptron.takes(len(batch)):
+            act = self._perceptron.act(obs)
+            self._decided = kept, obs, act.drawn.actions, partial(self._perceptron.judge, act)
+            return act.drawn.env_actions
+        choice = self._actor.chooser(obs, self._actor.state[: len(batch)])
+        self._decided = kept, obs, choice.actions, lambda: (choice.log_prob, choice.value)
+        return self._actor.env_actions(choice.actions, batch)
 
     def note(self) -> None:
-        if self._decided is None:
-            self._otherwise.note()
-            return
+        assert self._decided is not None
         self.flush()
-        batch, act = self._decided
+        batch, obs, actions, judge = self._decided
         self._decided = None
-        question = self._actor.ask(batch)
-        choice = Choice(act.drawn.actions, *self._perceptron.judge(act), question.state)
-        decision = self._actor.settle(question, choice, self._actor.chooser.policy.version.clone())
+        self._actor.note_active(batch)
+        log_prob, value = judge()
+        decision = Decision(
+            obs=obs,
+            actions=actions,
+            log_prob=log_prob,
+            value=value,
+            state=self._actor.state[: len(batch)],  # of which there is nothing
+            episode_start=torch.from_numpy(self._starts[batch.slots]),
+            active=torch.from_numpy(batch.active),
+            version=self._actor.chooser.policy.version,
+        )
         self._rollout.begin(decision, batch)
 
     def complete(self, batch: StepBatch) -> None:
         assert not isinstance(self._rollout.book, ChunkBatch)
         rows = self._rollout.book.complete(batch)
-        if batch.truncated.any():  # where those end is the pool's memory
-            self.flush()
-            self._rollout.note_outcome(self._actor.observe(batch), rows)
-        else:
-            self._came.append((without_obs(batch), rows))
+        if batch.truncated.any():  # where they were cut is the pool's memory
+            cuts = self._actor.cuts(batch)
+            assert cuts is not None
+            self._rollout.note_cuts(cuts, rows)
+        self._came.append((without_obs(batch), rows))
 
     def flush(self) -> None:
         for batch, rows in self._came:
-            self._rollout.note_outcome(self._actor.observe(batch), rows)
+            outcome = Outcome(
+                reward=torch.from_numpy(batch.reward),
+                terminated=torch.from_numpy(batch.terminated),
+                truncated=torch.from_numpy(batch.truncated),
+                lost=torch.from_numpy(batch.lost) if batch.lost.any() else None,
+            )
+            self._rollout.note_outcome(outcome, rows)
+            self._starts[batch.slots] = self._actor.fresh(batch)
         self._came.clear()
 
 

@@ -34,8 +34,8 @@ class PoolConfig:
     """Making the environments of one worker may take this long."""
     nice: int = 5
     """Added to the workers' niceness, so that inference and learning go first on a crowded machine."""
-    affinity: bool = False
-    """Bind each worker to one core, round robin."""
+    affinity: bool | None = None
+    """Bind each worker to one core, round robin; by default only EnvPool's threads, where their times say that they gain from it."""
     pin_memory: bool = False
     """Register the shared memory with CUDA, so that copies to the device need no staging."""
     cuda_graphs: bool = True

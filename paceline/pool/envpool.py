@@ -191,7 +191,8 @@ class EnvPoolPool:
         message = f"{self._task.name} gave no answer within {config.step_timeout_seconds:g} seconds "
         message += "(pool.step_timeout_seconds); EnvPool cannot be interrupted, so the process ends here"
         self._watchdog = Watchdog(config.step_timeout_seconds, message)
-        threads = config.workers or len(available_core_ids())
+        cores = available_core_ids()
+        threads = config.workers or len(cores)
         for group, slots in enumerate(groups):
             work = Assignment(
                 group=group,
@@ -199,6 +200,7 @@ class EnvPoolPool:
                 slots=slots,
                 seeds=[env_seed(seed, slot) for slot in slots],
                 threads=min(threads, len(slots)),
+                cores=cores,
                 affinity=config.affinity,
                 no_action=np.zeros((len(slots), *self._action_shape), self._action_dtype),
             )

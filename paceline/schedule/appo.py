@@ -1,7 +1,7 @@
 """APPO (Petrenko et al., 2020, Sample Factory): collection never stops, and learning goes on beside it.
 
 The main thread decides for whoever is ready, always with the latest weights; another learns from trajectories of T steps as
-soon as there are enough of them. Only numbers of chunks travel between the two (see `experience.chunks`). Rows are therefore
+soon as there are enough of them, mostly beside it (see `APPOConfig.beside`). Only numbers of chunks travel between the two (see `experience.chunks`). Rows are therefore
 some updates behind the weights that learn from them: V-trace corrects for that, and clipping bounds what it can do.
 
 With several ranks every rank has both threads, and those that learn meet in the gradient all-reduce. All communication between
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -41,6 +42,9 @@ class APPOConfig:
     waiting: int = 1
     """Batches that may wait for the learner before collection pauses: more of them are more lag, and no more speed unless
     the learner's time varies."""
+    beside: bool | None = None
+    """Collect while learning goes on. By default it is so, except for one rank of a small perceptron over EnvPool: both threads are
+    then Python's most of the time, of which only one can be at work, and taking turns is faster."""
     max_lag: int = 100
     """Rows that are more updates behind than this are not learned from."""
 
@@ -69,7 +73,7 @@ def appo(run: Run[OnPolicy]) -> None:
     size = max(1, round(config.appo.batch / steps)) if config.appo.batch is not None else slots
     book = Chunks(steps, slots, size, config.appo.waiting)
     rollout = Rollout(steps, slots, run.group.device, book=book, spare=True)
-    learning = Learning(run, rollout, book, size)
+    learning = Learning(run, rollout, book, size, beside=_collects_beside(run))
     with Turns(run, rollout, book) as turns, learning.thread as thread:
         while not thread.is_over:
             if thread.wants_checkpoint:
@@ -84,6 +88,11 @@ def appo(run: Run[OnPolicy]) -> None:
         turns.take_in(held)  # the last checkpoint has every simulator
 
 
+def _collects_beside(run: Run[OnPolicy]) -> bool:
+    alone = run.group.size == 1 and run.pool.spec.in_step and run.agent.actor.chooser.perceptron is not None
+    return not alone if run.config.appo.beside is None else run.config.appo.beside
+
+
 class Offer(NamedTuple):
     """A batch, and what else the thread that learns needs to know of it."""
 
@@ -96,8 +105,11 @@ class Offer(NamedTuple):
 class Learning:
     """What the other thread does: learn from batch after batch, in the order in which they were offered, count and report."""
 
-    def __init__(self, run: Run[OnPolicy], rollout: Rollout, book: Chunks, size: int) -> None:
-        self._run, self._rollout, self._book, self._size = run, rollout, book, size
+    def __init__(self, run: Run[OnPolicy], rollout: Rollout, book: Chunks, size: int, *, beside: bool) -> None:
+        self._run, self._rollout, self._book, self._size, self._beside = run, rollout, book, size, beside
+        self._unlearned = 0
+        """Batches that were handed over and are not learned from yet; where collection waits for them."""
+        self._learned = threading.Semaphore(0)
         self._on_gpu = run.group.device.type == "cuda"
         self._offers: queue.Queue[Offer] = queue.Queue(run.config.appo.waiting)
         self._offer: Offer | None = None
@@ -106,7 +118,12 @@ class Learning:
 
     def offer_all(self) -> bool:
         """Hand all whole batches over; whether that was possible. Where enough are waiting already, the learner is
-        behind: then this waits, though not for long, since it may itself be waiting for a checkpoint."""
+        behind: then this waits, though not for long, since it may itself be waiting for a checkpoint. It also waits where both take
+        turns."""
+        while self._unlearned:
+            if not self._learned.acquire(timeout=POLL_SECONDS):
+                return False
+            self._unlearned -= 1
         while self._offer is not None or self._book.num_full >= self._size:
             self._offer = self._offer or self._next_offer()
             try:
@@ -114,6 +131,9 @@ class Learning:
             except queue.Full:
                 return False
             self._offer = None
+            if not self._beside:
+                self._unlearned += 1
+                return False
         return True
 
     def _next_offer(self) -> Offer:
@@ -135,6 +155,8 @@ class Learning:
             self._book.release(offer.batch.book)
             if run.checkpoint_due():
                 self.thread.let_save()
+            if not self._beside:
+                self._learned.release()
             if self.thread.is_closed or run.finished():
                 return
 

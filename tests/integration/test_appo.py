@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from paceline import recipes
-from paceline.checkpoint import CheckpointFolder
+from paceline.checkpoint import CheckpointConfig, CheckpointFolder
 from paceline.config import Config
 from paceline.distributed.weights import Publication
 from paceline.envs.memory import Memory
@@ -24,7 +24,7 @@ from paceline.policy.actor_critic import PolicyConfig
 from paceline.policy.cores import CoreConfig
 from paceline.pool.config import PoolConfig
 from paceline.run import train
-from paceline.schedule.appo import APPOConfig
+from paceline.schedule.appo import APPOConfig, _collects_beside
 from tests.integration.ranks import on_ranks
 from tests.integration.test_training import assert_equal, learns, tiny, train_until, weights
 
@@ -74,6 +74,28 @@ def test_the_batch_is_what_was_asked_for(tmp_path):
     """Rounded to whole trajectories, whatever the number of slots."""
     run = train(small(appo=APPOConfig(batch=90)), tmp_path)  # of chunks of 16
     assert run.step == 6 * 96 and int(run.policy.version) == 6
+
+
+def test_taking_turns(tmp_path):
+    """Nothing is decided while a batch is learned from: only what was begun before lags, by one update. Checkpoints are no obstacle."""
+    config = small(appo=APPOConfig(beside=False), checkpoint=CheckpointConfig(seconds=1e-6))
+    run = train(config, tmp_path)
+    assert run.step == config.steps and int(run.policy.version) == 8
+    assert max(report["policy_lag_max"] for report in reports(tmp_path)) <= 1
+
+
+def test_perceptrons_over_envpool_take_turns(tmp_path):
+    """Unless asked otherwise, or with several ranks, who wait for each other."""
+    config = small("none", env="envpool:CartPole-v1", pool=PoolConfig(num_envs=4), policy=PolicyConfig(hidden=(8,)))
+    run = train(dataclasses.replace(config, steps=64), tmp_path)
+    assert not _collects_beside(run)
+    run.config = dataclasses.replace(run.config, appo=APPOConfig(beside=True))
+    assert _collects_beside(run)
+    run.config = dataclasses.replace(run.config, appo=APPOConfig())
+    run.group.size = 2
+    assert _collects_beside(run)
+    recurrent = dataclasses.replace(config, steps=64, policy=PolicyConfig(core=CoreConfig(kind="gru", hidden=8)))
+    assert _collects_beside(train(recurrent, tmp_path / "gru"))
 
 
 @pytest.mark.parametrize("waiting", [1, 3])

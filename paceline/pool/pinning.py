@@ -1,0 +1,60 @@
+"""Threads of a library that starts its own, each on a core of its own.
+
+EnvPool's threads sleep between two batches, and the one that sends wakes them. Linux likes to wake a thread on the core of the
+one that wakes it, so that for a while several share a core while others have nothing to do. EnvPool can bind its threads itself, but
+counts cores from zero, whichever this process may use, and for good.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+Made = TypeVar("Made")
+TASKS = Path("/proc/self/task")
+
+
+def make_noting_threads(make: Callable[[], Made]) -> tuple[Made, list[int]]:
+    """What `make` makes, and the threads that it starts; none where they cannot be told, which is anywhere but on Linux."""
+    if not sys.platform.startswith("linux"):
+        return make(), []
+    # A thread takes over the name of the one that starts it: that is how they are known.
+    name, mark = TASKS / str(threading.get_native_id()) / "comm", f"mark {threading.get_native_id()}"
+    before = name.read_text().rstrip("\n")
+    name.write_text(mark)
+    try:
+        made = make()
+    finally:
+        name.write_text(before)
+    return made, _threads_called(mark)
+
+
+def bind(threads: Sequence[int], cores: Sequence[int]) -> None:
+    """Each to one of `cores`, round robin."""
+    for number, thread in enumerate(threads):
+        _allow(thread, {cores[number % len(cores)]})
+
+
+def unbind(threads: Sequence[int], cores: Sequence[int]) -> None:
+    """All to all of `cores`."""
+    for thread in threads:
+        _allow(thread, set(cores))
+
+
+def _allow(thread: int, cores: set[int]) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it has ended
+        os.sched_setaffinity(thread, cores)
+
+
+def _threads_called(name: str) -> list[int]:
+    found = []
+    for task in TASKS.iterdir():
+        with contextlib.suppress(OSError):  # it has ended
+            if (task / "comm").read_text().rstrip("\n") == name:
+                found.append(int(task.name))
+    return sorted(found)
