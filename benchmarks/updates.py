@@ -11,9 +11,11 @@ Each in a process of its own with PyTorch's threads on all cores and on one, in 
 from __future__ import annotations
 
 import statistics
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
+import tyro
 
 from benchmarks.cells import run_module
 from benchmarks.report import context, print_context, print_table, progress
@@ -35,18 +37,30 @@ SYSTEMS: dict[str, dict[str, Any]] = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Which part of it to measure, and how long."""
+
+    learners: tuple[str, ...] = tuple(SYSTEMS)
+    devices: tuple[Literal["cpu", "cuda"], ...] = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+    rounds: int = 3
+    seconds: float = 8.0
+    """Of each measurement."""
+
+
 def run(quick: bool) -> dict[str, Any]:
-    facts = context()
+    return measure(Plan(rounds=1, seconds=2.0) if quick else Plan(), context())
+
+
+def measure(plan: Plan, facts: dict[str, Any]) -> dict[str, Any]:
     print_context(facts)
-    rounds, seconds = (1, 2.0) if quick else (3, 8.0)
-    devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-    found = {device: measure(device, rounds, seconds) for device in devices}
+    found = {device: rates_on(device, plan) for device in plan.devices}
     progress("")
     for device, rates in found.items():
         best = {name: max(statistics.median(samples) for samples in by.values()) for name, by in rates.items()}
         rivals = [name for name in best if not name.startswith("ours")]
         print_table(
-            f"updates per second on {device}, median of {rounds} round{'s' * (rounds > 1)}",
+            f"updates per second on {device}, median of {plan.rounds} round{'s' * (plan.rounds > 1)}",
             ["learner", *next(iter(rates.values())), *(f"/ {name}" for name in rivals)],
             [
                 [
@@ -60,22 +74,25 @@ def run(quick: bool) -> dict[str, Any]:
     return {"context": facts, "rates": found}
 
 
-def measure(device: str, rounds: int, seconds: float) -> dict[str, dict[str, list[float]]]:
+def rates_on(device: str, plan: Plan) -> dict[str, dict[str, list[float]]]:
     """Samples by learner and number of threads."""
     cores = len(available_core_ids())
     threads = sorted({1, cores}) if device == "cpu" else [1]
     systems = {
-        name: options
-        for name, options in SYSTEMS.items()
-        if device == "cpu" or name in OURS or not name.startswith("ours")
+        name: SYSTEMS[name] for name in plan.learners if device == "cpu" or name in OURS or not name.startswith("ours")
     }
     rates: dict[str, dict[str, list[float]]] = {
         name: {f"{count} thread{'s' * (count > 1)}": [] for count in threads} for name in systems
     }
-    for number in range(rounds):
+    for number in range(plan.rounds):
         for name, options in systems.items():
-            for count, samples in zip(threads, rates[name].values(), strict=True):
-                progress(f"{device}, round {number + 1}/{rounds}: {name}, {count} threads")
-                asked = options | {"device": device, "threads": count, "seconds": seconds}
+            for (label, samples), count in zip(rates[name].items(), threads, strict=True):
+                progress(f"{device}, round {number + 1}/{plan.rounds}: {name}, {label}")
+                asked = options | {"device": device, "threads": count, "seconds": plan.seconds}
                 samples.append(run_module("benchmarks.updates_cell", asked)["updates_per_second"])
+                print(f"  {device}, {name}, {label}: {samples[-1]:,.0f}", flush=True)
     return rates
+
+
+if __name__ == "__main__":
+    measure(tyro.cli(Plan, description=__doc__), context("python -m benchmarks.updates"))
