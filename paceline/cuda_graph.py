@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 import torch
@@ -48,7 +50,10 @@ class CudaGraph(Generic[Result]):
         if self._graph is None:
             self._graph = self._make_graph()
             # What another thread asks of the device meanwhile is no part of it, and no mistake.
-            with torch.cuda.graph(self._graph, stream=_recording_stream(), capture_error_mode="thread_local"):
+            with (
+                _without_collection(),
+                torch.cuda.graph(self._graph, stream=_recording_stream(), capture_error_mode="thread_local"),
+            ):
                 self._result = self._function()
         self._graph.replay()
         return self._result
@@ -69,6 +74,18 @@ class CudaGraph(Generic[Result]):
             result = self._function()
         torch.cuda.current_stream().wait_stream(stream)
         return result
+
+
+@contextlib.contextmanager
+def _without_collection() -> Iterator[None]:
+    """Garbage may hold memory and events of the device, whose return within a recording would spoil it."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _recording_stream() -> torch.cuda.Stream:

@@ -333,7 +333,8 @@ def refill(rollout: Rollout, other: Rollout) -> None:
             getattr(rollout, name).copy_(value)
         elif isinstance(value, dict):
             for key, tensor in value.items():
-                getattr(rollout, name)[key].copy_(tensor)
+                if isinstance(tensor, torch.Tensor):
+                    getattr(rollout, name)[key].copy_(tensor)
 
 
 def on_device(rollout: Rollout, device: torch.device) -> None:
