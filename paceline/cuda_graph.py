@@ -78,7 +78,7 @@ class CudaGraph(Generic[Result]):
 
 @contextlib.contextmanager
 def _without_collection() -> Iterator[None]:
-    """Garbage may hold memory and events of the device, whose return within a recording would spoil it."""
+    """Garbage may hold other recordings, whose end in the middle of this one would spoil it (PyTorch's pull request 161037)."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,9 +1,8 @@
 """Turns of slots on the policy's device: a decision begins rows of a rollout, what came of it completes them.
 
-`StepByStep` goes through the actor and the rollout, one operation after the other. `SendFirst` does the same in another order, for
-policies so small that writing down takes longer than deciding. On a GPU each of these is a launch, some fifty
+`StepByStep` goes through the actor and the rollout, one operation after the other. On a GPU each of these is a launch, some fifty
 of them a turn, which takes several times as long as the network does; `Recorded` replays a whole turn as one graph: what came of
-the last decisions, and the next ones. All leave the same in the actor and in the rollout.
+the last decisions, and the next ones. `SendFirst` does the same as the first in another order, for perceptrons on a CPU. All leave the same in the actor and in the rollout.
 
 Legend: N slots, B slots of a batch, P places of a recording (P >= B), D numbers of recurrent state.
 """
@@ -38,7 +37,7 @@ class Acting(Protocol):
     """Decides for batches of a pool whose simulators are on the host, and takes in what comes of it."""
 
     def decide(self, batch: StepBatch) -> Mapping[str, Any]:
-        """Actions as the pool takes them, until the next call; a row is begun for every slot of `batch`, and whole after `note`."""
+        """Actions as the pool takes them, until the next call; after `note` there is a row for every slot of `batch`."""
         ...
 
     def note(self) -> None:
@@ -91,8 +90,8 @@ class StepByStep:
 
 
 class SendFirst:
-    """An `Acting` for perceptrons, whose decisions take less time than writing them down: simulators get their actions first, and
-    all else is done while they step, outcomes of the last step and values included. What is done is the same to the bit."""
+    """An `Acting` for perceptrons on a CPU, of which most take less time to decide than to write it down: simulators get their actions
+    first, and all else is done while they step, outcomes of the last step and values included. The result is the same to the bit."""
 
     def __init__(self, actor: Actor, rollout: Rollout, perceptron: Perceptron) -> None:
         self._actor, self._rollout, self._perceptron = actor, rollout, perceptron

@@ -129,7 +129,7 @@ class ActorCritic(nn.Module):
         self.normalizers = nn.ModuleList(
             ObservationNormalizer(seen_shape(leaf)) if is_normalized(leaf) else nn.Identity() for leaf in inputs
         )
-        self._normalizes = config.normalize_obs
+        self.normalizes = config.normalize_obs
         self.trunk = Trunk(inputs, config)
         self.core = Core(self.trunk.out_features, config.core)
         self._actions = spec.actions
@@ -218,7 +218,7 @@ class ActorCritic(nn.Module):
 
     def absorb(self, rollout: Rollout, group: Group) -> None:
         """Let the normalisers learn from a rollout's rows, all ranks' together."""
-        if not self._normalizes:
+        if not self.normalizes:
             return
         rows = valid_rows(rollout)
         obs = self._channels_first(rollout.obs)
@@ -234,7 +234,7 @@ class ActorCritic(nn.Module):
     def see(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
         """Observations as the trunks take them."""
         obs = self._channels_first(obs)
-        if not self._normalizes:
+        if not self.normalizes:
             return obs
         return {name: normalizer(obs[name]) for name, normalizer in zip(self._names, self.normalizers, strict=True)}
 

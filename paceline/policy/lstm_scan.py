@@ -14,6 +14,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+through_sigmoid, through_tanh = torch.ops.aten.sigmoid_backward, torch.ops.aten.tanh_backward
+"""A gradient, and what the function gave, to the gradient before it."""
 
 
 def lstm_scan(gates_in: Tensor, starts: Tensor, hidden: Tensor, cell: Tensor, weight: Tensor) -> Tensor:
@@ -33,43 +37,41 @@ class _Scan(torch.autograd.Function):
         gates_in = gates_in.contiguous()
         # One turn more than there are: the last has nothing before it to keep from, and takes no gradient.
         keep = torch.cat([(~starts).float(), starts.new_zeros((1, columns), dtype=torch.float32)])
-        gates = torch.empty_like(gates_in)
+        # On a CPU in the precision that they are computed in: then they need not be converted.
+        gates = torch.empty_like(gates_in, dtype=None if gates_in.is_cuda else torch.float32)
         cells = torch.empty((turns + 1, columns, units), dtype=torch.float32, device=gates_in.device)
         seen = gates_in.new_empty((turns + 1, columns, units))  # the hidden state that a turn's product is made of
         out = gates_in.new_empty((turns, columns, units))
         cells[0] = cell
         seen[0] = hidden * keep[0][:, None]
-        step = _kernels(gates_in).forward_step
-        for t in range(turns):
-            product = seen[t] @ weight.t()
-            step(gates_in[t], product, cells[t], keep[t], keep[t + 1], gates[t], cells[t + 1], out[t], seen[t + 1])
+        step, transposed = _kernels(gates_in).forward_step, weight.t()
+        rows = _rows(gates_in, cells, keep, keep[1:], gates, cells[1:], out, seen[1:])
+        for before, row in zip(seen.unbind(), rows, strict=False):
+            step(row[0], before @ transposed, *row[1:])
         ctx.save_for_backward(gates, cells, seen, keep, weight)
         return out
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         gates, cells, seen, keep, weight = ctx.saved_tensors
-        turns, columns, units = grad_out.shape
+        _, columns, units = grad_out.shape
         grad_out = grad_out.contiguous()
-        grad_gates = torch.empty_like(gates)
+        grad_gates = torch.empty_like(gates, dtype=weight.dtype)
         grad_cell = torch.zeros((columns, units), dtype=torch.float32, device=gates.device)
-        grad_hidden = gates.new_zeros((columns, units))
+        grad_hidden = weight.new_zeros((columns, units))
         step = _kernels(gates).backward_step
-        for t in reversed(range(turns)):
-            step(
-                grad_out[t],
-                grad_hidden,
-                grad_cell,
-                gates[t],
-                cells[t],
-                cells[t + 1],
-                keep[t],
-                keep[t + 1],
-                grad_gates[t],
-            )
-            grad_hidden = grad_gates[t] @ weight
+        rows = _rows(grad_out, gates, cells, cells[1:], keep, keep[1:], grad_gates)
+        for row in reversed(rows):
+            step(row[0], grad_hidden, grad_cell, *row[1:])
+            grad_hidden = row[-1] @ weight
         grad_weight = grad_gates.flatten(0, 1).t() @ seen[:-1].flatten(0, 1)
         return grad_gates, None, None, None, grad_weight.float()
+
+
+def _rows(*tables: Tensor) -> list[tuple[Tensor, ...]]:
+    """Turn by turn, as many turns as the shortest has. (At once: every index takes as long as a small operation.)"""
+    return list(zip(*(table.unbind() for table in tables), strict=False))
 
 
 def _kernels(tensor: Tensor) -> Any:
@@ -82,7 +84,7 @@ def _kernels(tensor: Tensor) -> Any:
 
 
 class Pointwise:
-    """The steps in PyTorch's own operations: the reference for the kernels. Results are written to the last arguments."""
+    """The steps in PyTorch's own operations, few of them: the reference for the kernels. Results are written to the last arguments."""
 
     @staticmethod
     def forward_step(
@@ -96,13 +98,21 @@ class Pointwise:
         out: Tensor,
         seen_next: Tensor,
     ) -> None:
-        i, f, g, o = (gates_in.float() + product.float()).chunk(4, 1)
-        i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
-        gates.copy_(torch.cat([i, f, g, o], 1))
-        cell.copy_(f * cell_before * keep[:, None] + i * g)
-        hidden = o * cell.tanh()
+        units = cell.shape[1]
+        # `gates` are float32 on a CPU; beside kernels that are tested they need not be.
+        found = gates.copy_(gates_in) if gates.dtype == torch.float32 else gates_in.to(torch.float32, copy=True)
+        found += product
+        found[:, : 2 * units].sigmoid_()
+        i, f, g, o = found.chunk(4, 1)
+        g.tanh_()
+        o.sigmoid_()
+        torch.mul(f, cell_before, out=cell)
+        cell.mul_(keep[:, None]).addcmul_(i, g)
+        hidden = cell.tanh().mul_(o)
         out.copy_(hidden)
-        seen_next.copy_(hidden * keep_next[:, None])
+        torch.mul(hidden, keep_next[:, None], out=seen_next)
+        if found is not gates:
+            gates.copy_(found)
 
     @staticmethod
     def backward_step(
@@ -118,15 +128,12 @@ class Pointwise:
     ) -> None:
         """`grad_cell` is read and left as that of the turn before."""
         i, f, g, o = gates.float().chunk(4, 1)
-        hidden = grad_out.float() + grad_hidden.float() * keep_next[:, None]
+        to_i, to_f, to_g, to_o = grad_gates.chunk(4, 1)
+        hidden = (grad_hidden * keep_next[:, None]).add_(grad_out)
         bent = cell.tanh()
-        cells = grad_cell + hidden * o * (1 - bent * bent)
-        before = cell_before * keep[:, None]
-        parts = [
-            cells * g * i * (1 - i),
-            cells * before * f * (1 - f),
-            cells * i * (1 - g * g),
-            hidden * bent * o * (1 - o),
-        ]
-        grad_gates.copy_(torch.cat(parts, 1))
-        grad_cell.copy_(cells * f * keep[:, None])
+        grad_cell += through_tanh(hidden * o, bent)
+        through_sigmoid(grad_cell * g, i, grad_input=to_i)
+        through_sigmoid((grad_cell * cell_before).mul_(keep[:, None]), f, grad_input=to_f)
+        through_tanh(grad_cell * i, g, grad_input=to_g)
+        through_sigmoid(hidden * bent, o, grad_input=to_o)
+        grad_cell.mul_(f).mul_(keep[:, None])

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from torch import Tensor, nn
 
 from paceline.policy.activations import ELU, Tanh
@@ -63,9 +64,10 @@ class Perceptron:
         self._stacks = [[_layer(module) for module in layers] for layers in _stacks(policy)]
         self._outputs, self._value = _layer(policy.head.linear), _layer(policy.critic)
         self._draw = _draw_of(policy.head)
+        self._only = _only_numbers(policy)
         linears = [module for module in policy.modules() if isinstance(module, nn.Linear)]
         largest = max(linear.in_features * linear.out_features for linear in linears)
-        self._rows = range(1 if largest < VECTOR_LIMIT else 2, MATRIX_LIMIT // largest + 1)
+        self._few = range(1 if largest < VECTOR_LIMIT else 2, MATRIX_LIMIT // largest + 1)
 
     @staticmethod
     def suits(policy: ActorCritic, device: torch.device) -> bool:
@@ -77,13 +79,19 @@ class Perceptron:
 
     def takes(self, rows: int) -> bool:
         """Whether a batch of so many is one that it is faster for."""
-        return rows in self._rows
+        return rows in self._few
 
     def act(self, obs: dict[str, Tensor]) -> Act:
         """An action for every row. What is seen is not to be written to before it is judged."""
-        rows = join(self._policy.see(obs), self._policy.trunk.leaves).numpy()
+        rows = self._rows_of(obs)
         features = functools.reduce(_apply, self._stacks[0], rows)
         return Act(self._draw(self._outputs(features)), rows, features)
+
+    def _rows_of(self, obs: dict[str, Tensor]) -> np.ndarray:
+        if self._only is not None:
+            values = obs[self._only].numpy()
+            return values.reshape(len(values), -1)
+        return join(self._policy.see(obs), self._policy.trunk.leaves).numpy()
 
     def judge(self, act: Act) -> tuple[Tensor, Tensor]:
         """The log-probability and the value of every row, by the weights that acted: no simulator waits for these."""
@@ -101,6 +109,13 @@ def _stacks(policy: ActorCritic) -> list[Iterable[nn.Module]]:
     """The layers of the actor, and those of the critic where it has its own."""
     trunks = [trunk for trunk in (policy.trunk, policy.critic_trunk) if trunk is not None]
     return [trunk.vectors.layers for trunk in trunks if trunk.vectors is not None]
+
+
+def _only_numbers(policy: ActorCritic) -> str | None:
+    """The name of all that is seen, where that is one table of floats which nothing is done to."""
+    leaves = policy.trunk.leaves
+    plain = len(leaves) == 1 and not policy.normalizes and isinstance(leaves[0].space, spaces.Box)
+    return leaves[0].name if plain and leaves[0].dtype == np.float32 else None
 
 
 def _apply(x: np.ndarray, layer: Layer) -> np.ndarray:

@@ -35,7 +35,8 @@ class PoolConfig:
     nice: int = 5
     """Added to the workers' niceness, so that inference and learning go first on a crowded machine."""
     affinity: bool | None = None
-    """Bind each worker to one core, round robin; by default only EnvPool's threads, where their times say that they gain from it."""
+    """Bind each worker to one core, round robin; by default only EnvPool's threads, where there is one rank on the machine, one thread
+    for each core, and batches take as long as makes them gain from it."""
     pin_memory: bool = False
     """Register the shared memory with CUDA, so that copies to the device need no staging."""
     cuda_graphs: bool = True

@@ -21,6 +21,7 @@ were so fast that they were waited for directly (see `envpool_engine`); `nice` d
 from __future__ import annotations
 
 import math
+import os
 import time
 import weakref
 from collections.abc import Mapping
@@ -193,6 +194,9 @@ class EnvPoolPool:
         self._watchdog = Watchdog(config.step_timeout_seconds, message)
         cores = available_core_ids()
         threads = config.workers or len(cores)
+        # The threads of several ranks would be bound to the same cores, and those who have more to do could not move away.
+        crowded = int(os.environ.get("LOCAL_WORLD_SIZE", 1)) > 1
+        affinity = config.affinity or False if crowded else config.affinity
         for group, slots in enumerate(groups):
             work = Assignment(
                 group=group,
@@ -201,7 +205,7 @@ class EnvPoolPool:
                 seeds=[env_seed(seed, slot) for slot in slots],
                 threads=min(threads, len(slots)),
                 cores=cores,
-                affinity=config.affinity,
+                affinity=affinity,
                 no_action=np.zeros((len(slots), *self._action_shape), self._action_dtype),
             )
             self._engines.append(Engine(work, self._reader, self._results))

@@ -19,6 +19,7 @@ from __future__ import annotations
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 from queue import SimpleQueue
@@ -72,7 +73,7 @@ class Flight:
 
 
 class Binding:
-    """Whether the threads of one EnvPool are bound to cores."""
+    """Whether the threads of one EnvPool are bound to cores. Without being told, those of an asynchronous one are not."""
 
     def __init__(self, work: Assignment) -> None:
         everywhere = work.threads == len(work.cores)
@@ -81,20 +82,23 @@ class Binding:
         self._is_bound = False
         self._looks, self._seconds = 0, 0.0
 
-    def begin(self, threads: list[int]) -> None:
-        """Those that step are started one after the other; one that fetches memory is among them."""
-        self._threads = threads
+    def make(self, make: Callable[[], Any]) -> Any:
+        """The EnvPool. Those of its threads that step are started one after the other; one that fetches memory is among them."""
+        if self._affinity is False:
+            return make()
+        made, self._threads = make_noting_threads(make)
         if self._affinity:
-            bind(threads, self._cores)
+            bind(self._threads, self._cores)
+        return made
 
     def look(self, seconds: float) -> None:
-        """A batch took so long."""
+        """A batch took so long, or was asked for so late."""
         if self._affinity is not None:
             return
-        self._looks, self._seconds = self._looks + 1, self._seconds + seconds
+        least, most = BOUND_SECONDS
+        self._looks, self._seconds = self._looks + 1, self._seconds + min(seconds, 2 * most)
         if self._looks < LOOKS:
             return
-        least, most = BOUND_SECONDS
         wanted = least <= self._seconds / self._looks <= most
         if wanted != self._is_bound:
             (bind if wanted else unbind)(self._threads, self._cores)
@@ -194,9 +198,7 @@ class Engine:
     def _run(self) -> None:
         phase = "make"
         try:
-            envpool, threads = make_noting_threads(self.work.make)
-            self._binding.begin(threads)
-            self._envpool = envpool
+            self._envpool = self._binding.make(self.work.make)
             phase = "step"
             self._sent_at[:] = time.monotonic()
             self._envpool._reset(self._ids)

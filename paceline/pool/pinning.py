@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,22 +19,25 @@ TASKS = Path("/proc/self/task")
 
 
 def make_noting_threads(make: Callable[[], Made]) -> tuple[Made, list[int]]:
-    """What `make` makes, and the threads that it starts; none where they cannot be told, which is anywhere but on Linux."""
-    if not sys.platform.startswith("linux"):
-        return make(), []
+    """What `make` makes, and the threads that it starts; none where they cannot be told, as anywhere but on Linux."""
+    own = TASKS / str(threading.get_native_id()) / "comm"
     # A thread takes over the name of the one that starts it: that is how they are known.
-    name, mark = TASKS / str(threading.get_native_id()) / "comm", f"mark {threading.get_native_id()}"
-    before = name.read_text().rstrip("\n")
-    name.write_text(mark)
+    mark = f"mark {threading.get_native_id()}".encode()
+    try:
+        before = own.read_bytes().rstrip(b"\n")
+        own.write_bytes(mark)
+    except OSError:  # there is no such file, or it is not to be written to
+        return make(), []
     try:
         made = make()
     finally:
-        name.write_text(before)
+        with contextlib.suppress(OSError):
+            own.write_bytes(before)
     return made, _threads_called(mark)
 
 
 def bind(threads: Sequence[int], cores: Sequence[int]) -> None:
-    """Each to one of `cores`, round robin."""
+    """Each to one of `cores`, round robin, as far as the system lets us."""
     for number, thread in enumerate(threads):
         _allow(thread, {cores[number % len(cores)]})
 
@@ -47,14 +49,14 @@ def unbind(threads: Sequence[int], cores: Sequence[int]) -> None:
 
 
 def _allow(thread: int, cores: set[int]) -> None:
-    with contextlib.suppress(ProcessLookupError):  # it has ended
+    with contextlib.suppress(OSError):  # it has ended, or that is not ours to decide
         os.sched_setaffinity(thread, cores)
 
 
-def _threads_called(name: str) -> list[int]:
+def _threads_called(name: bytes) -> list[int]:
     found = []
     for task in TASKS.iterdir():
         with contextlib.suppress(OSError):  # it has ended
-            if (task / "comm").read_text().rstrip("\n") == name:
+            if (task / "comm").read_bytes().rstrip(b"\n") == name:
                 found.append(int(task.name))
     return sorted(found)

@@ -1,7 +1,8 @@
-"""APPO (Petrenko et al., 2020, Sample Factory): collection never stops, and learning goes on beside it.
+"""APPO (Petrenko et al., 2020, Sample Factory): collection never stops, and learning goes on beside it. (Both take turns only where
+the interpreter lets no two threads compute: `APPOConfig.beside`.)
 
 The main thread decides for whoever is ready, always with the latest weights; another learns from trajectories of T steps as
-soon as there are enough of them, mostly beside it (see `APPOConfig.beside`). Only numbers of chunks travel between the two (see `experience.chunks`). Rows are therefore
+soon as there are enough of them. Only numbers of chunks travel between the two (see `experience.chunks`). Rows are therefore
 some updates behind the weights that learn from them: V-trace corrects for that, and clipping bounds what it can do.
 
 With several ranks every rank has both threads, and those that learn meet in the gradient all-reduce. All communication between
@@ -89,8 +90,11 @@ def appo(run: Run[OnPolicy]) -> None:
 
 
 def _collects_beside(run: Run[OnPolicy]) -> bool:
-    alone = run.group.size == 1 and run.pool.spec.in_step and run.agent.actor.chooser.perceptron is not None
-    return not alone if run.config.appo.beside is None else run.config.appo.beside
+    if run.config.appo.beside is not None:
+        return run.config.appo.beside
+    spec, perceptron = run.pool.spec, run.agent.actor.chooser.perceptron
+    small = perceptron is not None and perceptron.takes(spec.num_slots)
+    return not (small and spec.in_step and run.group.size == 1)
 
 
 class Offer(NamedTuple):
@@ -153,10 +157,10 @@ class Learning:
             free_since = end
             run.report(lesson.num_steps, losses, offer.episodes)
             self._book.release(offer.batch.book)
-            if run.checkpoint_due():
-                self.thread.let_save()
             if not self._beside:
                 self._learned.release()
+            if run.checkpoint_due():
+                self.thread.let_save()
             if self.thread.is_closed or run.finished():
                 return
 

@@ -48,7 +48,7 @@ class Replay:
 def send_first(actor: Actor, rollout: Rollout) -> SendFirst:
     """With batches of more than three done otherwise."""
     assert actor.chooser.perceptron is not None
-    actor.chooser.perceptron._rows = range(4)
+    actor.chooser.perceptron._few = range(4)
     return SendFirst(actor, rollout, actor.chooser.perceptron)
 
 

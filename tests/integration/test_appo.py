@@ -94,8 +94,9 @@ def test_perceptrons_over_envpool_take_turns(tmp_path):
     run.config = dataclasses.replace(run.config, appo=APPOConfig())
     run.group.size = 2
     assert _collects_beside(run)
-    recurrent = dataclasses.replace(config, steps=64, policy=PolicyConfig(core=CoreConfig(kind="gru", hidden=8)))
-    assert _collects_beside(train(recurrent, tmp_path / "gru"))
+    large, recurrent = PolicyConfig(hidden=(512, 512)), PolicyConfig(core=CoreConfig(kind="gru", hidden=8))
+    for name, policy in {"large": large, "gru": recurrent}.items():
+        assert _collects_beside(train(dataclasses.replace(config, steps=64, policy=policy), tmp_path / name))
 
 
 @pytest.mark.parametrize("waiting", [1, 3])

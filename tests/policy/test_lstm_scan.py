@@ -40,6 +40,17 @@ def test_layer_by_layer_is_turn_by_turn(layers):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
+def test_half_the_precision_on_a_cpu():
+    """Products in bfloat16, the rest in single precision: close to what it is without."""
+    core, *inputs = case(1)
+    expected, expected_gradients = gradients(core, core.scan_layers, *inputs)
+    with torch.autocast("cpu", torch.bfloat16):
+        out, found = gradients(core, core.scan_layers, *inputs)
+    assert out.dtype == torch.bfloat16
+    for one, other in zip([out.float(), *found], [expected, *expected_gradients], strict=True):
+        torch.testing.assert_close(one, other, rtol=0.05, atol=0.05)
+
+
 @pytest.mark.gpu
 @gpu
 @pytest.mark.parametrize("layers", [1, 2])

@@ -69,6 +69,22 @@ def test_each_gets_a_core_and_all_get_them_back(sleepers):
     bind([2**22 + 1], CORES)  # one that has ended, which is no error
 
 
+def test_where_threads_have_no_names_none_are_found(monkeypatch, tmp_path, sleepers):
+    """In a sandbox without /proc, or elsewhere: what is made is made all the same."""
+    monkeypatch.setattr("paceline.pool.pinning.TASKS", tmp_path)
+    made, found = make_noting_threads(sleepers)
+    assert len(made) == 3 and found == []
+
+
+def test_a_system_that_does_not_let_us_bind_is_no_error(monkeypatch, sleepers):
+    def refuse(*_):
+        raise PermissionError
+
+    _, threads = make_noting_threads(sleepers)
+    monkeypatch.setattr(os, "sched_setaffinity", refuse)
+    bind(threads, CORES)
+
+
 class Work:
     """What a binding needs to know of an assignment."""
 
@@ -82,7 +98,7 @@ def bound(monkeypatch, work, *times) -> list[bool]:
     monkeypatch.setattr("paceline.pool.envpool_engine.bind", lambda threads, cores: calls.append(True))
     monkeypatch.setattr("paceline.pool.envpool_engine.unbind", lambda threads, cores: calls.append(False))
     binding, found = Binding(work), []
-    binding.begin([7, 8])
+    binding.make(object)
     found.append(bool(calls) and calls[-1])
     for seconds in times:
         for _ in range(LOOKS):
@@ -107,9 +123,9 @@ def test_whoever_says_so_decides(monkeypatch):
 
 def test_threads_of_envpool_are_bound():
     before = {task.name for task in TASKS.iterdir()}
-    with make_pool("envpool:CartPole-v1", PoolConfig(num_envs=4, affinity=True)) as pool:
+    with make_pool("envpool:CartPole-v1", PoolConfig(num_envs=len(CORES), affinity=True)) as pool:
         batch = pool.recv(min_slots=None)
-        pool.send(np.zeros(4, np.int64), batch.slots)
+        pool.send(np.zeros(len(CORES), np.int64), batch.slots)
         pool.recv(min_slots=None)
         others = [int(task.name) for task in TASKS.iterdir() if task.name not in before]
         alone = [os.sched_getaffinity(thread) for thread in others if len(os.sched_getaffinity(thread)) == 1]
