@@ -36,14 +36,17 @@ Curves = dict[tuple[str, str], list[Curve]]
 """By task and by what is compared: one of every seed."""
 
 
-def train_all(jobs: dict[Job, list[str]], key: str = "episode_return", device: str = "cpu") -> dict[Job, Curve]:
+def train_all(
+    jobs: dict[Job, list[str]], key: str = "episode_return", device: str = "cpu", at_once: int | None = None
+) -> dict[Job, Curve]:
     """The curve of `key` of every job: a run of `paceline train` with these arguments. Every run has two cores of its own, so that on
-    the CPU it takes the same time on two cores as on many; as many are under way as there are cores for."""
+    the CPU it takes the same time on two cores as on many; as many are under way as there are cores for. Or so many are `at_once`, and
+    share all cores."""
     cores = available_core_ids()
     shares: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
-    count = max(1, len(cores) // CORES_EACH)
+    count = max(1, len(cores) // CORES_EACH) if at_once is None else at_once
     for number in range(count):
-        shares.put(cores[number * CORES_EACH : (number + 1) * CORES_EACH])
+        shares.put(cores[number * CORES_EACH : (number + 1) * CORES_EACH] if at_once is None else cores)
     curves: dict[Job, Curve] = {}
 
     def run(job: Job) -> None:
