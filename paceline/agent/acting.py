@@ -2,7 +2,8 @@
 
 `StepByStep` goes through the actor and the rollout, one operation after the other. On a GPU each of these is a launch, some fifty
 of them a turn, which takes several times as long as the network does; `Recorded` replays a whole turn as one graph: what came of
-the last decisions, and the next ones. `SendFirst` does the same as the first in another order, for perceptrons on a CPU. All leave the same in the actor and in the rollout.
+the last decisions, and the next ones. `SendFirst` does the same as the first in another order, for perceptrons on a CPU. All leave
+the same in the actor and in the rollout.
 
 Legend: N slots, B slots of a batch, P places of a recording (P >= B), D numbers of recurrent state.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -89,6 +90,18 @@ class StepByStep:
         """Nothing waits."""
 
 
+class Undertaking(NamedTuple):
+    """What a perceptron does for the slots of a batch, before it is written down."""
+
+    batch: StepBatch
+    """A copy: the simulators have the memory again."""
+    obs: dict[str, Tensor]
+    """Of that batch."""
+    actions: dict[str, Tensor]
+    judge: Judge
+    """What is left to be computed."""
+
+
 class SendFirst:
     """An `Acting` for perceptrons on a CPU, of which most take less time to decide than to write it down: simulators get their actions
     first, and all else is done while they step, outcomes of the last step and values included. The result is the same to the bit."""
@@ -97,8 +110,7 @@ class SendFirst:
         self._actor, self._rollout, self._perceptron = actor, rollout, perceptron
         self._starts = actor.make_room()[1].numpy()
         """[N + 1] bool: the actor's own memory."""
-        self._decided: tuple[StepBatch, dict[str, Tensor], dict[str, Tensor], Judge] | None = None
-        """What was seen, twice, what is done, and what is left to be computed."""
+        self._decided: Undertaking | None = None
         self._came: list[tuple[StepBatch, Rows]] = []
         """Outcomes that are not written down yet, and whose they are."""
 
@@ -108,10 +120,10 @@ class SendFirst:
         obs = {name: torch.from_numpy(values) for name, values in kept.obs.items()}
         if self._perceptron.takes(len(batch)):
             act = self._perceptron.act(obs)
-            self._decided = kept, obs, act.drawn.actions, partial(self._perceptron.judge, act)
+            self._decided = Undertaking(kept, obs, act.drawn.actions, partial(self._perceptron.judge, act))
             return act.drawn.env_actions
         choice = self._actor.chooser(obs, self._actor.state[: len(batch)])
-        self._decided = kept, obs, choice.actions, lambda: (choice.log_prob, choice.value)
+        self._decided = Undertaking(kept, obs, choice.actions, lambda: (choice.log_prob, choice.value))
         return self._actor.env_actions(choice.actions, batch)
 
     def note(self) -> None:

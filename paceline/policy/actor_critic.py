@@ -130,6 +130,7 @@ class ActorCritic(nn.Module):
             ObservationNormalizer(seen_shape(leaf)) if is_normalized(leaf) else nn.Identity() for leaf in inputs
         )
         self.normalizes = config.normalize_obs
+        """Whether numbers are normalised before they are encoded."""
         self.trunk = Trunk(inputs, config)
         self.core = Core(self.trunk.out_features, config.core)
         self._actions = spec.actions

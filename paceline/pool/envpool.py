@@ -196,7 +196,7 @@ class EnvPoolPool:
         threads = config.workers or len(cores)
         # The threads of several ranks would be bound to the same cores, and those who have more to do could not move away.
         crowded = int(os.environ.get("LOCAL_WORLD_SIZE", 1)) > 1
-        affinity = config.affinity or False if crowded else config.affinity
+        affinity = bool(config.affinity) if crowded else config.affinity
         for group, slots in enumerate(groups):
             work = Assignment(
                 group=group,

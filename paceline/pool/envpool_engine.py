@@ -76,8 +76,8 @@ class Binding:
     """Whether the threads of one EnvPool are bound to cores. Without being told, those of an asynchronous one are not."""
 
     def __init__(self, work: Assignment) -> None:
-        everywhere = work.threads == len(work.cores)
-        self._cores, self._affinity = work.cores, work.affinity if everywhere else work.affinity or False
+        one_each = work.threads == len(work.cores)
+        self._cores, self._affinity = work.cores, work.affinity if one_each else bool(work.affinity)
         self._threads: list[int] = []
         self._is_bound = False
         self._looks, self._seconds = 0, 0.0
