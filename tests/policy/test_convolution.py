@@ -8,8 +8,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 from torch.nn import functional as F
 
+from paceline.policy import blocks
 from paceline.policy.convolution import CHUNK, convolve
 from paceline.policy.encoders import NatureCNN, SampleFactoryConv, as_float
 from paceline.policy.kernels import choose_precision
@@ -89,3 +91,38 @@ def test_precision_is_the_processors_choice_where_it_is_left_to_it(monkeypatch, 
         assert choose_precision(policy, "auto", torch.device("cuda")) == torch.float32
         assert choose_precision(policy, "bfloat16", torch.device("cpu")) == torch.bfloat16
         assert choose_precision(policy, "float32", torch.device("cpu")) == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("channels", "kernel", "stride"), [(1, 8, 4), (3, 8, 4), (4, 8, 4), (3, 4, 2), (1, 6, 3), (5, 2, 2)]
+)
+def test_blocks_of_pixels_are_convolved_as_pixels_are(channels, kernel, stride):
+    """Whole numbers, of which bfloat16 has nearly all: the results are the same, and so are the gradients."""
+    torch.manual_seed(0)
+    conv = nn.Conv2d(channels, 6, kernel, stride)
+    with torch.no_grad():
+        conv.weight.copy_(torch.randint(-1, 2, conv.weight.shape))
+        conv.bias.copy_(torch.randint(-3, 4, conv.bias.shape))
+    images = (torch.rand(3, channels, 24, 36) < 0.3).to(torch.uint8)[1:]  # memory need not begin with them
+    assert blocks.suits(images, conv)
+    with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
+        found = blocks.convolve(images, conv.weight, conv.bias, stride)
+    expected = conv(images.float())
+    torch.testing.assert_close(found.float(), expected, rtol=2**-8, atol=0)
+    toward = torch.randint(-1, 2, expected.shape)
+    both = [torch.autograd.grad((out.float() * toward).sum(), list(conv.parameters())) for out in (found, expected)]
+    for one, other in zip(*both, strict=True):
+        torch.testing.assert_close(one, other, rtol=2**-8, atol=0.5)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "sides"), [(8, 4, (30, 32)), (8, 4, (32, 34)), (3, 1, (32, 32)), (3, 2, (32, 32))]
+)
+def test_what_is_not_made_of_whole_blocks_is_told(kernel, stride, sides):
+    images = torch.zeros((2, 3, *sides), dtype=torch.uint8)
+    assert not blocks.suits(images, nn.Conv2d(3, 6, kernel, stride))
+
+
+def test_images_that_are_pixel_by_pixel_stay_so():
+    images = torch.zeros((2, 32, 32, 3), dtype=torch.uint8).permute(0, 3, 1, 2)
+    assert not blocks.suits(images, nn.Conv2d(3, 6, 8, 4)) and blocks.suits(images.contiguous(), nn.Conv2d(3, 6, 8, 4))
