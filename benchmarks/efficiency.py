@@ -23,7 +23,7 @@ TASKS = {
 }
 LONG_TASKS = {
     "Doom my_way_home": "doom_my_way_home --env doom:my_way_home?actions=multi_discrete --steps 10000000 --pool.num-envs 64"
-    " --pool.workers 4 --rollout-steps 128 --ppo.epochs 4 --ppo.minibatches 8 --ppo.trace-decay 0.95 --optimizer.learning-rate 3e-4",
+    " --pool.workers 4 --rollout-steps 128 --appo.batch 8192 --ppo.epochs 4 --ppo.minibatches 8 --ppo.trace-decay 0.95 --optimizer.learning-rate 3e-4",
 }
 """An hour each on two cores: only where they are asked for."""
 SYSTEMS = ("ddppo", "ver", "appo")

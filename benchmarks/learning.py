@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import queue
+import signal
 import statistics
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.cells import end_group
 from paceline.pool.config import available_core_ids
 
 Job = tuple[str | int, ...]
@@ -41,24 +43,26 @@ def train_all(
 ) -> dict[Job, Curve]:
     """The curve of `key` of every job: a run of `paceline train` with these arguments. Every run has two cores of its own, so that on
     the CPU it takes the same time on two cores as on many; as many are under way as there are cores for. Or so many are `at_once`, and
-    share all cores."""
+    share all cores. None of them outlives this process, unless it is killed."""
     cores = available_core_ids()
     shares: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
     count = max(1, len(cores) // CORES_EACH) if at_once is None else at_once
     for number in range(count):
         shares.put(cores[number * CORES_EACH : (number + 1) * CORES_EACH] if at_once is None else cores)
     curves: dict[Job, Curve] = {}
+    started: list[subprocess.Popen] = []
 
     def run(job: Job) -> None:
         share = shares.get()
         try:
-            curves[job] = train([*jobs[job], "--device", device], key, share)
+            curves[job] = train([*jobs[job], "--device", device], key, share, started)
         finally:
             shares.put(share)
         curve = curves[job]
         last = f"{curve.returns[-1]:.2f} after {curve.steps[-1]:,} steps and {curve.seconds[-1]:.0f} s"
         print(f"  {len(curves)}/{len(jobs)}: {', '.join(map(str, job))}: {last}", flush=True)
 
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit("asked to stop"))
     with ThreadPoolExecutor(count) as threads:
         under_way = [threads.submit(run, job) for job in jobs]
         try:
@@ -66,18 +70,27 @@ def train_all(
                 done.result()
         except BaseException:
             threads.shutdown(wait=False, cancel_futures=True)
+            for process in started:
+                if process.poll() is None:
+                    end_group(process)
             raise
+        finally:
+            signal.signal(signal.SIGTERM, before)
     return {job: curves[job] for job in jobs}
 
 
-def train(arguments: list[str], key: str, cores: list[int]) -> Curve:
-    """One of them, on these cores."""
+def train(arguments: list[str], key: str, cores: list[int], started: list[subprocess.Popen]) -> Curve:
+    """One of them, on these cores; it is noted in `started`."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "paceline.cli", "train", *arguments, "--run-dir", folder]
         command = ["taskset", "--cpu-list", ",".join(map(str, cores)), *command]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode != 0:
-            raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout}\n{done.stderr}")
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        )
+        started.append(process)
+        said, _ = process.communicate()
+        if process.returncode != 0:
+            raise RuntimeError(f"{' '.join(command)} failed:\n{said}")
         reports = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
     kept = [(r["step"], r["seconds"], r[key]) for r in reports if r.get(key) is not None]
     if not kept:
