@@ -23,7 +23,7 @@ from paceline.policy.actor_critic import ActorCritic
 from paceline.policy.chooser import Chooser
 from paceline.policy.compute import ComputeConfig, require_compiler
 from paceline.policy.deciders import Decider
-from paceline.policy.kernels import choose_cpu_kernels, choose_precision, keep_in_precision
+from paceline.policy.kernels import choose_cpu_kernels, choose_precision, keep_in_precision, one_thread
 from paceline.pool import Pool
 from paceline.pool.tensor import TensorPool
 from paceline.telemetry.clock import Clock
@@ -34,7 +34,8 @@ class OnPolicy:
 
     def __init__(self, config: Config, group: Group, pool: Pool, clock: Clock) -> None:
         self._config, self._group = config, group
-        self.policy = ActorCritic(pool.spec, config.policy).to(group.device)
+        with one_thread():
+            self.policy = ActorCritic(pool.spec, config.policy).to(group.device)
         synchronize(self.policy, group)
         beside = learns_beside(config, pool)
         if group.device.type == "cpu":

@@ -16,7 +16,7 @@ from gymnasium import spaces
 from paceline.distributed.weights import Publication
 from paceline.policy.actor_critic import ActorCritic, PolicyConfig
 from paceline.policy.cores import CoreConfig
-from paceline.policy.kernels import keep_in_precision
+from paceline.policy.kernels import keep_in_precision, one_thread
 from paceline.pool.protocol import PoolSpec
 
 
@@ -82,3 +82,15 @@ def test_memory_that_was_freed_is_used_again():
     done = subprocess.run([sys.executable, "-c", KEPT], capture_output=True, text=True, check=True)
     counts = json.loads(done.stdout)
     assert len(counts) == 2 and all(count < 10 for thread in counts for count in thread), counts
+
+
+def test_threads_come_back_after_work_for_one():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(ZeroDivisionError), one_thread():
+            assert torch.get_num_threads() == 1
+            raise ZeroDivisionError
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
