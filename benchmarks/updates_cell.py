@@ -46,7 +46,7 @@ def ours(
     for network in (policy, critic):
         network.torso.precision = getattr(torch, precision)
     if device.type == "cpu":
-        choose_cpu_kernels(policy, torch.get_num_threads(), sharing=1, precision=policy.torso.precision)
+        choose_cpu_kernels(policy, torch.get_num_threads(), ranks=1, precision=policy.torso.precision)
     config = D4PGConfig(target_period=1, target_share=POLYAK, max_action_gradient=None)
     learner = D4PGLearner(policy, critic, Group(Place(), device, None), config, compiled=compiled)
     replay = Replay(ReplayConfig(capacity=STORED, prioritized=prioritized), device)

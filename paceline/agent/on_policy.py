@@ -38,9 +38,11 @@ class OnPolicy:
             self.policy = ActorCritic(pool.spec, config.policy).to(group.device)
         synchronize(self.policy, group)
         beside = learns_beside(config, pool)
+        self.threads_alone: int | None = None
+        """On a CPU: PyTorch's threads of one of two who compute, while the other waits for it."""
         if group.device.type == "cpu":
             ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", group.size))
-            choose_cpu_kernels(self.policy, config.threads, ranks_here * (2 if beside else 1))
+            self.threads_alone = choose_cpu_kernels(self.policy, config.threads, ranks_here, beside=beside)
         self.policy.precision = choose_precision(self.policy, config.compute.precision, group.device)
         self.policy.core.layer_by_layer = config.compute.layer_by_layer
         workers = config.batching.inference_workers

@@ -6,7 +6,7 @@ B rows of a mini-batch.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -106,6 +106,8 @@ class PPOLearner:
         self._graphs: dict[tuple[int, ...], StepGraph] | None = None
         if compute.cuda_graphs and group.device.type == "cuda":
             self._graphs = {}
+        self.before_pass: Callable[[], None] = lambda: None
+        """Called before each pass through the network, forwards or backwards, unless updates are recorded."""
         self._advantage = torch.empty(0)
         self._step_metrics = ("grad_norm",) if self._coefficient is None else ("grad_norm", "entropy_coef")
         self._metrics = (*ROW_METRICS, *(CPCA.METRICS if self._auxiliary is not None else ()), *self._step_metrics)
@@ -207,7 +209,9 @@ class PPOLearner:
         self._gradients.zero()
         if len(batch.rows) == 0:  # a rank without a valid row still takes part in the reduction, with nothing
             return self._no_sums()
+        self.before_pass()
         loss, sums = self._losses(self._gather(rollout, batch))
+        self.before_pass()
         loss.backward()
         return sums
 

@@ -50,18 +50,21 @@ def one_thread() -> Iterator[None]:
 def choose_cpu_kernels(
     policy: ActorCritic | DeterministicPolicy,
     threads: int | None,
-    sharing: int,
+    ranks: int,
     precision: torch.dtype = torch.float32,
-) -> None:
-    """Set this process's threads, kernels and memory; `threads` overrules, so many as `sharing` compute on this machine at the same
-    time. More threads than cores are much worse than fewer: those that wait for each other do so by spinning."""
+    *,
+    beside: bool = False,
+) -> int:
+    """Set this process's threads, kernels and memory; `threads` overrules. So many `ranks` compute on this machine at the same
+    time, and in each of them, if `beside`, two of its threads. More threads than cores are much worse than fewer: those that
+    wait for each other do so by spinning. Returns how many one of the two may have while the other waits."""
     small = not policy.has_convolutions and sum(p.numel() for p in policy.parameters()) < SMALL_PARAMETERS
-    if threads is not None:
-        torch.set_num_threads(threads)
-    elif small:
-        torch.set_num_threads(1)
-    elif sharing > 1:
-        torch.set_num_threads(max(1, len(available_core_ids()) // sharing))
+    cores = len(available_core_ids())
+    alone = threads or (1 if small else max(1, cores // ranks))
+    if threads is not None or small:
+        torch.set_num_threads(alone)
+    elif ranks > 1 or beside:
+        torch.set_num_threads(max(1, cores // (2 * ranks if beside else ranks)))
     keep_freed_memory()
     on_arm = platform.machine() in ("aarch64", "arm64")
     for module in policy.modules():
@@ -71,6 +74,7 @@ def choose_cpu_kernels(
         warnings.simplefilter("ignore")  # about TF32 on GPUs that are not there
         # Without oneDNN there are no instructions for bfloat16, only slow loops.
         torch.backends.mkldnn.set_flags(_enabled=policy.has_convolutions or precision == torch.bfloat16)
+    return alone
 
 
 def keep_freed_memory() -> None:

@@ -2,7 +2,7 @@
 the interpreter lets no two threads compute: `APPOConfig.beside`.)
 
 The main thread decides for whoever is ready, always with the latest weights; another learns from trajectories of T steps as
-soon as there are enough of them. Only numbers of chunks travel between the two (see `experience.chunks`). Rows are therefore
+soon as there are enough of them. On a CPU each computes on half of the cores, and the learner on all while collection waits for it. Only numbers of chunks travel between the two (see `experience.chunks`). Rows are therefore
 some updates behind the weights that learn from them: V-trace corrects for that, and clipping bounds what it can do.
 
 With several ranks every rank has both threads, and those that learn meet in the gradient all-reduce. All communication between
@@ -24,6 +24,7 @@ from torch import Tensor
 from paceline.errors import UsageError
 from paceline.experience.chunks import Chunks
 from paceline.experience.rollout import Batch, Rollout
+from paceline.policy.kernels import use_threads
 from paceline.pool.protocol import Episode
 from paceline.schedule.companion import POLL_SECONDS, Companion
 from paceline.schedule.ddppo import lock_step
@@ -118,7 +119,12 @@ class Learning:
         self._offers: queue.Queue[Offer] = queue.Queue(run.config.appo.waiting)
         self._offer: Offer | None = None
         """What could not be handed over yet."""
+        self._is_waited_for = False
+        """Whether collection stands still until the learner takes the next batch."""
         self.thread = Companion(run, self._learn_until_over)
+        self._threads, self._threads_alone = run.threads, run.agent.threads_alone or run.threads
+        if beside and self._threads_alone > self._threads:
+            run.agent.learner.before_pass = self._share_cores
 
     def offer_all(self) -> bool:
         """Hand all whole batches over; whether that was possible. Where enough are waiting already, the learner is
@@ -130,6 +136,7 @@ class Learning:
             self._unlearned -= 1
         while self._offer is not None or self._book.num_full >= self._size:
             self._offer = self._offer or self._next_offer()
+            self._is_waited_for = self._offers.full()
             try:
                 self._offers.put(self._offer, timeout=POLL_SECONDS)
             except queue.Full:
@@ -168,6 +175,7 @@ class Learning:
         run, agent = self._run, self._run.agent
         if offer.written is not None:
             torch.cuda.current_stream().wait_event(offer.written)
+        agent.learner.before_pass()  # what is left to know about the batch takes one too
         lesson.show(offer.batch)
         dropped = lesson.drop_older(agent.policy.version - run.config.appo.max_lag)
         agent.targets.complete_chunks(lesson, agent.policy)
@@ -175,9 +183,18 @@ class Learning:
         agent.publish()
         return losses | {"dropped_rows": float(dropped)}
 
+    def _share_cores(self) -> None:
+        """On a CPU: learn on all cores while collection waits for it."""
+        wanted = self._threads_alone if self._is_waited_for else self._run.threads
+        if wanted != self._threads:
+            use_threads(wanted)
+            self._threads = wanted
+
     def _next(self) -> Offer | None:
         """The next batch; None once the main thread has left."""
         while not self.thread.is_closed:
             with contextlib.suppress(queue.Empty):
-                return self._offers.get(timeout=POLL_SECONDS)
+                offer = self._offers.get(timeout=POLL_SECONDS)
+                self._is_waited_for = False  # there is room for the next
+                return offer
         return None

@@ -20,6 +20,7 @@ from paceline.envs.memory import Memory
 from paceline.errors import SimulatorError, UsageError
 from paceline.learner.ppo import PPOLearner
 from paceline.learner.ppo_config import PPOConfig
+from paceline.policy import kernels
 from paceline.policy.actor_critic import PolicyConfig
 from paceline.policy.cores import CoreConfig
 from paceline.pool.config import PoolConfig
@@ -50,6 +51,40 @@ def test_a_run_counts_every_step_once(tmp_path, core, targets, kind):
     assert 0 <= last["policy_lag_min"] <= last["policy_lag"] <= last["policy_lag_max"]
     assert 0 < last["learner_busy"] <= 1
     assert sum(share for name, share in last.items() if name.startswith("time/")) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("threads", "expected"), [(None, {1, 2}), (1, {1})])
+def test_the_learner_has_all_cores_while_collection_waits_for_it(tmp_path, monkeypatch, threads, expected):
+    """And half of them again as soon as it goes on; not where the number of threads was given. Collection keeps its own."""
+    monkeypatch.setattr(kernels, "SMALL_PARAMETERS", 0)
+    monkeypatch.setattr(kernels, "available_core_ids", lambda: [0, 1])
+    update, backward, seen, collecting = PPOLearner.update, PPOLearner._backward, [], set()
+
+    def begin(self, rollout, progress):
+        seen.append(torch.get_num_threads())
+        return update(self, rollout, progress)
+
+    def slow(self, rollout, batch):
+        time.sleep(0.02)  # so that collection is always ahead
+        sums = backward(self, rollout, batch)
+        seen.append(torch.get_num_threads())
+        return sums
+
+    def step(self, action):
+        collecting.add(torch.get_num_threads())
+        return original_step(self, action)
+
+    original_step = Memory.step
+    monkeypatch.setattr(PPOLearner, "update", begin)
+    monkeypatch.setattr(PPOLearner, "_backward", slow)
+    monkeypatch.setattr(Memory, "step", step)
+    before = torch.get_num_threads()
+    try:
+        train(small(threads=threads, steps=1024), tmp_path)
+        assert set(seen) == expected and collecting == {1}
+        assert threads or 1 in seen[seen.index(2) :], "it gives them back"
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.gpu

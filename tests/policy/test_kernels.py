@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import ctypes
 import json
@@ -88,7 +89,7 @@ def test_threads_come_back_after_work_for_one():
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        with pytest.raises(ZeroDivisionError), one_thread():
+        with contextlib.suppress(ZeroDivisionError), one_thread():
             assert torch.get_num_threads() == 1
             raise ZeroDivisionError
         assert torch.get_num_threads() == 2
