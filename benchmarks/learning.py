@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import math
 import queue
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
 from benchmarks.cells import end_group
+from paceline.distributed.launch import end_with_parent
 from paceline.pool.config import available_core_ids
 
 Job = tuple[str | int, ...]
@@ -43,26 +44,25 @@ def train_all(
 ) -> dict[Job, Curve]:
     """The curve of `key` of every job: a run of `paceline train` with these arguments. Every run has two cores of its own, so that on
     the CPU it takes the same time on two cores as on many; as many are under way as there are cores for. Or so many are `at_once`, and
-    share all cores. None of them outlives this process, unless it is killed."""
+    share all cores. When this process ends, however that comes, they are asked to end too."""
     cores = available_core_ids()
     shares: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
     count = max(1, len(cores) // CORES_EACH) if at_once is None else at_once
     for number in range(count):
         shares.put(cores[number * CORES_EACH : (number + 1) * CORES_EACH] if at_once is None else cores)
     curves: dict[Job, Curve] = {}
-    started: list[subprocess.Popen] = []
+    runs = Runs()
 
     def run(job: Job) -> None:
         share = shares.get()
         try:
-            curves[job] = train([*jobs[job], "--device", device], key, share, started)
+            curves[job] = train([*jobs[job], "--device", device], key, share, runs)
         finally:
             shares.put(share)
         curve = curves[job]
         last = f"{curve.returns[-1]:.2f} after {curve.steps[-1]:,} steps and {curve.seconds[-1]:.0f} s"
         print(f"  {len(curves)}/{len(jobs)}: {', '.join(map(str, job))}: {last}", flush=True)
 
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit("asked to stop"))
     with ThreadPoolExecutor(count) as threads:
         under_way = [threads.submit(run, job) for job in jobs]
         try:
@@ -70,27 +70,45 @@ def train_all(
                 done.result()
         except BaseException:
             threads.shutdown(wait=False, cancel_futures=True)
-            for process in started:
-                if process.poll() is None:
-                    end_group(process)
+            runs.end()
             raise
-        finally:
-            signal.signal(signal.SIGTERM, before)
     return {job: curves[job] for job in jobs}
 
 
-def train(arguments: list[str], key: str, cores: list[int], started: list[subprocess.Popen]) -> Curve:
-    """One of them, on these cores; it is noted in `started`."""
-    with tempfile.TemporaryDirectory() as folder:
+class Runs:
+    """Processes that are under way."""
+
+    def __init__(self) -> None:
+        self._lock, self._is_over = threading.Lock(), False
+        self._processes: list[subprocess.Popen] = []
+
+    def start(self, command: list[str], output: IO[str]) -> subprocess.Popen:
+        with self._lock:
+            if self._is_over:
+                raise RuntimeError("no run is started after one has failed")
+            process = subprocess.Popen(
+                command, stdout=output, stderr=output, start_new_session=True, preexec_fn=end_with_parent
+            )
+            self._processes.append(process)
+            return process
+
+    def end(self) -> None:
+        """All of them at once, and there will be no others."""
+        with self._lock:
+            self._is_over = True
+            for process in self._processes:
+                if process.poll() is None:
+                    end_group(process)
+
+
+def train(arguments: list[str], key: str, cores: list[int], runs: Runs) -> Curve:
+    """One of them, on these cores."""
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as output:
         command = [sys.executable, "-m", "paceline.cli", "train", *arguments, "--run-dir", folder]
         command = ["taskset", "--cpu-list", ",".join(map(str, cores)), *command]
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-        )
-        started.append(process)
-        said, _ = process.communicate()
-        if process.returncode != 0:
-            raise RuntimeError(f"{' '.join(command)} failed:\n{said}")
+        if runs.start(command, output).wait() != 0:
+            output.seek(0)
+            raise RuntimeError(f"{' '.join(command)} failed:\n{output.read()}")
         reports = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
     kept = [(r["step"], r["seconds"], r[key]) for r in reports if r.get(key) is not None]
     if not kept:

@@ -23,6 +23,7 @@ from paceline.distributed.reduce import gather
 from paceline.distributed.runtime import Group
 from paceline.envs.registry import resolve
 from paceline.errors import UsageError
+from paceline.policy.kernels import keep_freed_memory
 from paceline.pool import Pool, PoolConfig, make_pool
 from paceline.pool.protocol import Episode
 from paceline.signals import handled_by
@@ -260,6 +261,7 @@ def train(config: Config, folder: Path, *, resume: str | None = None) -> Run:
     from paceline.agent.make import make_agent
     from paceline.schedule import SCHEDULES
 
+    keep_freed_memory()
     group = Group.join(config.device)
     existed = folder.exists()
     try:

@@ -22,6 +22,7 @@ from paceline.policy.deterministic import DeterministicPolicy
 from paceline.policy.encoders import ConvEncoder
 from paceline.pool.config import available_core_ids
 
+ON_ARM = platform.machine() in ("aarch64", "arm64")
 SMALL_PARAMETERS = 500_000
 TRIM_THRESHOLD, MMAP_THRESHOLD, ARENA_MAX = -1, -3, -8
 """What glibc's mallopt calls M_TRIM_THRESHOLD, M_MMAP_THRESHOLD and M_ARENA_MAX."""
@@ -55,21 +56,19 @@ def choose_cpu_kernels(
     *,
     beside: bool = False,
 ) -> int:
-    """Set this process's threads, kernels and memory; `threads` overrules. So many `ranks` compute on this machine at the same
+    """Set this process's threads and kernels; `threads` overrules. So many `ranks` compute on this machine at the same
     time, and in each of them, if `beside`, two of its threads. More threads than cores are much worse than fewer: those that
     wait for each other do so by spinning. Returns how many one of the two may have while the other waits."""
     small = not policy.has_convolutions and sum(p.numel() for p in policy.parameters()) < SMALL_PARAMETERS
     cores = len(available_core_ids())
-    alone = threads or (1 if small else max(1, cores // ranks))
+    alone = threads if threads is not None else 1 if small else max(1, cores // ranks)
     if threads is not None or small:
         torch.set_num_threads(alone)
     elif ranks > 1 or beside:
         torch.set_num_threads(max(1, cores // (2 * ranks if beside else ranks)))
-    keep_freed_memory()
-    on_arm = platform.machine() in ("aarch64", "arm64")
     for module in policy.modules():
         if isinstance(module, ConvEncoder):
-            module.as_matrices, module.channels_last = on_arm, not on_arm
+            module.as_matrices, module.channels_last = ON_ARM, not ON_ARM
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about TF32 on GPUs that are not there
         # Without oneDNN there are no instructions for bfloat16, only slow loops.
@@ -80,14 +79,15 @@ def choose_cpu_kernels(
 def keep_freed_memory() -> None:
     """Let this process keep what it frees, for its next tensors. By default what is large goes back to the system, which hands it
     out again page by page and zeroed: of an update on 1,024 images of 128x72x3 that was a quarter of the time (a Xeon, one thread).
-    Memory then stays at the most that was ever used. Where there is no glibc, nothing is changed."""
+    Memory then stays at the most that was ever used. To be called before other threads allocate anything: their heaps are bounded,
+    the process's own is not. Nothing is changed where there is no glibc, nor on ARM, where PyTorch brings an allocator."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:
+    if mallopt is None or ON_ARM:
         return
-    mallopt(TRIM_THRESHOLD, 2**31 - 1)
+    mallopt(TRIM_THRESHOLD, -1)  # never
     if not mallopt(MMAP_THRESHOLD, 2**30):
         mallopt(MMAP_THRESHOLD, 2**25)  # the most that older versions allow
-    mallopt(ARENA_MAX, 1)  # the heaps of threads are bounded; the process's own is not
+    mallopt(ARENA_MAX, 1)
 
 
 def choose_precision(policy: ActorCritic | DeterministicPolicy, precision: str, device: torch.device) -> torch.dtype:

@@ -76,7 +76,7 @@ def _rows(*tables: Tensor) -> list[tuple[Tensor, ...]]:
 
 def _parts(gates: Tensor) -> tuple[Tensor, ...]:
     """[B, 4H] as four times [B, H]. (`chunk` takes four times as long, which is as long as several operations on few columns.)"""
-    return gates.view(len(gates), 4, -1).unbind(1)
+    return gates.view(len(gates), 4, gates.shape[1] // 4).unbind(1)
 
 
 def _kernels(tensor: Tensor) -> Any:

@@ -2,8 +2,9 @@
 the interpreter lets no two threads compute: `APPOConfig.beside`.)
 
 The main thread decides for whoever is ready, always with the latest weights; another learns from trajectories of T steps as
-soon as there are enough of them. On a CPU each computes on half of the cores, and the learner on all while collection waits for it. Only numbers of chunks travel between the two (see `experience.chunks`). Rows are therefore
-some updates behind the weights that learn from them: V-trace corrects for that, and clipping bounds what it can do.
+soon as there are enough of them. Only numbers of chunks travel between the two (see `experience.chunks`). Rows are therefore
+some updates behind the weights that learn from them: V-trace corrects for that, and clipping bounds what it can do. On a CPU
+each computes on half of the cores, and the learner on all while collection waits for it.
 
 With several ranks every rank has both threads, and those that learn meet in the gradient all-reduce. All communication between
 ranks is theirs, but for checkpoints, at which they stand still.
@@ -123,7 +124,8 @@ class Learning:
         """Whether collection stands still until the learner takes the next batch."""
         self.thread = Companion(run, self._learn_until_over)
         self._threads, self._threads_alone = run.threads, run.agent.threads_alone or run.threads
-        if beside and self._threads_alone > self._threads:
+        # What is compiled is compiled for a number of threads.
+        if self._threads_alone > self._threads and not run.config.compute.compile:
             run.agent.learner.before_pass = self._share_cores
 
     def offer_all(self) -> bool:
@@ -141,7 +143,7 @@ class Learning:
                 self._offers.put(self._offer, timeout=POLL_SECONDS)
             except queue.Full:
                 return False
-            self._offer = None
+            self._offer, self._is_waited_for = None, not self._beside
             if not self._beside:
                 self._unlearned += 1
                 return False
@@ -195,6 +197,6 @@ class Learning:
         while not self.thread.is_closed:
             with contextlib.suppress(queue.Empty):
                 offer = self._offers.get(timeout=POLL_SECONDS)
-                self._is_waited_for = False  # there is room for the next
+                self._is_waited_for = not self._beside  # there is room for the next
                 return offer
         return None

@@ -25,7 +25,7 @@ from paceline.policy.actor_critic import PolicyConfig
 from paceline.policy.cores import CoreConfig
 from paceline.pool.config import PoolConfig
 from paceline.run import train
-from paceline.schedule.appo import APPOConfig, _collects_beside
+from paceline.schedule.appo import APPOConfig, Learning, _collects_beside
 from tests.integration.ranks import on_ranks
 from tests.integration.test_training import assert_equal, learns, tiny, train_until, weights
 
@@ -64,8 +64,14 @@ def test_the_learner_has_all_cores_while_collection_waits_for_it(tmp_path, monke
         seen.append(torch.get_num_threads())
         return update(self, rollout, progress)
 
+    def make(self, *arguments, **options):
+        original_make(self, *arguments, **options)
+        made.append(self)
+
     def slow(self, rollout, batch):
-        time.sleep(0.02)  # so that collection is always ahead
+        deadline = time.monotonic() + 5
+        while not made[0]._is_waited_for and time.monotonic() < deadline:
+            time.sleep(0.001)  # until collection is ahead
         sums = backward(self, rollout, batch)
         seen.append(torch.get_num_threads())
         return sums
@@ -74,7 +80,8 @@ def test_the_learner_has_all_cores_while_collection_waits_for_it(tmp_path, monke
         collecting.add(torch.get_num_threads())
         return original_step(self, action)
 
-    original_step = Memory.step
+    original_step, original_make, made = Memory.step, Learning.__init__, []
+    monkeypatch.setattr(Learning, "__init__", make)
     monkeypatch.setattr(PPOLearner, "update", begin)
     monkeypatch.setattr(PPOLearner, "_backward", slow)
     monkeypatch.setattr(Memory, "step", step)

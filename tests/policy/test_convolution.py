@@ -93,17 +93,19 @@ def test_precision_is_the_processors_choice_where_it_is_left_to_it(monkeypatch, 
         assert choose_precision(policy, "float32", torch.device("cpu")) == torch.float32
 
 
+@pytest.mark.parametrize("offset", [0, 1, 2, 4])
 @pytest.mark.parametrize(
     ("channels", "kernel", "stride"), [(1, 8, 4), (3, 8, 4), (4, 8, 4), (3, 4, 2), (1, 6, 3), (5, 2, 2)]
 )
-def test_blocks_of_pixels_are_convolved_as_pixels_are(channels, kernel, stride):
+def test_blocks_of_pixels_are_convolved_as_pixels_are(channels, kernel, stride, offset):
     """Whole numbers, of which bfloat16 has nearly all: the results are the same, and so are the gradients."""
     torch.manual_seed(0)
     conv = nn.Conv2d(channels, 6, kernel, stride)
     with torch.no_grad():
         conv.weight.copy_(torch.randint(-1, 2, conv.weight.shape))
         conv.bias.copy_(torch.randint(-3, 4, conv.bias.shape))
-    images = (torch.rand(3, channels, 24, 36) < 0.3).to(torch.uint8)[1:]  # memory need not begin with them
+    # Memory need not begin with them.
+    images = (torch.rand(offset + 2 * channels * 24 * 36) < 0.3).to(torch.uint8)[offset:].view(2, channels, 24, 36)
     assert blocks.suits(images, conv)
     with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
         found = blocks.convolve(images, conv.weight, conv.bias, stride)
@@ -126,3 +128,18 @@ def test_what_is_not_made_of_whole_blocks_is_told(kernel, stride, sides):
 def test_images_that_are_pixel_by_pixel_stay_so():
     images = torch.zeros((2, 32, 32, 3), dtype=torch.uint8).permute(0, 3, 1, 2)
     assert not blocks.suits(images, nn.Conv2d(3, 6, 8, 4)) and blocks.suits(images.contiguous(), nn.Conv2d(3, 6, 8, 4))
+
+
+def test_blocks_can_be_compiled():
+    torch.manual_seed(0)
+    module = SampleFactoryConv((3, 48, 48), hidden=16)
+    module.channels_last = True
+    images = torch.randint(0, 256, (3, 3, 48, 48), dtype=torch.uint8)
+    found = []
+    for compute in (module, torch.compile(module, backend="aot_eager")):
+        module.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
+            compute(images).float().square().sum().backward()
+        found.append(module.convs[0].weight.grad.clone())
+    plain, compiled = found
+    assert plain.norm() > 0 and (plain - compiled).norm() < 0.02 * plain.norm()

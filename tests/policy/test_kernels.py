@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import ctypes
 import json
 import subprocess
 import sys
@@ -55,34 +54,38 @@ def test_matrices_kept_in_bfloat16_decide_as_those_that_are_converted(core):
 
 
 KEPT = """
-import resource, sys, threading, torch
+import json, resource, sys, threading, torch
 from paceline.policy.kernels import keep_freed_memory
 
 def touched() -> int:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    tensors = [torch.ones(millions * 1_000_000) for millions in (1, 3, 9)]
+    tensors = [torch.ones(millions * 1_000_000) for millions in (1, 3, 9, 30)]
     del tensors
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 def look() -> None:
     counts.append([touched() for _ in range(5)][2:])
 
-keep_freed_memory()
+if sys.argv[1] == "kept":
+    keep_freed_memory()
 counts = []
 look()
 thread = threading.Thread(target=look)
 thread.start()
 thread.join()
-print(counts)
+print(json.dumps(counts))
 """
 
 
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="memory is glibc's to keep")
 def test_memory_that_was_freed_is_used_again():
-    """By the main thread and by others: no page of it has to be asked for once more. There are 13,000 of 4 KiB in it, 25 of 2 MiB."""
-    done = subprocess.run([sys.executable, "-c", KEPT], capture_output=True, text=True, check=True)
-    counts = json.loads(done.stdout)
-    assert len(counts) == 2 and all(count < 10 for thread in counts for count in thread), counts
+    """By the main thread and by others: no page of it has to be asked for once more. There are 42,000 of 4 KiB in it."""
+    found = {}
+    for which in ("as it is", "kept"):
+        done = subprocess.run([sys.executable, "-c", KEPT, which], capture_output=True, text=True, check=True)
+        found[which] = [count for thread in json.loads(done.stdout) for count in thread]
+    if max(found["as it is"]) < 50:
+        pytest.skip("PyTorch keeps it by itself here")
+    assert max(found["kept"]) < 10, found
 
 
 def test_threads_come_back_after_work_for_one():
