@@ -10,19 +10,18 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import platform
 import warnings
 from collections.abc import Iterator
 
 import torch
 from torch import nn
 
+from paceline.policy.activations import ON_ARM
 from paceline.policy.actor_critic import ActorCritic
 from paceline.policy.deterministic import DeterministicPolicy
 from paceline.policy.encoders import ConvEncoder
 from paceline.pool.config import available_core_ids
 
-ON_ARM = platform.machine() in ("aarch64", "arm64")
 SMALL_PARAMETERS = 500_000
 TRIM_THRESHOLD, MMAP_THRESHOLD, ARENA_MAX = -1, -3, -8
 """What glibc's mallopt calls M_TRIM_THRESHOLD, M_MMAP_THRESHOLD and M_ARENA_MAX."""
@@ -78,7 +77,8 @@ def choose_cpu_kernels(
 
 def keep_freed_memory() -> None:
     """Let this process keep what it frees, for its next tensors. By default what is large goes back to the system, which hands it
-    out again page by page and zeroed: of an update on 1,024 images of 128x72x3 that was a quarter of the time (a Xeon, one thread).
+    out again page by page and zeroed: of an update on 1,024 images of 128x72x3 that was a quarter of the time or more (a Xeon, one thread,
+    with glibc's environment variables for the same).
     Memory then stays at the most that was ever used. To be called before other threads allocate anything: their heaps are bounded,
     the process's own is not. Nothing is changed where there is no glibc, nor on ARM, where PyTorch brings an allocator."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

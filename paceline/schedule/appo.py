@@ -121,7 +121,7 @@ class Learning:
         self._offer: Offer | None = None
         """What could not be handed over yet."""
         self._is_waited_for = False
-        """Whether collection stands still until the learner takes the next batch."""
+        """Whether collection stands still until the learner takes the next batch, or where both take turns, has learned from it."""
         self.thread = Companion(run, self._learn_until_over)
         self._threads, self._threads_alone = run.threads, run.agent.threads_alone or run.threads
         # What is compiled is compiled for a number of threads.
