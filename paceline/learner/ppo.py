@@ -42,7 +42,7 @@ MOST_GRAPHS = 8
 
 
 class Course(NamedTuple):
-    """What followed the rows of a mini-batch of whole columns: what V-trace needs to know. T turns, K columns."""
+    """What followed the rows of whole columns: what V-trace needs to know. T turns, K columns."""
 
     reward: Tensor
     """[T, K]."""
@@ -50,6 +50,8 @@ class Course(NamedTuple):
     """[T, K]: V of what followed, where a column does not say it itself."""
     continues: Tensor
     """[T, K] bool: the next row of the column goes on with the episode."""
+    valid: Tensor
+    """[T, K] bool: rows that have an outcome and count."""
 
 
 class Sample(NamedTuple):
@@ -58,6 +60,7 @@ class Sample(NamedTuple):
     obs: dict[str, Tensor]
     actions: dict[str, Tensor]
     log_prob: Tensor
+    """By the policy that ratios start from."""
     value: Tensor
     advantage: Tensor
     returns: Tensor
@@ -101,7 +104,7 @@ class PPOLearner:
         self.optimizer = make_optimizer(itertools.chain(*parameters), optimizer_config)
         self._generator = generator
         # Loops over a recurrent core or a trace would be unrolled, which takes minutes: then only the encoders are compiled.
-        compiled = compute.compile and not policy.is_recurrent and not config.is_traced
+        compiled = compute.compile and not policy.is_recurrent and not config.traces_minibatches
         self._losses = torch.compile(self._row_losses) if compiled else self._row_losses
         self._graphs: dict[tuple[int, ...], StepGraph] | None = None
         if compute.cuda_graphs and group.device.type == "cuda":
@@ -109,6 +112,9 @@ class PPOLearner:
         self.before_pass: Callable[[], None] = lambda: None
         """Called before each pass through the network, forwards or backwards, unless updates are recorded."""
         self._advantage = torch.empty(0)
+        """[rows]: of the rollout that is learned from, as its rows count in the policy's loss."""
+        self._anchor = torch.empty(0)
+        """[rows]: where V-trace asks before updates, log-probabilities of what was done by the policy of then."""
         self._step_metrics = ("grad_norm",) if self._coefficient is None else ("grad_norm", "entropy_coef")
         self._metrics = (*ROW_METRICS, *(CPCA.METRICS if self._auxiliary is not None else ()), *self._step_metrics)
 
@@ -120,7 +126,10 @@ class PPOLearner:
     def update(self, rollout: Rollout, progress: float) -> dict[str, float]:
         """Learn from a finished rollout, after a share `progress` of the run; means over all ranks' rows."""
         set_rate(self.optimizer, self._optimizer_config.rate_at(progress))
-        self._set_advantages(rollout)
+        if self.config.is_traced and rollout.turns is None:
+            raise UsageError("ppo.targets vtrace needs streams of equal length; allowed with this system: gae, auto")
+        if not self.config.traces_minibatches:
+            self._prepare(rollout)
         totals = self._no_sums()
         for _ in range(self.config.epochs):
             before = totals.clone()
@@ -135,10 +144,8 @@ class PPOLearner:
     def _split(self, rollout: Rollout) -> Iterator[MiniBatch]:
         """One pass over the rollout in mini-batches."""
         config = self.config
-        if not self._policy.is_recurrent and not config.is_traced:
+        if not self._policy.is_recurrent and not config.traces_minibatches:
             return shuffled_rows(rollout, config.minibatches, self._generator)
-        if config.is_traced and rollout.turns is None:
-            raise UsageError("ppo.targets vtrace needs streams of equal length; allowed with this system: gae, auto")
         if rollout.turns is None:
             if config.sequences == "columns":
                 raise UsageError(
@@ -146,7 +153,7 @@ class PPOLearner:
                 )
             return shuffled_sequences(rollout, config.minibatches, self._generator)
         if (
-            config.is_traced
+            config.traces_minibatches
             or config.sequences == "columns"
             or (config.sequences == "auto" and self._likes_columns(rollout))
         ):
@@ -154,7 +161,7 @@ class PPOLearner:
                 raise UsageError(
                     f"ppo.minibatches is {config.minibatches}, but there are only {rollout.num_slots} streams to spread "
                     "over them; fewer mini-batches, more --pool.num-envs"
-                    + ("" if config.is_traced else ", or --ppo.sequences packed")
+                    + (", or --ppo.trace update" if config.traces_minibatches else ", or --ppo.sequences packed")
                 )
             return shuffled_columns(rollout, config.minibatches, self._generator)
         return shuffled_sequences(rollout, config.minibatches, self._generator)
@@ -169,15 +176,35 @@ class PPOLearner:
         large = core.config.kind == "lstm" and core.layer_by_layer and core.config.hidden >= LARGE_MEMORY
         return on_cpu and large and rollout.num_slots >= LEAST_COLUMNS * self.config.minibatches
 
+    def _prepare(self, rollout: Rollout) -> None:
+        """What mini-batches need beside the rollout's own columns, for all rows: where ratios start from, and advantages."""
+        if self._advantage.shape != rollout.advantage.shape:
+            self._advantage, self._anchor = torch.empty_like(rollout.advantage), torch.zeros_like(rollout.log_prob)
+            if self._graphs:
+                self._graphs.clear()  # they read the old ones
+        if self.config.is_traced:
+            self._trace_all(rollout)
+        self._set_advantages(rollout)
+        if self.config.is_traced:  # how likely the policy of now is to do what the one that acted did
+            log_ratio = torch.where(rollout.valid, self._anchor - rollout.log_prob, 0.0)
+            self._advantage *= log_ratio.exp().clamp(max=self.config.max_rho)
+
+    @torch.no_grad()
+    def _trace_all(self, rollout: Rollout) -> None:
+        """V-trace's advantages and targets of all rows, under the policy before the update, from which ratios then start. No more of
+        them at a time than there are in a mini-batch."""
+        for columns in rollout.columns().split(-(-rollout.num_slots // self.config.minibatches), dim=1):
+            self.before_pass()
+            rows = columns.flatten()
+            batch = MiniBatch(rows=rows, starts=columns[0], turns=len(columns))
+            evaluation = self._policy.evaluate(*_decided(rollout, rows), self._recall(rollout, batch, rows))
+            self._anchor[rows] = evaluation.log_prob
+            log_ratio = evaluation.log_prob - rollout.log_prob[rows]
+            found = self._trace(_course(rollout, columns), log_ratio, evaluation.value)
+            rollout.advantage[rows], rollout.returns[rows] = found
+
     def _set_advantages(self, rollout: Rollout) -> None:
         """Advantages as they are, or normalised by the moments of all ranks' valid rows, weighted by their counts."""
-        if self.config.is_traced:  # they are computed mini-batch by mini-batch
-            self._advantage = rollout.advantage
-            return
-        if self._advantage.shape != rollout.advantage.shape:
-            self._advantage = torch.empty_like(rollout.advantage)
-            if self._graphs:
-                self._graphs.clear()  # they read the old one
         if not self.config.normalize_advantage:
             self._advantage.copy_(rollout.advantage)
             return
@@ -232,24 +259,29 @@ class PPOLearner:
 
     def _gather(self, rollout: Rollout, batch: MiniBatch) -> Sample:
         rows = batch.rows.to(self._group.device)
-        recall = None
-        if self._policy.is_recurrent:
-            assert batch.starts is not None
-            starts = rollout.episode_start[rows].view(batch.turns, -1) if batch.turns is not None else None
-            recall = Recall(rollout.state[batch.starts.to(rows.device)], batch.batch_sizes, starts)
+        obs, actions = _decided(rollout, rows)
+        traced = self.config.traces_minibatches
         return Sample(
-            obs={name: _rows_of(values, rows) for name, values in rollout.obs.items()},
-            actions={name: values[rows] for name, values in rollout.actions.items()},
-            log_prob=rollout.log_prob[rows],
+            obs=obs,
+            actions=actions,
+            log_prob=(self._anchor if self.config.is_traced and not traced else rollout.log_prob)[rows],
             value=rollout.value[rows],
-            advantage=self._advantage[rows],
+            advantage=(rollout.advantage if traced else self._advantage)[rows],
             returns=rollout.returns[rows],
-            course=_course(rollout, rows.view(batch.turns, -1)) if self.config.is_traced and batch.turns else None,
+            course=_course(rollout, rows.view(batch.turns, -1)) if traced and batch.turns is not None else None,
             lag=(self._policy.version - rollout.version[rows]).float(),
             weight=rollout.weight[rows] if rollout.weight is not None else None,
             valid=rollout.valid[rows] if batch.turns is not None else None,
-            recall=recall,
+            recall=self._recall(rollout, batch, rows),
         )
+
+    def _recall(self, rollout: Rollout, batch: MiniBatch, rows: Tensor) -> Recall | None:
+        """What a policy with memory has to know about a mini-batch of these `rows`, which are on the device."""
+        if not self._policy.is_recurrent:
+            return None
+        assert batch.starts is not None
+        starts = rollout.episode_start[rows].view(batch.turns, -1) if batch.turns is not None else None
+        return Recall(rollout.state[batch.starts.to(rows.device)], batch.batch_sizes, starts)
 
     def _row_losses(self, sample: Sample) -> tuple[Tensor, Tensor]:
         """The mean loss of the valid rows, and the sums of every metric over them with their number."""
@@ -258,7 +290,11 @@ class PPOLearner:
         log_ratio, entropy = evaluation.log_prob - sample.log_prob, evaluation.entropy
         advantage, returns = sample.advantage, sample.returns
         if sample.course is not None:
-            advantage, returns = self._trace(sample, sample.course, log_ratio.detach(), evaluation.value.detach())
+            advantage, returns = self._trace(sample.course, log_ratio.detach(), evaluation.value.detach())
+            if config.normalize_advantage:
+                valid = sample.course.valid.flatten()
+                mean, deviation = self._moments(torch.where(valid, advantage, 0.0), valid)
+                advantage = (advantage - mean) / deviation
         if config.clip is not None:
             policy_loss = clipped_surrogate(log_ratio, advantage, *config.ratio_bounds)
         else:
@@ -292,13 +328,11 @@ class PPOLearner:
         low, high = self.config.ratio_bounds
         return (ratio < low) | (ratio > high)
 
-    def _trace(self, sample: Sample, course: Course, log_ratio: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """V-trace's advantages and targets [M] of a mini-batch, under the policy as it is now."""
-        config, shape = self.config, course.reward.shape
-        assert sample.valid is not None
-        valid = sample.valid.view(shape)
+    def _trace(self, course: Course, log_ratio: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """V-trace's advantages and targets [T * K] of columns, under the policy that has these log-ratios and values."""
+        config, valid = self.config, course.valid
         # Where there is no outcome, memory may hold anything.
-        log_ratio, value = (torch.where(valid, column.view(shape), 0.0) for column in (log_ratio, value))
+        log_ratio, value = (torch.where(valid, column.view_as(valid), 0.0) for column in (log_ratio, value))
         after = torch.cat([value[1:], value[-1:]])
         found = vtrace(
             log_ratio,
@@ -312,9 +346,6 @@ class PPOLearner:
             max_c=config.max_c,
         )
         advantage = found.advantage * found.rho if config.rho_in_advantage else found.advantage
-        if config.normalize_advantage:
-            mean, deviation = self._moments(torch.where(valid, advantage, 0.0), valid)
-            advantage = (advantage - mean) / deviation
         return advantage.flatten(), found.targets.flatten()
 
     def _judge(self, auxiliary: CPCA, sample: Sample, evaluation: Evaluation) -> Judgement:
@@ -331,7 +362,7 @@ class PPOLearner:
         """The recording for mini-batches of this shape; None where there is to be none."""
         if self._graphs is None or batch.batch_sizes is not None or rollout.weight is not None or len(batch.rows) == 0:
             return None
-        if self.config.is_traced and self.config.normalize_advantage and self._group.size > 1:
+        if self.config.traces_minibatches and self.config.normalize_advantage and self._group.size > 1:
             return None  # ranks meet in the middle of it
         key = (id(rollout), len(batch.rows), batch.turns or 0)
         if key not in self._graphs:
@@ -400,8 +431,14 @@ def _rows_of(values: Tensor, rows: Tensor) -> Tensor:
     return values.index_select(0, rows) if values.device.type == "cpu" else values[rows]
 
 
+def _decided(rollout: Rollout, rows: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """What was seen in these rows, and what was done."""
+    obs = {name: _rows_of(values, rows) for name, values in rollout.obs.items()}
+    return obs, {name: values[rows] for name, values in rollout.actions.items()}
+
+
 def _course(rollout: Rollout, rows: Tensor) -> Course:
-    return Course(rollout.reward[rows], rollout.next_value[rows], rollout.continues[rows])
+    return Course(rollout.reward[rows], rollout.next_value[rows], rollout.continues[rows], rollout.valid[rows])
 
 
 def _listing(names: Iterable[str]) -> str:

@@ -24,6 +24,11 @@ class PPOConfig:
     targets: Literal["auto", "gae", "vtrace"] = "auto"
     """What rows teach: generalized advantage estimation by the values of when they were decided, or V-trace, which
     corrects for a policy that has moved on since. auto takes V-trace for appo and gae for the others."""
+    trace: Literal["auto", "update", "minibatch"] = "auto"
+    """When V-trace asks what the policy makes of the rows by now. Before each update, of all of them: mini-batches are then what they are
+    without it, ratios are clipped around that policy, and rows count by how likely it is to do the same, up to max_rho (decoupled PPO).
+    Or in every mini-batch, which then is of whole streams, with ratios clipped around the policy that acted: Sample Factory's way. auto
+    asks before updates of several passes, of which that is a small part."""
     max_rho: float = 1.0
     """V-trace's rho-bar: truncates the weights that decide which policy's value is learned."""
     max_c: float = 1.0
@@ -73,8 +78,9 @@ class PPOConfig:
         for name in ("max_rho", "max_c"):
             if not getattr(self, name) > 0:
                 raise UsageError(f"ppo.{name} must be above 0, got {getattr(self, name)}")
-        if self.targets not in ("auto", "gae", "vtrace"):
-            raise UsageError(f"ppo.targets {self.targets!r} does not exist; allowed: auto, gae, vtrace")
+        for name, allowed in (("targets", ("auto", "gae", "vtrace")), ("trace", ("auto", "update", "minibatch"))):
+            if getattr(self, name) not in allowed:
+                raise UsageError(f"ppo.{name} {getattr(self, name)!r} does not exist; allowed: {', '.join(allowed)}")
         low, high = self.entropy_bounds
         if not 0 < low <= high:
             raise UsageError(f"ppo.entropy_bounds must be above 0 and in rising order, got {low} and {high}")
@@ -94,3 +100,8 @@ class PPOConfig:
     def is_traced(self) -> bool:
         """Whether targets are V-trace's; auto, which a run has resolved, stands for gae."""
         return self.targets == "vtrace"
+
+    @property
+    def traces_minibatches(self) -> bool:
+        """Whether targets are V-trace's, and computed in every mini-batch anew."""
+        return self.is_traced and (self.trace == "minibatch" or (self.trace == "auto" and self.epochs == 1))

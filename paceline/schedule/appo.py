@@ -42,9 +42,9 @@ class APPOConfig:
 
     batch: int | None = None
     """Steps of an update, rounded to whole trajectories; by default as many as all slots give in T steps."""
-    waiting: int = 1
-    """Batches that may wait for the learner before collection pauses: more of them are more lag, and no more speed unless
-    the learner's time varies."""
+    waiting: int = 0
+    """Batches that may wait for the learner, beside the one that it learns from, before collection pauses: each is an update more of lag
+    where the learner is the slower, and no more speed unless the times that both take vary."""
     beside: bool | None = None
     """Collect while learning goes on. By default it is so, except for one rank of a small perceptron over EnvPool: both threads are
     then Python's most of the time, of which only one can be at work, and taking turns is faster."""
@@ -52,10 +52,10 @@ class APPOConfig:
     """Rows that are more updates behind than this are not learned from."""
 
     def __post_init__(self) -> None:
-        for name in ("batch", "waiting"):
+        for name, least in (("batch", 1), ("waiting", 0)):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UsageError(f"appo.{name} must be at least 1, got {value}")
+            if value is not None and value < least:
+                raise UsageError(f"appo.{name} must be at least {least}, got {value}")
         if self.max_lag < self.waiting + 2:
             raise UsageError(
                 f"appo.max_lag must be at least appo.waiting + 2, which is {self.waiting + 2}, got {self.max_lag}: where the "
@@ -113,15 +113,16 @@ class Learning:
 
     def __init__(self, run: Run[OnPolicy], rollout: Rollout, book: Chunks, size: int, *, beside: bool) -> None:
         self._run, self._rollout, self._book, self._size, self._beside = run, rollout, book, size, beside
+        self._offers: queue.SimpleQueue[Offer] = queue.SimpleQueue()
         self._unlearned = 0
-        """Batches that were handed over and are not learned from yet; where collection waits for them."""
+        """Batches that were handed over, less those of which collection knows that they were learned from."""
         self._learned = threading.Semaphore(0)
+        """Of these it does not know yet."""
         self._on_gpu = run.group.device.type == "cuda"
-        self._offers: queue.Queue[Offer] = queue.Queue(run.config.appo.waiting)
         self._offer: Offer | None = None
         """What could not be handed over yet."""
         self._is_waited_for = False
-        """Whether collection stands still until the learner takes the next batch, or where both take turns, has learned from it."""
+        """Whether collection stands still until a batch was learned from."""
         self.thread = Companion(run, self._learn_until_over)
         self._threads, self._threads_alone = run.threads, run.agent.threads_alone or run.threads
         # What is compiled is compiled for a number of threads.
@@ -129,24 +130,29 @@ class Learning:
             run.agent.learner.before_pass = self._share_cores
 
     def offer_all(self) -> bool:
-        """Hand all whole batches over; whether that was possible. Where enough are waiting already, the learner is
-        behind: then this waits, though not for long, since it may itself be waiting for a checkpoint. It also waits where both take
-        turns."""
-        while self._unlearned:
-            if not self._learned.acquire(timeout=POLL_SECONDS):
-                return False
-            self._unlearned -= 1
+        """Hand all whole batches over; whether that was possible. Where enough are with the learner already, it is behind: then this
+        waits, though not for long, since it may itself be waiting for a checkpoint. It also waits where both take turns."""
+        if not self._beside and not self._waited_until(0):
+            return False
         while self._offer is not None or self._book.num_full >= self._size:
             self._offer = self._offer or self._next_offer()
-            self._is_waited_for = self._offers.full()
-            try:
-                self._offers.put(self._offer, timeout=POLL_SECONDS)
-            except queue.Full:
+            if not self._waited_until(self._run.config.appo.waiting):
                 return False
-            self._offer, self._is_waited_for = None, not self._beside
+            self._offers.put(self._offer)
+            self._offer = None
+            self._unlearned += 1
             if not self._beside:
-                self._unlearned += 1
                 return False
+        return True
+
+    def _waited_until(self, unlearned: int) -> bool:
+        """Whether no more batches than this are left to learn from, at once or soon."""
+        while self._unlearned > unlearned:
+            if not self._learned.acquire(blocking=False):
+                self._is_waited_for = True
+                if not self._learned.acquire(timeout=POLL_SECONDS):
+                    return False
+            self._unlearned -= 1
         return True
 
     def _next_offer(self) -> Offer:
@@ -166,8 +172,8 @@ class Learning:
             free_since = end
             run.report(lesson.num_steps, losses, offer.episodes)
             self._book.release(offer.batch.book)
-            if not self._beside:
-                self._learned.release()
+            self._is_waited_for = False
+            self._learned.release()
             if run.checkpoint_due():
                 self.thread.let_save()
             if self.thread.is_closed or run.finished():
@@ -196,7 +202,5 @@ class Learning:
         """The next batch; None once the main thread has left."""
         while not self.thread.is_closed:
             with contextlib.suppress(queue.Empty):
-                offer = self._offers.get(timeout=POLL_SECONDS)
-                self._is_waited_for = not self._beside  # there is room for the next
-                return offer
+                return self._offers.get(timeout=POLL_SECONDS)
         return None

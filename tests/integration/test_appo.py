@@ -141,7 +141,7 @@ def test_perceptrons_over_envpool_take_turns(tmp_path):
         assert _collects_beside(train(dataclasses.replace(config, steps=64, policy=policy), tmp_path / name))
 
 
-@pytest.mark.parametrize("waiting", [1, 3])
+@pytest.mark.parametrize("waiting", [0, 3])
 def test_back_pressure_bounds_the_lag(tmp_path, monkeypatch, waiting):
     """A slow learner: collection pauses, and rows are at most as old as the batches that may wait, and two more."""
     plain, lags = PPOLearner.update, []
@@ -155,7 +155,7 @@ def test_back_pressure_bounds_the_lag(tmp_path, monkeypatch, waiting):
     monkeypatch.setattr(PPOLearner, "update", slow)
     train(small("none", steps=2048, appo=APPOConfig(waiting=waiting)), tmp_path)
     assert max(lags) <= waiting + 2
-    assert max(lags) > waiting - 1, "they did wait"
+    assert max(lags) >= waiting + 1, "they did wait"
 
 
 def test_rows_beyond_the_bound_are_left_out_and_counted(tmp_path, monkeypatch):
@@ -314,7 +314,7 @@ def test_weights_are_picked_up_whole(tmp_path):
     ("changes", "said"),
     [
         ({"deterministic": True}, "allowed: ddppo, ver"),
-        ({"ppo": PPOConfig(minibatches=5)}, "only 4 streams"),
+        ({"ppo": PPOConfig(minibatches=5, trace="minibatch")}, "only 4 streams"),
     ],
 )
 def test_what_cannot_be_is_refused(tmp_path, changes, said):
@@ -322,7 +322,7 @@ def test_what_cannot_be_is_refused(tmp_path, changes, said):
         train(small(**changes), tmp_path)
 
 
-@pytest.mark.parametrize("value", [{"batch": 0}, {"waiting": 0}, {"max_lag": 4, "waiting": 3}])
+@pytest.mark.parametrize("value", [{"batch": 0}, {"waiting": -1}, {"max_lag": 4, "waiting": 3}])
 def test_settings_are_checked(value):
     with pytest.raises(UsageError, match="must be at least"):
         APPOConfig(**value)

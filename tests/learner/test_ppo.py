@@ -134,7 +134,7 @@ def test_advantage_statistics_over_valid_rows_only():
     valid = rollout.valid[: rollout.num_rows]
     assert (~valid).sum() == 1
     rollout.advantage[: rollout.num_rows][~valid] = 1e9
-    learner._set_advantages(rollout)
+    learner._prepare(rollout)
     normalized = learner._advantage[: rollout.num_rows][valid]
     assert normalized.mean().abs() < 1e-4
     assert normalized.std(correction=0) == pytest.approx(1.0, abs=1e-3)
@@ -188,6 +188,7 @@ def test_schedules(progress):
         (PPOConfig, {"epochs": 0}, "ppo.epochs must be at least 1"),
         (PPOConfig, {"discount": 1.5}, "ppo.discount must be between 0 and 1"),
         (PPOConfig, {"clip": 0.0}, "ppo.clip must be above 0"),
+        (PPOConfig, {"trace": "epoch"}, "ppo.trace 'epoch' does not exist; allowed: auto, update, minibatch"),
         (OptimizerConfig, {"learning_rate": 0.0}, "optimizer.learning_rate must be above 0"),
         (OptimizerConfig, {"schedule": "sine"}, "allowed: constant, linear, cosine"),
         (OptimizerConfig, {"max_grad_norm": -1.0}, "above 0 or None"),
@@ -248,7 +249,7 @@ def test_importance_weights_scale_rows():
     for weight in (None, torch.ones(24), torch.arange(24) % 2 * 2.0):
         rollout.weight = weight
         batch = next(iter(learner._split(rollout)))
-        learner._set_advantages(rollout)
+        learner._prepare(rollout)
         learner._backward(rollout, batch)
         gradients.append(learner._gradients.flat.clone())
     torch.testing.assert_close(gradients[0], gradients[1])
@@ -296,7 +297,8 @@ def test_bfloat16_update_moves_as_the_float32_one_does():
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("core", ["none", "lstm", "gru"])
-def test_recorded_updates_are_the_eager_ones(core):
+@pytest.mark.parametrize("targets", ["gae", "vtrace"])
+def test_recorded_updates_are_the_eager_ones(core, targets):
     """Enough updates that most steps are replays; the learning rate changes between them."""
     device = torch.device("cuda")
     results = []
@@ -307,7 +309,7 @@ def test_recorded_updates_are_the_eager_ones(core):
         learner = PPOLearner(
             policy,
             Group(Place(), device, None),
-            PPOConfig(epochs=2, minibatches=2, sequences="columns", normalize_advantage=True),
+            PPOConfig(epochs=2, minibatches=2, sequences="columns", normalize_advantage=True, targets=targets),
             OptimizerConfig(schedule="linear"),
             torch.Generator().manual_seed(0),
             ComputeConfig(cuda_graphs=graphs),

@@ -11,7 +11,9 @@ from paceline.errors import UsageError
 from paceline.experience.book import Variable
 from paceline.experience.rollout import Rollout
 from paceline.experience.rows import Cuts, Decision, Outcome
+from paceline.learner import ppo
 from paceline.ops.ppo import policy_gradient
+from paceline.ops.vtrace import vtrace
 from paceline.policy.actor_critic import ActorCritic, PolicyConfig, Recall
 from paceline.policy.cores import CoreConfig
 from tests.learner.test_ppo import CPU, SPEC, flat, make, make_rollout
@@ -52,7 +54,9 @@ def collected(policy: ActorCritic, seed: int) -> tuple[Rollout, torch.Tensor]:
     return rollout, torch.where(rollout.truncated, cut_value, last.repeat(TURNS))
 
 
-def expected_losses(policy: ActorCritic, rollout: Rollout, beyond: torch.Tensor, twice: bool) -> tuple[float, float]:
+def expected_losses(
+    policy: ActorCritic, rollout: Rollout, beyond: torch.Tensor, twice: bool, trace: str
+) -> tuple[float, float]:
     """Mean policy and value loss of all valid rows, slot by slot."""
     recall = None
     if policy.is_recurrent:
@@ -79,7 +83,8 @@ def expected_losses(policy: ActorCritic, rollout: Rollout, beyond: torch.Tensor,
             correction[t] = rho * error + rho * carry
             advantage = (error + carry) * (rho if twice else 1.0)
             bounded = min(max(ratio[t], 1 / 1.1), 1.1)
-            policy_loss = -min(ratio[t] * advantage, bounded * advantage)
+            in_minibatch = -min(ratio[t] * advantage, bounded * advantage)
+            policy_loss = in_minibatch if trace == "minibatch" else -rho * advantage
             losses.append((policy_loss, 0.5 * (values[t] - (values[t] + correction[t])) ** 2))
     return tuple(sum(column) / len(losses) for column in zip(*losses, strict=True))  # type: ignore[return-value]
 
@@ -87,25 +92,44 @@ def expected_losses(policy: ActorCritic, rollout: Rollout, beyond: torch.Tensor,
 @pytest.mark.parametrize("core", ["none", "lstm"])
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("twice", [False, True])
-def test_losses_are_those_of_targets_written_out(core, seed, twice):
+@pytest.mark.parametrize("trace", ["update", "minibatch"])
+def test_losses_are_those_of_targets_written_out(core, seed, twice, trace):
     config = PolicyConfig(hidden=(8,), core=CoreConfig(kind=core, hidden=8))
-    options = {"targets": "vtrace", "clip": 0.1, "clip_inverse": True, "rho_in_advantage": twice}
-    policy, learner = make(config, epochs=1, minibatches=1, **options)
+    options = {"targets": "vtrace", "trace": trace, "clip": 0.1, "clip_inverse": True, "rho_in_advantage": twice}
+    policy, learner = make(config, epochs=1, minibatches=1, sequences="columns", **options)
     rollout, beyond = collected(policy, seed)
-    policy_loss, critic_loss = expected_losses(policy, rollout, beyond, twice)
+    policy_loss, critic_loss = expected_losses(policy, rollout, beyond, twice, trace)
     losses = learner.update(rollout, 0.0)
     assert math.isclose(losses["policy_loss"], policy_loss, rel_tol=1e-3, abs_tol=1e-5)
     assert math.isclose(losses["value_loss"], critic_loss, rel_tol=1e-3, abs_tol=1e-5)
 
 
-def test_on_policy_an_update_by_vtrace_is_one_by_gae():
-    """The first step of an update: the policy is still the one that acted."""
+@pytest.mark.parametrize("core", ["none", "lstm"])
+@pytest.mark.parametrize(("trace", "epochs", "minibatches"), [("minibatch", 1, 1), ("auto", 3, 2), ("update", 1, 4)])
+def test_on_policy_an_update_by_vtrace_is_one_by_gae(core, trace, epochs, minibatches):
+    """Traced before it, all of its steps; traced in mini-batches, its first one, since then the policy is still the one that acted."""
+    config = PolicyConfig(hidden=(8,), core=CoreConfig(kind=core, hidden=8))
     results = {}
     for targets in ("gae", "vtrace"):
-        policy, learner = make(epochs=1, minibatches=1, normalize_advantage=True, targets=targets)
+        options = {"targets": targets, "trace": trace, "epochs": epochs, "minibatches": minibatches}
+        policy, learner = make(config, normalize_advantage=True, sequences="columns", **options)
         learner.update(make_rollout(policy, lost=True), 0.0)
         results[targets] = flat(policy)
     torch.testing.assert_close(results["gae"], results["vtrace"], rtol=1e-4, atol=1e-6)
+
+
+def test_targets_are_computed_once_for_all_passes(monkeypatch):
+    """Unless they are asked for in every mini-batch, or there is but one pass."""
+    counts = {}
+    for trace, epochs in (("auto", 3), ("auto", 1), ("minibatch", 3), ("update", 1)):
+        calls = []
+        monkeypatch.setattr(
+            ppo, "vtrace", lambda *args, calls=calls, **kwargs: calls.append(1) or vtrace(*args, **kwargs)
+        )
+        policy, learner = make(epochs=epochs, minibatches=2, targets="vtrace", trace=trace)
+        learner.update(collected(policy, 1)[0], 0.0)
+        counts[trace, epochs] = len(calls)
+    assert counts == {("auto", 3): 2, ("auto", 1): 2, ("minibatch", 3): 6, ("update", 1): 2}
 
 
 def test_without_clipping_the_gradient_is_impalas():
@@ -131,8 +155,9 @@ def test_the_lag_of_rows_is_reported():
     assert losses["policy_lag"] == pytest.approx((2 + 5 * (6 * 4 - 1)) / 24)
 
 
-def test_streams_of_other_lengths_are_refused():
-    _, learner = make(targets="vtrace")
+@pytest.mark.parametrize("trace", ["update", "minibatch"])
+def test_streams_of_other_lengths_are_refused(trace):
+    _, learner = make(targets="vtrace", trace=trace)
     rollout = Rollout(3, SLOTS, CPU, book=Variable(3, SLOTS))
     with pytest.raises(UsageError, match="allowed with this system: gae, auto"):
         learner.update(rollout, 0.0)
