@@ -60,7 +60,6 @@ class Sample(NamedTuple):
     obs: dict[str, Tensor]
     actions: dict[str, Tensor]
     log_prob: Tensor
-    """By the policy that ratios start from."""
     value: Tensor
     advantage: Tensor
     returns: Tensor
@@ -112,9 +111,6 @@ class PPOLearner:
         self.before_pass: Callable[[], None] = lambda: None
         """Called before each pass through the network, forwards or backwards, unless updates are recorded."""
         self._advantage = torch.empty(0)
-        """[rows]: of the rollout that is learned from, as its rows count in the policy's loss."""
-        self._anchor = torch.empty(0)
-        """[rows]: where V-trace asks before updates, log-probabilities of what was done by the policy of then."""
         self._step_metrics = ("grad_norm",) if self._coefficient is None else ("grad_norm", "entropy_coef")
         self._metrics = (*ROW_METRICS, *(CPCA.METRICS if self._auxiliary is not None else ()), *self._step_metrics)
 
@@ -129,7 +125,9 @@ class PPOLearner:
         if self.config.is_traced and rollout.turns is None:
             raise UsageError("ppo.targets vtrace needs streams of equal length; allowed with this system: gae, auto")
         if not self.config.traces_minibatches:
-            self._prepare(rollout)
+            if self.config.is_traced:
+                self._trace_all(rollout)
+            self._set_advantages(rollout)
         totals = self._no_sums()
         for _ in range(self.config.epochs):
             before = totals.clone()
@@ -176,35 +174,25 @@ class PPOLearner:
         large = core.config.kind == "lstm" and core.layer_by_layer and core.config.hidden >= LARGE_MEMORY
         return on_cpu and large and rollout.num_slots >= LEAST_COLUMNS * self.config.minibatches
 
-    def _prepare(self, rollout: Rollout) -> None:
-        """What mini-batches need beside the rollout's own columns, for all rows: where ratios start from, and advantages."""
-        if self._advantage.shape != rollout.advantage.shape:
-            self._advantage, self._anchor = torch.empty_like(rollout.advantage), torch.zeros_like(rollout.log_prob)
-            if self._graphs:
-                self._graphs.clear()  # they read the old ones
-        if self.config.is_traced:
-            self._trace_all(rollout)
-        self._set_advantages(rollout)
-        if self.config.is_traced:  # how likely the policy of now is to do what the one that acted did
-            log_ratio = torch.where(rollout.valid, self._anchor - rollout.log_prob, 0.0)
-            self._advantage *= log_ratio.exp().clamp(max=self.config.max_rho)
-
     @torch.no_grad()
     def _trace_all(self, rollout: Rollout) -> None:
-        """V-trace's advantages and targets of all rows, under the policy before the update, from which ratios then start. No more of
-        them at a time than there are in a mini-batch."""
+        """V-trace's advantages and targets of all rows, under the policy before the update. No more of them at a time than there are in
+        a mini-batch."""
         for columns in rollout.columns().split(-(-rollout.num_slots // self.config.minibatches), dim=1):
             self.before_pass()
             rows = columns.flatten()
             batch = MiniBatch(rows=rows, starts=columns[0], turns=len(columns))
             evaluation = self._policy.evaluate(*_decided(rollout, rows), self._recall(rollout, batch, rows))
-            self._anchor[rows] = evaluation.log_prob
             log_ratio = evaluation.log_prob - rollout.log_prob[rows]
             found = self._trace(_course(rollout, columns), log_ratio, evaluation.value)
             rollout.advantage[rows], rollout.returns[rows] = found
 
     def _set_advantages(self, rollout: Rollout) -> None:
         """Advantages as they are, or normalised by the moments of all ranks' valid rows, weighted by their counts."""
+        if self._advantage.shape != rollout.advantage.shape:
+            self._advantage = torch.empty_like(rollout.advantage)
+            if self._graphs:
+                self._graphs.clear()  # they read the old one
         if not self.config.normalize_advantage:
             self._advantage.copy_(rollout.advantage)
             return
@@ -264,7 +252,7 @@ class PPOLearner:
         return Sample(
             obs=obs,
             actions=actions,
-            log_prob=(self._anchor if self.config.is_traced and not traced else rollout.log_prob)[rows],
+            log_prob=rollout.log_prob[rows],
             value=rollout.value[rows],
             advantage=(rollout.advantage if traced else self._advantage)[rows],
             returns=rollout.returns[rows],

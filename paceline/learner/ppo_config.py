@@ -25,10 +25,9 @@ class PPOConfig:
     """What rows teach: generalized advantage estimation by the values of when they were decided, or V-trace, which
     corrects for a policy that has moved on since. auto takes V-trace for appo and gae for the others."""
     trace: Literal["auto", "update", "minibatch"] = "auto"
-    """When V-trace asks what the policy makes of the rows by now. Before each update, of all of them: mini-batches are then what they are
-    without it, ratios are clipped around that policy, and rows count by how likely it is to do the same, up to max_rho (decoupled PPO).
-    Or in every mini-batch, which then is of whole streams, with ratios clipped around the policy that acted: Sample Factory's way. auto
-    asks before updates of several passes, of which that is a small part."""
+    """When V-trace asks what the policy makes of the rows by now: before each update, of all of them, so that mini-batches are what they
+    are without it; or in every mini-batch, which then is of whole streams, as Sample Factory does. auto asks before updates of several
+    passes, of which that is a small part."""
     max_rho: float = 1.0
     """V-trace's rho-bar: truncates the weights that decide which policy's value is learned."""
     max_c: float = 1.0

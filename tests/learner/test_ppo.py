@@ -134,7 +134,7 @@ def test_advantage_statistics_over_valid_rows_only():
     valid = rollout.valid[: rollout.num_rows]
     assert (~valid).sum() == 1
     rollout.advantage[: rollout.num_rows][~valid] = 1e9
-    learner._prepare(rollout)
+    learner._set_advantages(rollout)
     normalized = learner._advantage[: rollout.num_rows][valid]
     assert normalized.mean().abs() < 1e-4
     assert normalized.std(correction=0) == pytest.approx(1.0, abs=1e-3)
@@ -249,7 +249,7 @@ def test_importance_weights_scale_rows():
     for weight in (None, torch.ones(24), torch.arange(24) % 2 * 2.0):
         rollout.weight = weight
         batch = next(iter(learner._split(rollout)))
-        learner._prepare(rollout)
+        learner._set_advantages(rollout)
         learner._backward(rollout, batch)
         gradients.append(learner._gradients.flat.clone())
     torch.testing.assert_close(gradients[0], gradients[1])

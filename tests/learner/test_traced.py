@@ -54,9 +54,7 @@ def collected(policy: ActorCritic, seed: int) -> tuple[Rollout, torch.Tensor]:
     return rollout, torch.where(rollout.truncated, cut_value, last.repeat(TURNS))
 
 
-def expected_losses(
-    policy: ActorCritic, rollout: Rollout, beyond: torch.Tensor, twice: bool, trace: str
-) -> tuple[float, float]:
+def expected_losses(policy: ActorCritic, rollout: Rollout, beyond: torch.Tensor, twice: bool) -> tuple[float, float]:
     """Mean policy and value loss of all valid rows, slot by slot."""
     recall = None
     if policy.is_recurrent:
@@ -83,8 +81,7 @@ def expected_losses(
             correction[t] = rho * error + rho * carry
             advantage = (error + carry) * (rho if twice else 1.0)
             bounded = min(max(ratio[t], 1 / 1.1), 1.1)
-            in_minibatch = -min(ratio[t] * advantage, bounded * advantage)
-            policy_loss = in_minibatch if trace == "minibatch" else -rho * advantage
+            policy_loss = -min(ratio[t] * advantage, bounded * advantage)
             losses.append((policy_loss, 0.5 * (values[t] - (values[t] + correction[t])) ** 2))
     return tuple(sum(column) / len(losses) for column in zip(*losses, strict=True))  # type: ignore[return-value]
 
@@ -98,7 +95,7 @@ def test_losses_are_those_of_targets_written_out(core, seed, twice, trace):
     options = {"targets": "vtrace", "trace": trace, "clip": 0.1, "clip_inverse": True, "rho_in_advantage": twice}
     policy, learner = make(config, epochs=1, minibatches=1, sequences="columns", **options)
     rollout, beyond = collected(policy, seed)
-    policy_loss, critic_loss = expected_losses(policy, rollout, beyond, twice, trace)
+    policy_loss, critic_loss = expected_losses(policy, rollout, beyond, twice)
     losses = learner.update(rollout, 0.0)
     assert math.isclose(losses["policy_loss"], policy_loss, rel_tol=1e-3, abs_tol=1e-5)
     assert math.isclose(losses["value_loss"], critic_loss, rel_tol=1e-3, abs_tol=1e-5)
