@@ -1,7 +1,8 @@
 """Sample efficiency: return over steps and over time of DD-PPO, VER and APPO on the same tasks, three seeds each.
 
 Every run has two cores, and environments run in worker processes, so that VER and APPO take them as they come. Returns are means of the
-latest 100 episodes; the table has the mean of the reports of the last tenth of a run, over seeds, with a 95 % interval (Student's t).
+latest 100 episodes; the tables have their mean over all steps that every run of a task has made, which says how few are needed, and that
+of the reports of the last tenth of a run; means over seeds with a 95 % interval (Student's t).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, Literal
 
 import tyro
 
-from benchmarks.learning import Job, final, interval, plot, train_all
+from benchmarks.learning import Curves, Job, final, interval, over_steps, plot, train_all
 from benchmarks.report import context, print_context, print_table
 
 POINTNAV = "gym:paceline.envs.pointnav:paceline/PointNav-v0?tier=small&resolution=32&scenes=64"
@@ -63,11 +64,24 @@ def measure(plan: Plan, facts: dict[str, Any], quick: bool = False) -> dict[str,
         for system in SYSTEMS
     }
     found = train_all(jobs, device=plan.device, at_once=plan.at_once)
-    curves = {
+    curves: Curves = {
         (task, system): [found[task, system, seed] for seed in plan.seeds] for task in plan.tasks for system in SYSTEMS
     }
+    seeds = f"mean of {len(plan.seeds)} seeds and 95 % interval"
+    shared = {
+        task: int(min(found[task, system, seed].steps[-1] for system in SYSTEMS for seed in plan.seeds))
+        for task in plan.tasks
+    }
     print_table(
-        f"return at the end, mean of {len(plan.seeds)} seeds and 95 % interval",
+        f"return over the steps that all have made, {seeds}",
+        ["task", "steps", *SYSTEMS],
+        [
+            [task, f"{end:,}", *(interval([over_steps(c, end) for c in curves[task, system]]) for system in SYSTEMS)]
+            for task, end in shared.items()
+        ],
+    )
+    print_table(
+        f"return at the end, {seeds}",
         ["task", *SYSTEMS],
         [[task, *(interval([final(c) for c in curves[task, system]]) for system in SYSTEMS)] for task in plan.tasks],
     )

@@ -4,7 +4,8 @@ A decision for one slot costs almost what a decision for many does, so a batch i
 waits may be a simulator that stands still. Waiting for others may save at most a decision of their own, so that is how
 long is waited for a minimum of slots; after that whoever is ready is served. Where several environments share a worker it
 has others to step meanwhile, and waiting costs little. Where, in addition, cores are few, every decision takes time from
-simulators: then the minimum is larger and the wait longer. Where simulators step together, whoever is ready is all there
+simulators: then the minimum is larger and the wait longer, and where learning goes on beside on the same cores, which leaves none of
+them idle, all slots are waited for. Where simulators step together, whoever is ready is all there
 is to wait for, and a pool need not be ready to be interrupted. (VER's own implementation waits for half the mean step of a
 simulator.)
 """
@@ -36,8 +37,8 @@ class BatchingConfig:
     """How many slots are decided for together by systems that do not wait for all."""
 
     minimum: float | None = None
-    """Wait for this share of the slots (by default a quarter; where environments share workers an eighth, or half on
-    few cores; where they step together, for the first) ..."""
+    """Wait for this share of the slots (by default a quarter; where environments share workers an eighth, or on few cores half, and all
+    if these learn as well meanwhile; where they step together, for the first) ..."""
     maximum: float = 1.0
     """... take at most this share at once ..."""
     patience: float | None = None
@@ -77,13 +78,17 @@ class Elsewhere(Protocol):
 class AdaptiveBatching:
     """Receives batches from a pool by a `BatchingConfig`; learns what a decision takes as it goes."""
 
-    def __init__(self, pool: Pool, config: BatchingConfig, elsewhere: Elsewhere | None = None) -> None:
+    def __init__(
+        self, pool: Pool, config: BatchingConfig, elsewhere: Elsewhere | None = None, *, learning: bool = False
+    ) -> None:
+        """With `learning` these cores learn while simulators are waited for."""
         self._pool, self._elsewhere = pool, elsewhere
         slots, shared = pool.spec.num_slots, pool.spec.envs_per_worker > 1
         # A pool that waits for those who step together does not hear of what was decided elsewhere.
         in_step = pool.spec.in_step and elsewhere is None
         crowded = shared and len(available_core_ids()) <= FEW_CORES
-        own_minimum = 1 / slots if in_step else 0.5 if crowded else 0.125 if shared else 0.25
+        few = (1.0 if learning else 0.5) if crowded else 0.125 if shared else 0.25
+        own_minimum = 1 / slots if in_step else few
         minimum = min(config.maximum, own_minimum) if config.minimum is None else config.minimum
         self._patience = (4.0 if crowded else 1.0) if config.patience is None else config.patience
         self._minimum = max(1, round(minimum * slots))

@@ -76,8 +76,9 @@ def appo(run: Run[OnPolicy]) -> None:
     size = max(1, round(config.appo.batch / steps)) if config.appo.batch is not None else slots
     book = Chunks(steps, slots, size, config.appo.waiting)
     rollout = Rollout(steps, slots, run.group.device, book=book, spare=True)
-    learning = Learning(run, rollout, book, size, beside=_collects_beside(run))
-    with Turns(run, rollout, book) as turns, learning.thread as thread:
+    beside = _collects_beside(run)
+    learning = Learning(run, rollout, book, size, beside=beside)
+    with Turns(run, rollout, book, learning=beside) as turns, learning.thread as thread:
         while not thread.is_over:
             if thread.wants_checkpoint:
                 held = turns.take_in(held)

@@ -27,7 +27,10 @@ class Turns:
     """Decides for slots and takes in what comes of it, in this thread or with `Deciders` beside it. Every slot is held by the
     caller, in flight, or being decided for."""
 
-    def __init__(self, run: Run[OnPolicy], rollout: Rollout, book: Variable | Chunks) -> None:
+    def __init__(
+        self, run: Run[OnPolicy], rollout: Rollout, book: Variable | Chunks, *, learning: bool = False
+    ) -> None:
+        """With `learning`, that goes on meanwhile on the same device."""
         self._pool, self._agent, self._clock = run.pool, run.agent, run.clock
         self._rollout, self._book = rollout, book
         self._on_cpu = run.group.device.type == "cpu"
@@ -39,7 +42,9 @@ class Turns:
         if len(deciders) > 1:
             threads = max(1, run.threads // len(deciders))
             self._deciders = Deciders(run.agent.actor, deciders, threads, run.pool.wake)
-        self._batching = AdaptiveBatching(run.pool, run.config.batching, self._deciders)
+        self._batching = AdaptiveBatching(
+            run.pool, run.config.batching, self._deciders, learning=learning and self._on_cpu
+        )
 
     def decide(self, batch: StepBatch) -> None:
         """Have actions chosen for the slots of `batch`, by the latest weights, and sent."""

@@ -55,12 +55,20 @@ def test_waits_for_the_minimum_but_not_longer_than_its_patience(pool, monkeypatc
 
 
 def test_waits_longer_where_a_worker_has_other_environments_to_step_and_cores_are_few(pool, monkeypatch):
-    """By default: half of the slots, and up to four decisions' time, instead of an eighth and one."""
-    scripted = Scripted(pool, [4, 4, 4])
-    for shared, cores, minimum, patience in ((8, 2, 4, 4.0), (8, 16, 1, 1.0), (1, 2, 2, 1.0)):
+    """By default: half of the slots, or all where these cores learn meanwhile, and up to four decisions' time, instead of an eighth
+    and one."""
+    scripted = Scripted(pool, [4, 4, 4, 4, 4])
+    cases = (
+        (8, 2, False, 4, 4.0),
+        (8, 2, True, 8, 4.0),
+        (8, 16, False, 1, 1.0),
+        (8, 16, True, 1, 1.0),
+        (1, 2, True, 2, 1.0),
+    )
+    for shared, cores, learning, minimum, patience in cases:
         monkeypatch.setattr("paceline.policy.batching.available_core_ids", lambda cores=cores: list(range(cores)))
         scripted.spec = dataclasses.replace(pool.spec, envs_per_worker=shared)
-        batching = AdaptiveBatching(scripted, BatchingConfig())
+        batching = AdaptiveBatching(scripted, BatchingConfig(), learning=learning)
         batching.receive(8)
         assert scripted.asked[-1][0] == minimum and batching._patience == patience
     with make_pool("gym:CartPole-v1", PoolConfig(kind="process", num_envs=4, workers=2)) as two_each:
