@@ -159,7 +159,7 @@ def _computes(config: Config, beside: bool) -> tuple[ComputeConfig, ComputeConfi
     frozen = beside and config.system == "ver"
     # While a thread records, another may not draw random numbers on the device, unless it is recorded too: auxiliary losses do, and the
     # entropy of squashed actions.
-    draws = config.ppo.auxiliary.kind != "none" or (frozen and config.policy.head.squash)
+    draws = config.ppo.auxiliary.kind != "none" or config.policy.head.squash
     recorded = config.compute.cuda_graphs and not (beside and draws)
     learning = recorded and not frozen
     acting, updates = (dataclasses.replace(config.compute, cuda_graphs=graphs) for graphs in (recorded, learning))

@@ -176,16 +176,24 @@ class PPOLearner:
 
     @torch.no_grad()
     def _trace_all(self, rollout: Rollout) -> None:
-        """V-trace's advantages and targets of all rows, under the policy before the update. No more of them at a time than there are in
-        a mini-batch."""
-        for columns in rollout.columns().split(-(-rollout.num_slots // self.config.minibatches), dim=1):
-            self.before_pass()
-            rows = columns.flatten()
-            batch = MiniBatch(rows=rows, starts=columns[0], turns=len(columns))
-            evaluation = self._policy.evaluate(*_decided(rollout, rows), self._recall(rollout, batch, rows))
-            log_ratio = evaluation.log_prob - rollout.log_prob[rows]
-            found = self._trace(_course(rollout, columns), log_ratio, evaluation.value)
-            rollout.advantage[rows], rollout.returns[rows] = found
+        """V-trace's advantages and targets of all rows, under the policy before the update."""
+        columns = rollout.columns()
+        # No more at a time than there are in a mini-batch.
+        parts = columns.split(-(-rollout.num_slots // self.config.minibatches), dim=1)
+        log_prob, value = (
+            torch.cat(said, 1) for said in zip(*(self._appraise(rollout, p) for p in parts), strict=True)
+        )
+        found = self._trace(_course(rollout, columns), log_prob - rollout.log_prob[columns], value)
+        rollout.advantage[columns.flatten()], rollout.returns[columns.flatten()] = found
+
+    def _appraise(self, rollout: Rollout, columns: Tensor) -> tuple[Tensor, Tensor]:
+        """What the policy says of columns [T, K]: log-probabilities of what was done, and values, [T, K]."""
+        self.before_pass()
+        rows = columns.flatten()
+        batch = MiniBatch(rows=rows, starts=columns[0], turns=len(columns))
+        obs, actions = _decided(rollout, rows)
+        log_prob, value = self._policy.appraise(obs, actions, self._recall(rollout, batch, rows))
+        return log_prob.view_as(columns), value.view_as(columns)
 
     def _set_advantages(self, rollout: Rollout) -> None:
         """Advantages as they are, or normalised by the moments of all ranks' valid rows, weighted by their counts."""

@@ -188,12 +188,23 @@ class ActorCritic(nn.Module):
 
     def evaluate(self, obs: dict[str, Tensor], actions: dict[str, Tensor], recall: Recall | None) -> Evaluation:
         """Evaluate actions taken. A recurrent policy needs to know, by `recall`, what the rows follow."""
+        params, value, features, belief = self._think(obs, recall)
+        return Evaluation(self.head.log_prob(params, actions), self.head.entropy(params), value, features, belief)
+
+    def appraise(
+        self, obs: dict[str, Tensor], actions: dict[str, Tensor], recall: Recall | None
+    ) -> tuple[Tensor, Tensor]:
+        """Of `evaluate` the log-probabilities and the values: no head draws anything for these."""
+        params, value, _, _ = self._think(obs, recall)
+        return self.head.log_prob(params, actions), value
+
+    def _think(self, obs: dict[str, Tensor], recall: Recall | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The head's parameters, the values, and what they were made of: features, and with memory, beliefs."""
         with self._autocast(next(iter(obs.values()))):
             seen = self.see(obs)
             features = self.trunk(seen)
             belief = self._remember(features, recall) if recall is not None else features
-            params, value = self.head(belief, self._mask(obs)), self._value(seen, belief)
-        return Evaluation(self.head.log_prob(params, actions), self.head.entropy(params), value, features, belief)
+            return self.head(belief, self._mask(obs)), self._value(seen, belief), features, belief
 
     @property
     def num_action_features(self) -> int:

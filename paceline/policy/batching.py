@@ -38,7 +38,7 @@ class BatchingConfig:
 
     minimum: float | None = None
     """Wait for this share of the slots (by default a quarter; where environments share workers an eighth, or on few cores half, and all
-    if these learn as well meanwhile; where they step together, for the first) ..."""
+    under appo, if these learn as well meanwhile; where they step together, for the first) ..."""
     maximum: float = 1.0
     """... take at most this share at once ..."""
     patience: float | None = None
@@ -87,7 +87,7 @@ class AdaptiveBatching:
         # A pool that waits for those who step together does not hear of what was decided elsewhere.
         in_step = pool.spec.in_step and elsewhere is None
         crowded = shared and len(available_core_ids()) <= FEW_CORES
-        few = (1.0 if learning else 0.5) if crowded else 0.125 if shared else 0.25
+        few = (1.0 if learning and elsewhere is None else 0.5) if crowded else 0.125 if shared else 0.25
         own_minimum = 1 / slots if in_step else few
         minimum = min(config.maximum, own_minimum) if config.minimum is None else config.minimum
         self._patience = (4.0 if crowded else 1.0) if config.patience is None else config.patience
@@ -140,6 +140,10 @@ class AdaptiveBatching:
 
     def _has_news(self) -> bool:
         return self._elsewhere is not None and self._elsewhere.have_news
+
+    def begin_decision(self) -> None:
+        """What came since slots were handed out, a wait for the learner, say, is no part of the decision that comes now."""
+        self._handed_out = time.perf_counter()
 
     def pause(self) -> None:
         """What comes now is no decision."""

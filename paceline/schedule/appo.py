@@ -139,6 +139,7 @@ class Learning:
             self._offer = self._offer or self._next_offer()
             if not self._waited_until(self._run.config.appo.waiting):
                 return False
+            self._is_waited_for = not self._beside
             self._offers.put(self._offer)
             self._offer = None
             self._unlearned += 1
@@ -153,6 +154,7 @@ class Learning:
                 self._is_waited_for = True
                 if not self._learned.acquire(timeout=POLL_SECONDS):
                     return False
+                self._is_waited_for = False
             self._unlearned -= 1
         return True
 

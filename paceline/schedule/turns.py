@@ -51,6 +51,7 @@ class Turns:
         agent, actor = self._agent, self._agent.actor
         with self._clock.time("inference"):
             if self._deciders is None:
+                self._batching.begin_decision()
                 agent.pick_up()
                 self._send(self._acting.decide(batch), batch)
                 self._acting.note()

@@ -297,8 +297,8 @@ def test_bfloat16_update_moves_as_the_float32_one_does():
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("core", ["none", "lstm", "gru"])
-@pytest.mark.parametrize("targets", ["gae", "vtrace"])
-def test_recorded_updates_are_the_eager_ones(core, targets):
+@pytest.mark.parametrize("options", [{}, {"targets": "vtrace"}, {"targets": "vtrace", "trace": "minibatch"}])
+def test_recorded_updates_are_the_eager_ones(core, options):
     """Enough updates that most steps are replays; the learning rate changes between them."""
     device = torch.device("cuda")
     results = []
@@ -309,7 +309,7 @@ def test_recorded_updates_are_the_eager_ones(core, targets):
         learner = PPOLearner(
             policy,
             Group(Place(), device, None),
-            PPOConfig(epochs=2, minibatches=2, sequences="columns", normalize_advantage=True, targets=targets),
+            PPOConfig(epochs=2, minibatches=2, sequences="columns", normalize_advantage=True, **options),
             OptimizerConfig(schedule="linear"),
             torch.Generator().manual_seed(0),
             ComputeConfig(cuda_graphs=graphs),

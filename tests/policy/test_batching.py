@@ -75,6 +75,20 @@ def test_waits_longer_where_a_worker_has_other_environments_to_step_and_cores_ar
         assert two_each.spec.envs_per_worker == 2
 
 
+def test_what_comes_before_a_decision_is_no_part_of_it(pool, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("paceline.policy.batching.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("paceline.policy.batching.SMOOTHING", 1.0)
+    scripted = Scripted(pool, [4, 4])
+    batching = AdaptiveBatching(scripted, BatchingConfig(minimum=0.5, patience=0.5))
+    batching.receive(8)
+    now[0] += 5.0  # a wait for the learner
+    batching.begin_decision()
+    now[0] += 0.2
+    batching.receive(8)
+    assert scripted.asked[1][2] == pytest.approx(0.1)
+
+
 def test_who_steps_together_is_waited_for_without_interruption(pool):
     """There is no part of them to be had earlier, and a time-out would keep a pool from the fastest way to wait."""
     scripted = Scripted(pool, [8, 8, 8])
