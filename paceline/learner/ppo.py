@@ -29,8 +29,8 @@ from paceline.learner.auxiliary import CPCA, Judgement, make_auxiliary
 from paceline.learner.entropy import EntropyCoefficient
 from paceline.learner.optimizer import OptimizerConfig, load_moments, make_optimizer, parts_of, set_rate
 from paceline.learner.ppo_config import PPOConfig
+from paceline.learner.traced import Course, course_of, trace
 from paceline.ops.ppo import approximate_kl, clipped_surrogate, policy_gradient, value_loss
-from paceline.ops.vtrace import vtrace
 from paceline.policy.actor_critic import ActorCritic, Evaluation, Recall
 from paceline.policy.compute import ComputeConfig
 
@@ -39,19 +39,6 @@ LARGE_MEMORY, LEAST_COLUMNS = 256, 4
 """On a CPU: units of an LSTM, and columns of a mini-batch, from which on whole columns are faster than packed sequences."""
 MOST_GRAPHS = 8
 """Shapes of mini-batches that are recorded, the first that come; others run as they are."""
-
-
-class Course(NamedTuple):
-    """What followed the rows of whole columns: what V-trace needs to know. T turns, K columns."""
-
-    reward: Tensor
-    """[T, K]."""
-    next_value: Tensor
-    """[T, K]: V of what followed, where a column does not say it itself."""
-    continues: Tensor
-    """[T, K] bool: the next row of the column goes on with the episode."""
-    valid: Tensor
-    """[T, K] bool: rows that have an outcome and count."""
 
 
 class Sample(NamedTuple):
@@ -183,7 +170,7 @@ class PPOLearner:
         log_prob, value = (
             torch.cat(said, 1) for said in zip(*(self._appraise(rollout, p) for p in parts), strict=True)
         )
-        found = self._trace(_course(rollout, columns), log_prob - rollout.log_prob[columns], value)
+        found = trace(course_of(rollout, columns), log_prob - rollout.log_prob[columns], value, self.config)
         rollout.advantage[columns.flatten()], rollout.returns[columns.flatten()] = found
 
     def _appraise(self, rollout: Rollout, columns: Tensor) -> tuple[Tensor, Tensor]:
@@ -264,7 +251,7 @@ class PPOLearner:
             value=rollout.value[rows],
             advantage=(rollout.advantage if traced else self._advantage)[rows],
             returns=rollout.returns[rows],
-            course=_course(rollout, rows.view(batch.turns, -1)) if traced and batch.turns is not None else None,
+            course=course_of(rollout, rows.view(batch.turns, -1)) if traced and batch.turns is not None else None,
             lag=(self._policy.version - rollout.version[rows]).float(),
             weight=rollout.weight[rows] if rollout.weight is not None else None,
             valid=rollout.valid[rows] if batch.turns is not None else None,
@@ -286,7 +273,7 @@ class PPOLearner:
         log_ratio, entropy = evaluation.log_prob - sample.log_prob, evaluation.entropy
         advantage, returns = sample.advantage, sample.returns
         if sample.course is not None:
-            advantage, returns = self._trace(sample.course, log_ratio.detach(), evaluation.value.detach())
+            advantage, returns = trace(sample.course, log_ratio.detach(), evaluation.value.detach(), config)
             if config.normalize_advantage:
                 valid = sample.course.valid.flatten()
                 mean, deviation = self._moments(torch.where(valid, advantage, 0.0), valid)
@@ -323,26 +310,6 @@ class PPOLearner:
             return ratio > self.config.max_rho
         low, high = self.config.ratio_bounds
         return (ratio < low) | (ratio > high)
-
-    def _trace(self, course: Course, log_ratio: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """V-trace's advantages and targets [T * K] of columns, under the policy that has these log-ratios and values."""
-        config, valid = self.config, course.valid
-        # Where there is no outcome, memory may hold anything.
-        log_ratio, value = (torch.where(valid, column.view_as(valid), 0.0) for column in (log_ratio, value))
-        after = torch.cat([value[1:], value[-1:]])
-        found = vtrace(
-            log_ratio,
-            torch.where(valid, course.reward, 0.0),
-            value,
-            torch.where(course.continues, after, torch.where(valid, course.next_value, 0.0)),
-            course.continues,
-            discount=config.discount,
-            trace_decay=config.trace_decay,
-            max_rho=config.max_rho,
-            max_c=config.max_c,
-        )
-        advantage = found.advantage * found.rho if config.rho_in_advantage else found.advantage
-        return advantage.flatten(), found.targets.flatten()
 
     def _judge(self, auxiliary: CPCA, sample: Sample, evaluation: Evaluation) -> Judgement:
         assert sample.recall is not None
@@ -431,10 +398,6 @@ def _decided(rollout: Rollout, rows: Tensor) -> tuple[dict[str, Tensor], dict[st
     """What was seen in these rows, and what was done."""
     obs = {name: _rows_of(values, rows) for name, values in rollout.obs.items()}
     return obs, {name: values[rows] for name, values in rollout.actions.items()}
-
-
-def _course(rollout: Rollout, rows: Tensor) -> Course:
-    return Course(rollout.reward[rows], rollout.next_value[rows], rollout.continues[rows], rollout.valid[rows])
 
 
 def _listing(names: Iterable[str]) -> str:

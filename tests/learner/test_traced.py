@@ -11,7 +11,7 @@ from paceline.errors import UsageError
 from paceline.experience.book import Variable
 from paceline.experience.rollout import Rollout
 from paceline.experience.rows import Cuts, Decision, Outcome
-from paceline.learner import ppo
+from paceline.learner import traced
 from paceline.ops.ppo import policy_gradient
 from paceline.ops.vtrace import vtrace
 from paceline.policy.actor_critic import ActorCritic, PolicyConfig, Recall
@@ -125,7 +125,7 @@ def test_targets_are_computed_once_for_all_passes(monkeypatch):
     for trace, epochs in (("auto", 3), ("auto", 1), ("minibatch", 3), ("update", 1)):
         calls = []
         monkeypatch.setattr(
-            ppo, "vtrace", lambda *args, calls=calls, **kwargs: calls.append(1) or vtrace(*args, **kwargs)
+            traced, "vtrace", lambda *args, calls=calls, **kwargs: calls.append(1) or vtrace(*args, **kwargs)
         )
         policy, learner = make(epochs=epochs, minibatches=2, targets="vtrace", trace=trace)
         learner.update(collected(policy, 1)[0], 0.0)
