@@ -140,6 +140,7 @@ def plot(curves: Curves, tasks: list[str], labels: list[str], path: Path) -> Non
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
+    from matplotlib.ticker import EngFormatter, MaxNLocator
 
     figure, axes = pyplot.subplots(2, len(tasks), figsize=(3.7 * len(tasks), 6.4), squeeze=False, layout="constrained")
     for task, over_steps, over_time in zip(tasks, *axes, strict=True):
@@ -147,6 +148,8 @@ def plot(curves: Curves, tasks: list[str], labels: list[str], path: Path) -> Non
             for label in labels:
                 draw(axis, label, [(getattr(curve, along), curve.returns) for curve in curves[task, label]])
             axis.set(title=task, xlabel=f"agent {along}" if along == "steps" else along)
+            axis.xaxis.set_major_locator(MaxNLocator(5))
+            axis.xaxis.set_major_formatter(EngFormatter(sep=""))  # 150k: whole numbers would run into each other
             axis.grid(alpha=0.3)
     for row in axes:
         row[0].set_ylabel("return")
