@@ -48,12 +48,14 @@ class Reader:
         self._number = 0
         self.read: torch.cuda.Event | None = None
 
-    @torch.no_grad()
     def pick_up(self) -> int:
         """Decide with the latest weights from now on; the how-manieth publication they are."""
+        # Before almost every decision there is nothing new, and even to switch gradients off would take longer than to see that.
+        return self._number if self._number == self._publication.number else self._copy()
+
+    @torch.no_grad()
+    def _copy(self) -> int:
         publication = self._publication
-        if self._number == publication.number:
-            return self._number
         with publication.lock:
             _wait_for(publication.written)
             _copy(self._acting, publication.latest)

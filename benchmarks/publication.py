@@ -1,0 +1,119 @@
+"""How long weights take from the thread that learns to the one that decides: what APPO adds to an update and to a decision.
+
+`publish` is called after every update and `pick up` before every decision; most decisions find nothing new. Each is given as the
+microseconds until the call returns and, on a GPU, those that its copies take there, which other streams need not wait for. Medians
+of many, with nothing beside.
+"""
+
+from __future__ import annotations
+
+import copy
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import tyro
+from gymnasium import spaces
+
+from benchmarks.report import context, print_context, print_table
+from paceline.distributed.weights import Publication
+from paceline.policy.actor_critic import ActorCritic, PolicyConfig
+from paceline.policy.cores import CoreConfig
+from paceline.pool.protocol import PoolSpec
+
+NUMBERS = spaces.Box(-1, 1, (17,), np.float32)
+POLICIES: dict[str, tuple[spaces.Space, PolicyConfig]] = {
+    "64x64 perceptron": (NUMBERS, PolicyConfig(hidden=(64, 64))),
+    "Nature CNN, 84x84x4": (spaces.Box(0, 255, (4, 84, 84), np.uint8), PolicyConfig(encoder="nature")),
+    "Sample Factory's, 128x72x3, LSTM 512": (
+        spaces.Box(0, 255, (3, 72, 128), np.uint8),
+        PolicyConfig(encoder="sample_factory", core=CoreConfig(kind="lstm", hidden=512)),
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Where and how often."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto is the GPU where there is one."""
+    times: int = 500
+    """Publications of each policy."""
+
+
+@dataclass
+class Spans:
+    """Microseconds of many calls."""
+
+    on_gpu: bool
+    until_it_returns: list[float]
+    on_device: list[float]
+
+    def measure(self, call: Callable[[], object]) -> None:
+        if not self.on_gpu:
+            self._call(call)
+            return
+        torch.cuda.synchronize()
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        self._call(call)
+        end.record()
+        end.synchronize()
+        self.on_device.append(1e3 * begin.elapsed_time(end))
+
+    def _call(self, call: Callable[[], object]) -> None:
+        since = time.perf_counter()
+        call()
+        self.until_it_returns.append(1e6 * (time.perf_counter() - since))
+
+    def shown(self) -> str:
+        sides = [self.until_it_returns, *([self.on_device] if self.on_gpu else [])]
+        return " / ".join(f"{statistics.median(side):.1f}" for side in sides)
+
+
+def run(quick: bool) -> dict[str, Any]:
+    return measure(Plan(times=5 if quick else 500), context())
+
+
+def measure(plan: Plan, facts: dict[str, Any]) -> dict[str, Any]:
+    print_context(facts)
+    on_gpu = torch.cuda.is_available() if plan.device == "auto" else plan.device == "cuda"
+    device = torch.device("cuda" if on_gpu else "cpu")
+    lines, results = [], {}
+    for name, (space, config) in POLICIES.items():
+        spec = PoolSpec(observation_space=space, action_space=spaces.Discrete(6), num_envs=1)
+        learned = ActorCritic(spec, config).to(device)
+        megabytes = sum(tensor.nbytes for tensor in learned.state_dict().values()) / 1e6
+        spans = measure_one(learned, plan.times, on_gpu)
+        lines.append([name, f"{megabytes:.2f}", *(span.shown() for span in spans.values())])
+        results[name] = {kind: statistics.median(span.until_it_returns) for kind, span in spans.items()}
+    unit = "µs until it returns / on the device" if on_gpu else "µs"
+    where = torch.cuda.get_device_name() if on_gpu else f"CPU, {torch.get_num_threads()} threads"
+    print_table(
+        f"publication of weights ({unit}; {where})",
+        ["policy", "megabytes", *(kind.replace("_", " ") for kind in spans)],
+        lines,
+    )
+    return {"context": facts, "device": where, "microseconds": results}
+
+
+def measure_one(learned: ActorCritic, times: int, on_gpu: bool) -> dict[str, Spans]:
+    publication = Publication(learned)
+    reader = publication.reader(copy.deepcopy(learned))
+    spans = {kind: Spans(on_gpu, [], []) for kind in ("publish", "pick_up", "nothing_new")}
+    for number in range(times + 3):
+        if number == 3:  # the first are slower: memory is touched and kernels are loaded
+            spans = {kind: Spans(on_gpu, [], []) for kind in spans}
+        spans["publish"].measure(publication.publish)
+        spans["pick_up"].measure(reader.pick_up)
+        spans["nothing_new"].measure(reader.pick_up)
+    return spans
+
+
+if __name__ == "__main__":
+    measure(tyro.cli(Plan, description=__doc__), context("python -m benchmarks.publication"))

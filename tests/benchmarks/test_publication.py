@@ -1,0 +1,19 @@
+"""What the benchmark of publications counts."""
+
+from __future__ import annotations
+
+from gymnasium import spaces
+
+from benchmarks.publication import NUMBERS, measure_one
+from paceline.policy.actor_critic import ActorCritic, PolicyConfig
+from paceline.pool.protocol import PoolSpec
+
+
+def test_every_publication_counts_but_the_first_three():
+    spec = PoolSpec(observation_space=NUMBERS, action_space=spaces.Discrete(2), num_envs=1)
+    spans = measure_one(ActorCritic(spec, PolicyConfig(hidden=(4,))), times=5, on_gpu=False)
+    assert list(spans) == ["publish", "pick_up", "nothing_new"]
+    for span in spans.values():
+        assert len(span.until_it_returns) == 5 and min(span.until_it_returns) > 0
+        assert not span.on_device, "that is a GPU's"
+        assert float(span.shown()) > 0
