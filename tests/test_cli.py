@@ -18,6 +18,7 @@ BENCHMARKS = [
     "pointnav",
     "pool",
     "ppo",
+    "publication",
     "scaling",
     "soak",
     "stragglers",
