@@ -1,8 +1,8 @@
 """How long weights take from the thread that learns to the one that decides: what APPO adds to an update and to a decision.
 
 `publish` is called after every update and `pick up` before every decision; most decisions find nothing new. Each is given as the
-microseconds until the call returns and, on a GPU, those that its copies take there, which other streams need not wait for. Medians
-of many, with nothing beside.
+microseconds until the call returns and, on a GPU that is idle, those until its copies are done there (to launch them included), for
+which no host waits. Medians of many, with nothing beside.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Spans:
 
     on_gpu: bool
     until_it_returns: list[float]
-    on_device: list[float]
+    until_it_is_done: list[float]
 
     def measure(self, call: Callable[[], object]) -> None:
         if not self.on_gpu:
@@ -64,7 +64,7 @@ class Spans:
         self._call(call)
         end.record()
         end.synchronize()
-        self.on_device.append(1e3 * begin.elapsed_time(end))
+        self.until_it_is_done.append(1e3 * begin.elapsed_time(end))
 
     def _call(self, call: Callable[[], object]) -> None:
         since = time.perf_counter()
@@ -72,7 +72,7 @@ class Spans:
         self.until_it_returns.append(1e6 * (time.perf_counter() - since))
 
     def shown(self) -> str:
-        sides = [self.until_it_returns, *([self.on_device] if self.on_gpu else [])]
+        sides = [self.until_it_returns, *([self.until_it_is_done] if self.on_gpu else [])]
         return " / ".join(f"{statistics.median(side):.1f}" for side in sides)
 
 
@@ -92,7 +92,7 @@ def measure(plan: Plan, facts: dict[str, Any]) -> dict[str, Any]:
         spans = measure_one(learned, plan.times, on_gpu)
         lines.append([name, f"{megabytes:.2f}", *(span.shown() for span in spans.values())])
         results[name] = {kind: statistics.median(span.until_it_returns) for kind, span in spans.items()}
-    unit = "µs until it returns / on the device" if on_gpu else "µs"
+    unit = "µs until it returns / until the GPU is done" if on_gpu else "µs"
     where = torch.cuda.get_device_name() if on_gpu else f"CPU, {torch.get_num_threads()} threads"
     print_table(
         f"publication of weights ({unit}; {where})",

@@ -246,7 +246,7 @@ def compete(plan: Plan, workload: Workload, num_envs: int, row: str) -> list[Con
         for contestant in contest:
             progress(f"{row}, round {number + 1}/{plan.rounds}: {contestant.system}")
             contestant.take_turn()
-            print(f"  {row}, {contestant.system}: {shown(contestant)}", flush=True)
+            print(f"  {row}, {contestant.system}: {shown(contestant)} (median so far)", flush=True)
     return contest
 
 

@@ -15,5 +15,5 @@ def test_every_publication_counts_but_the_first_three():
     assert list(spans) == ["publish", "pick_up", "nothing_new"]
     for span in spans.values():
         assert len(span.until_it_returns) == 5 and min(span.until_it_returns) > 0
-        assert not span.on_device, "that is a GPU's"
+        assert not span.until_it_is_done, "that is a GPU's"
         assert float(span.shown()) > 0
