@@ -26,6 +26,8 @@ CORES_EACH = 2
 
 STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}
 """97.5 % quantiles of Student's t for so many seeds."""
+NORMAL = 1.959964
+"""That of the normal distribution."""
 POINTS = 100
 
 
@@ -126,11 +128,24 @@ def over_steps(curve: Curve, end: int) -> float:
     return float(np.interp(np.linspace(curve.steps[0], end, POINTS), curve.steps, curve.returns).mean())
 
 
+def student(seeds: int) -> float:
+    """The 97.5 % quantile of Student's t for the mean of so many seeds: of many, by its expansion around the normal distribution's."""
+    if seeds in STUDENT:
+        return STUDENT[seeds]
+    z, freedom = NORMAL, seeds - 1
+    return (
+        z
+        + (z**3 + z) / (4 * freedom)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * freedom**3)
+    )
+
+
 def interval(values: list[float]) -> str:
     """The mean, and of several seeds its 95 % interval."""
     if len(values) == 1:
         return f"{values[0]:.2f}"
-    half = STUDENT[len(values)] * statistics.stdev(values) / math.sqrt(len(values))
+    half = student(len(values)) * statistics.stdev(values) / math.sqrt(len(values))
     return f"{statistics.mean(values):.2f} ± {half:.2f}"
 
 
@@ -168,5 +183,5 @@ def draw(axis: Any, label: str, seeds: list[tuple[np.ndarray, np.ndarray]]) -> N
     (line,) = axis.plot(at, mean, label=label)
     if len(seeds) == 1:
         return
-    half = STUDENT[len(seeds)] * values.std(0, ddof=1) / math.sqrt(len(seeds))
+    half = student(len(seeds)) * values.std(0, ddof=1) / math.sqrt(len(seeds))
     axis.fill_between(at, mean - half, mean + half, color=line.get_color(), alpha=0.2, linewidth=0)

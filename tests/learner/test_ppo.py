@@ -34,17 +34,24 @@ def alone() -> Group:
     return Group(Place(), CPU, None)
 
 
-def make_rollout(policy: ActorCritic, turns: int = 6, seed: int = 0, lost: bool = False) -> Rollout:
+def some_obs(slots: int, generator: torch.Generator) -> torch.Tensor:
+    return torch.randn(slots, 3, generator=generator)
+
+
+def make_rollout(
+    policy: ActorCritic, turns: int = 6, seed: int = 0, lost: bool = False, slots: int = SPEC.num_slots, obs_of=some_obs
+) -> Rollout:
     """A rollout that `policy` itself collected, on random observations and rewards."""
+    device = policy.version.device
     generator = torch.Generator().manual_seed(seed)
-    rollout = Rollout(turns, SPEC.num_slots, CPU)
-    state = policy.initial_state(SPEC.num_slots)
+    rollout = Rollout(turns, slots, device)
+    state = policy.initial_state(slots).to(device)
     for turn in range(turns):
-        obs = {"obs": torch.randn(SPEC.num_slots, 3, generator=generator)}
+        obs = {"obs": obs_of(slots, generator).to(device)}
         with torch.no_grad():
             params, value, after = policy.act(obs, state)
             actions = policy.head.sample(params)
-        start = torch.zeros(SPEC.num_slots, dtype=torch.bool)
+        start = torch.zeros(slots, dtype=torch.bool, device=device)
         rollout.begin(
             Decision(
                 obs=obs,
@@ -60,11 +67,9 @@ def make_rollout(policy: ActorCritic, turns: int = 6, seed: int = 0, lost: bool 
         state = after
         gone = start.clone()
         gone[0] = lost and turn == 2
-        outcome = Outcome(
-            reward=torch.randn(SPEC.num_slots, generator=generator), terminated=start, truncated=start, lost=gone
-        )
-        rollout.complete(outcome)
-    rollout.finish(torch.zeros(SPEC.num_slots), discount=0.99, trace_decay=0.95)
+        reward = torch.randn(slots, generator=generator).to(device)
+        rollout.complete(Outcome(reward=reward, terminated=start, truncated=start, lost=gone))
+    rollout.finish(torch.zeros(slots, device=device), discount=0.99, trace_decay=0.95)
     return rollout
 
 
@@ -326,6 +331,48 @@ def test_recorded_updates_are_the_eager_ones(core, options):
     torch.testing.assert_close(results[0][0], results[1][0], rtol=1e-4, atol=1e-6)
     for eager, recorded in zip(results[0][1], results[1][1], strict=True):
         assert eager == pytest.approx(recorded, rel=1e-3, abs=1e-5)
+
+
+FRAMES = spaces.Box(0, 255, (3, 72, 128), np.uint8)
+DOOM = PolicyConfig(encoder="sample_factory", core=CoreConfig(kind="lstm", hidden=512))
+
+
+def some_frames(slots: int, generator: torch.Generator) -> torch.Tensor:
+    return torch.randint(0, 256, (slots, *FRAMES.shape), generator=generator, dtype=torch.uint8)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("precision", ["highest", "high"])
+@pytest.mark.parametrize("minibatches", [1, 8])
+def test_recorded_columns_of_full_size_teach_what_packed_sequences_do(precision, minibatches):
+    """The network and the rollout of a Doom run: our kernels, recorded, against cuDNN's packed sequences. With one mini-batch
+    episodes begin inside columns; with eight, packed ones would then hold other rows."""
+    device, before = torch.device("cuda"), torch.get_float32_matmul_precision()
+    spec = PoolSpec(observation_space=FRAMES, action_space=spaces.Discrete(5), num_envs=64)
+    torch.set_float32_matmul_precision(precision)
+    moves, reports = [], []
+    try:
+        for sequences in ("packed", "columns"):
+            torch.manual_seed(0)
+            policy = ActorCritic(spec, DOOM).to(device)
+            config = PPOConfig(sequences=sequences, minibatches=minibatches, epochs=2, normalize_advantage=True)
+            learner = PPOLearner(
+                policy, Group(Place(), device, None), config, OptimizerConfig(), torch.Generator().manual_seed(0)
+            )
+            rollout = make_rollout(policy, turns=128, slots=spec.num_slots, obs_of=some_frames)
+            if minibatches == 1:
+                starts = torch.rand(128, spec.num_slots, generator=torch.Generator().manual_seed(1)) < 0.02
+                rollout.episode_start |= starts.flatten().to(device)
+                rollout.state[rollout.episode_start] = 0.0
+            held = flat(policy)
+            reports.append(learner.update(rollout, 0.0))
+            moves.append(flat(policy) - held)
+    finally:
+        torch.set_float32_matmul_precision(before)
+    likeness = torch.cosine_similarity(moves[0].double(), moves[1].double(), dim=0).item()
+    assert likeness > 0.9999
+    assert reports[0] == pytest.approx(reports[1], rel=1e-3, abs=1e-5)
 
 
 def refill(rollout: Rollout, other: Rollout) -> None:
