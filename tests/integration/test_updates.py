@@ -59,4 +59,4 @@ def test_columns_move_the_weights_as_packed_sequences_do(tmp_path, likenesses, d
     ppo = dataclasses.replace(base.ppo, sequences="columns", minibatches=1, epochs=3)
     train(dataclasses.replace(base, ppo=ppo, pool=PoolConfig(num_envs=4, kind="serial")), tmp_path)
     assert len(likenesses) == base.steps // 64
-    assert min(likenesses) > 0.999
+    assert min(likenesses) > 0.99
