@@ -20,6 +20,7 @@ import tyro
 from gymnasium import spaces
 
 from benchmarks.report import context, print_context, print_table
+from paceline.distributed.runtime import choose_device
 from paceline.distributed.weights import Publication
 from paceline.policy.actor_critic import ActorCritic, PolicyConfig
 from paceline.policy.cores import CoreConfig
@@ -82,8 +83,8 @@ def run(quick: bool) -> dict[str, Any]:
 
 def measure(plan: Plan, facts: dict[str, Any]) -> dict[str, Any]:
     print_context(facts)
-    on_gpu = torch.cuda.is_available() if plan.device == "auto" else plan.device == "cuda"
-    device = torch.device("cuda" if on_gpu else "cpu")
+    device = choose_device(plan.device, local_rank=0)
+    on_gpu = device.type == "cuda"
     lines, results = [], {}
     for name, (space, config) in POLICIES.items():
         spec = PoolSpec(observation_space=space, action_space=spaces.Discrete(6), num_envs=1)
