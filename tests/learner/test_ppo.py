@@ -351,28 +351,26 @@ def test_recorded_columns_of_full_size_teach_what_packed_sequences_do(precision,
     device, before = torch.device("cuda"), torch.get_float32_matmul_precision()
     spec = PoolSpec(observation_space=FRAMES, action_space=spaces.Discrete(5), num_envs=64)
     torch.set_float32_matmul_precision(precision)
+    torch.manual_seed(0)
+    start = ActorCritic(spec, DOOM).to(device)
     moves, reports = [], []
     try:
+        rollout = make_rollout(start, turns=128, slots=spec.num_slots, obs_of=some_frames)
+        if minibatches == 1:
+            starts = torch.rand(128, spec.num_slots, generator=torch.Generator().manual_seed(1)) < 0.02
+            rollout.episode_start |= starts.flatten().to(device)
+            rollout.state[rollout.episode_start] = 0.0
         for sequences in ("packed", "columns"):
-            torch.manual_seed(0)
-            policy = ActorCritic(spec, DOOM).to(device)
+            policy = copy.deepcopy(start)
             config = PPOConfig(sequences=sequences, minibatches=minibatches, epochs=2, normalize_advantage=True)
-            learner = PPOLearner(
-                policy, Group(Place(), device, None), config, OptimizerConfig(), torch.Generator().manual_seed(0)
-            )
-            rollout = make_rollout(policy, turns=128, slots=spec.num_slots, obs_of=some_frames)
-            if minibatches == 1:
-                starts = torch.rand(128, spec.num_slots, generator=torch.Generator().manual_seed(1)) < 0.02
-                rollout.episode_start |= starts.flatten().to(device)
-                rollout.state[rollout.episode_start] = 0.0
-            held = flat(policy)
+            generator = torch.Generator().manual_seed(0)
+            learner = PPOLearner(policy, Group(Place(), device, None), config, OptimizerConfig(), generator)
             reports.append(learner.update(rollout, 0.0))
-            moves.append(flat(policy) - held)
+            moves.append((flat(policy) - flat(start)).double())
     finally:
         torch.set_float32_matmul_precision(before)
-    likeness = torch.cosine_similarity(moves[0].double(), moves[1].double(), dim=0).item()
-    assert likeness > 0.9999
-    assert reports[0] == pytest.approx(reports[1], rel=1e-3, abs=1e-5)
+    assert torch.cosine_similarity(moves[0], moves[1], dim=0) > 0.9999
+    assert reports[0] == pytest.approx(reports[1], rel=1e-2, abs=1e-4)
 
 
 def refill(rollout: Rollout, other: Rollout) -> None:
