@@ -5,7 +5,10 @@ from __future__ import annotations
 import threading
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+
+Copies = tuple[list[Tensor], list[Tensor]]
+"""To and of."""
 
 
 class Publication:
@@ -16,8 +19,9 @@ class Publication:
     """
 
     def __init__(self, learned: nn.Module) -> None:
-        self._learned = list(learned.state_dict().values())
-        self.latest = [tensor.clone() for tensor in self._learned]
+        tensors = list(learned.state_dict().values())
+        self.latest = [tensor.clone() for tensor in tensors]
+        self._copies = _alike(self.latest, tensors)
         self.lock = threading.Lock()
         self.number = 0
         """Of the latest publication."""
@@ -35,8 +39,8 @@ class Publication:
         with self.lock:
             for reader in self._readers:
                 _wait_for(reader.read)
-            _copy(self.latest, self._learned)
-            self.written = _mark(self._learned[0])
+            _copy(self._copies)
+            self.written = _mark(self.latest[0])
             self.number += 1
 
 
@@ -44,7 +48,8 @@ class Reader:
     """A copy of the weights that follows what is published, when its thread wants it to."""
 
     def __init__(self, publication: Publication, acting: nn.Module) -> None:
-        self._publication, self._acting = publication, list(acting.state_dict().values())
+        self._publication = publication
+        self._copies = _alike(list(acting.state_dict().values()), publication.latest)
         self._number = 0
         self.read: torch.cuda.Event | None = None
 
@@ -58,13 +63,13 @@ class Reader:
         publication = self._publication
         with publication.lock:
             _wait_for(publication.written)
-            _copy(self._acting, publication.latest)
-            self.read = _mark(self._acting[0])
+            _copy(self._copies)
+            self.read = _mark(publication.latest[0])
             self._number = publication.number
             return self._number
 
 
-def _mark(example: torch.Tensor) -> torch.cuda.Event | None:
+def _mark(example: Tensor) -> torch.cuda.Event | None:
     return torch.cuda.current_stream().record_event() if example.is_cuda else None
 
 
@@ -73,5 +78,16 @@ def _wait_for(event: torch.cuda.Event | None) -> None:
         torch.cuda.current_stream().wait_event(event)
 
 
-def _copy(to: list[torch.Tensor], of: list[torch.Tensor]) -> None:
-    torch._foreach_copy_(to, of)
+def _alike(to: list[Tensor], of: list[Tensor]) -> list[Copies]:
+    """By their types: PyTorch copies many tensors of one type at once, and of several types one after the other."""
+    copies: dict[tuple[torch.dtype, torch.dtype], Copies] = {}
+    for target, source in zip(to, of, strict=True):
+        targets, sources = copies.setdefault((target.dtype, source.dtype), ([], []))
+        targets.append(target)
+        sources.append(source)
+    return list(copies.values())
+
+
+def _copy(copies: list[Copies]) -> None:
+    for to, of in copies:
+        torch._foreach_copy_(to, of)
