@@ -26,12 +26,9 @@ from paceline.experience.rows import Decision, Outcome, as_tensor
 from paceline.policy.actor import Actor
 from paceline.policy.chooser import bucket_of, choose
 from paceline.policy.deciders import Decider
-from paceline.policy.perceptron import Perceptron
+from paceline.policy.perceptron import Act, Perceptron
 from paceline.pool.batches import copied, without_obs
 from paceline.pool.protocol import StepBatch
-
-Judge = Callable[[], tuple[Tensor, Tensor]]
-"""Log-probabilities and values of a decision."""
 
 
 class Acting(Protocol):
@@ -97,9 +94,8 @@ class Undertaking(NamedTuple):
     """A copy: the simulators have the memory again."""
     obs: dict[str, Tensor]
     """Of that batch."""
-    actions: dict[str, Tensor]
-    judge: Judge
-    """What is left to be computed."""
+    act: Act
+    """What is to be done, and what is left to be computed."""
 
 
 class SendFirst:
@@ -118,24 +114,20 @@ class SendFirst:
         assert self._decided is None, "the last decision was not noted"
         kept = copied(batch)
         obs = {name: torch.from_numpy(values) for name, values in kept.obs.items()}
-        if self._perceptron.takes(len(batch)):
-            act = self._perceptron.act(obs)
-            self._decided = Undertaking(kept, obs, act.drawn.actions, partial(self._perceptron.judge, act))
-            return act.drawn.env_actions
-        choice = self._actor.chooser(obs, self._actor.state[: len(batch)])
-        self._decided = Undertaking(kept, obs, choice.actions, lambda: (choice.log_prob, choice.value))
-        return self._actor.env_actions(choice.actions, batch)
+        act = self._perceptron.act(obs)
+        self._decided = Undertaking(kept, obs, act)
+        return act.drawn.env_actions
 
     def note(self) -> None:
         assert self._decided is not None
         self.flush()
-        batch, obs, actions, judge = self._decided
+        batch, obs, act = self._decided
         self._decided = None
         self._actor.note_active(batch)
-        log_prob, value = judge()
+        log_prob, value = self._perceptron.judge(act)
         decision = Decision(
             obs=obs,
-            actions=actions,
+            actions=act.drawn.actions,
             log_prob=log_prob,
             value=value,
             state=self._actor.state[: len(batch)],  # of which there is nothing

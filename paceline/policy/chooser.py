@@ -41,7 +41,7 @@ class Chooser:
         graphs = device.type == "cuda" and compute.cuda_graphs
         self._graphs: dict[int, GraphedChoice] | None = {} if graphs else None
         self.perceptron = Perceptron(policy) if Perceptron.suits(policy, device) else None
-        """Decides for as many rows as it takes, if it is one."""
+        """Decides, if the policy is one."""
 
     @property
     def is_recorded(self) -> bool:
@@ -51,7 +51,7 @@ class Chooser:
     @torch.no_grad()
     def __call__(self, obs: dict[str, Tensor], state: Tensor) -> Choice:
         """An action for every row; the result is the caller's."""
-        if self.perceptron is not None and self.perceptron.takes(len(state)):
+        if self.perceptron is not None:
             return Choice(*self.perceptron.choose(obs), state)
         if self._graphs is None:
             return choose(self.policy, obs, state, self.generator)

@@ -96,7 +96,7 @@ def _collects_beside(run: Run[OnPolicy]) -> bool:
     if run.config.appo.beside is not None:
         return run.config.appo.beside
     spec, perceptron = run.pool.spec, run.agent.actor.chooser.perceptron
-    small = perceptron is not None and perceptron.takes(spec.num_slots)
+    small = perceptron is not None and perceptron.is_few(spec.num_slots)
     return not (small and spec.in_step and run.group.size == 1)
 
 

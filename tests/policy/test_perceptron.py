@@ -60,7 +60,8 @@ def observations(policy: ActorCritic, rows: int) -> dict[str, torch.Tensor]:
 @settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
-    rows=st.integers(1, 40),
+    rows=st.one_of(st.integers(1, 40), st.integers(300, 310)),
+    few=st.booleans(),
     seen=st.sampled_from(sorted(SEEN)),
     done=st.sampled_from(sorted(DONE)),
     hidden=st.sampled_from([(), (16,), (16, 8)]),
@@ -70,8 +71,10 @@ def observations(policy: ActorCritic, rows: int) -> dict[str, torch.Tensor]:
     head=st.sampled_from([HeadConfig(), HeadConfig(squash=True), HeadConfig(std="state")]),
     log_std=st.sampled_from([0.5, -15.0]),
 )
-def test_it_decides_as_the_policy_does(seed, rows, seen, done, hidden, activation, critic, normalize, head, log_std):
-    """The same actions from the same random numbers, with the same log-probabilities and values."""
+def test_it_decides_as_the_policy_does(
+    seed, rows, few, seen, done, hidden, activation, critic, normalize, head, log_std
+):
+    """The same actions from the same random numbers, with the same log-probabilities and values; by NumPy and by PyTorch."""
     torch.manual_seed(seed)
     policy = make(
         SEEN[seen], DONE[done], hidden=hidden, activation=activation, critic=critic, normalize_obs=normalize, head=head
@@ -89,7 +92,9 @@ def test_it_decides_as_the_policy_does(seed, rows, seen, done, hidden, activatio
         torch.manual_seed(seed)
         expected = choose(policy, obs, policy.initial_state(rows))
         torch.manual_seed(seed)
-        actions, log_prob, value = Perceptron(policy).choose(obs)
+        perceptron = Perceptron(policy)
+        perceptron.is_few = lambda rows: few
+        actions, log_prob, value = perceptron.choose(obs)
     torch.testing.assert_close(actions, expected.actions, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close((log_prob, value), (expected.log_prob, expected.value), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(obs, before, rtol=0, atol=0)  # it writes to nothing that it is given
@@ -106,11 +111,12 @@ def test_choices_are_drawn_by_their_probabilities():
 
 
 @pytest.mark.parametrize("done", ["choice", "box"])
-def test_it_follows_the_weights(done):
+@pytest.mark.parametrize("rows", [8, 100])
+def test_it_follows_the_weights(done, rows):
     """However they change: by an optimiser, or by being loaded."""
     torch.manual_seed(0)
-    policy, other = make(done=DONE[done]), make(done=DONE[done])
-    perceptron, obs, state = Perceptron(policy), observations(policy, 8), policy.initial_state(8)
+    policy, other = (make(done=DONE[done], hidden=(64, 64)) for _ in range(2))
+    perceptron, obs, state = Perceptron(policy), observations(policy, rows), policy.initial_state(rows)
 
     def decided() -> list:
         with torch.no_grad():
@@ -134,10 +140,10 @@ def test_it_follows_the_weights(done):
         assert not any(torch.allclose(old, new) for old, new in zip(before, after, strict=True))
 
 
-def test_it_is_for_few_rows_of_plain_perceptrons():
+def test_it_is_for_plain_perceptrons_and_numpy_for_few_rows():
     small, large = Perceptron(make(hidden=(64, 64))), Perceptron(make(hidden=(128, 128)))
-    assert small.takes(1) and small.takes(64) and not small.takes(65)
-    assert not large.takes(1) and large.takes(2) and not large.takes(64)
+    assert small.is_few(1) and small.is_few(64) and not small.is_few(65)
+    assert not large.is_few(1) and large.is_few(2) and not large.is_few(64)
     masked = spaces.Dict({"obs": NUMBERS, MASK: spaces.MultiBinary(4)})
     image = spaces.Box(0, 255, (3, 84, 84), np.uint8)
     others = [
