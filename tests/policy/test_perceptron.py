@@ -61,10 +61,10 @@ def observations(policy: ActorCritic, rows: int) -> dict[str, torch.Tensor]:
 @given(
     seed=st.integers(0, 10**6),
     rows=st.one_of(st.integers(1, 40), st.integers(300, 310)),
-    few=st.booleans(),
+    by_numpy=st.booleans(),
     seen=st.sampled_from(sorted(SEEN)),
     done=st.sampled_from(sorted(DONE)),
-    hidden=st.sampled_from([(), (16,), (16, 8)]),
+    hidden=st.sampled_from([(), (16,), (16, 8), (64, 64)]),
     activation=st.sampled_from(["tanh", "relu", "elu"]),
     critic=st.sampled_from(["shared", "separate"]),
     normalize=st.booleans(),
@@ -93,7 +93,7 @@ def test_it_decides_as_the_policy_does(
         expected = choose(policy, obs, policy.initial_state(rows))
         torch.manual_seed(seed)
         perceptron = Perceptron(policy)
-        perceptron.is_few = lambda rows: few
+        perceptron._layers_for = lambda rows: perceptron._by_numpy if by_numpy else perceptron._by_torch
         actions, log_prob, value = perceptron.choose(obs)
     torch.testing.assert_close(actions, expected.actions, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close((log_prob, value), (expected.log_prob, expected.value), rtol=1e-4, atol=1e-5)
@@ -144,6 +144,13 @@ def test_it_is_for_plain_perceptrons_and_numpy_for_few_rows():
     small, large = Perceptron(make(hidden=(64, 64))), Perceptron(make(hidden=(128, 128)))
     assert small.is_few(1) and small.is_few(64) and not small.is_few(65)
     assert not large.is_few(1) and large.is_few(2) and not large.is_few(64)
+    for perceptron, sizes in ((small, {1: True, 300: True}), (large, {1: False, 2: True, 300: True})):
+        for rows, by_numpy in sizes.items():
+            layers = perceptron._layers_for(np.zeros((rows, 3), np.float32))
+            assert (layers is perceptron._by_numpy) == by_numpy
+    huge = Perceptron(make(hidden=(256, 256)))
+    assert huge._layers_for(np.zeros((4, 3), np.float32)) is huge._by_numpy, "a single block"
+    assert huge._layers_for(np.zeros((300, 3), np.float32)) is huge._by_torch
     masked = spaces.Dict({"obs": NUMBERS, MASK: spaces.MultiBinary(4)})
     image = spaces.Box(0, 255, (3, 84, 84), np.uint8)
     others = [
