@@ -72,7 +72,7 @@ def observations(policy: ActorCritic, rows: int) -> dict[str, torch.Tensor]:
     log_std=st.sampled_from([0.5, -15.0]),
 )
 def test_it_decides_as_the_policy_does(
-    seed, rows, few, seen, done, hidden, activation, critic, normalize, head, log_std
+    seed, rows, by_numpy, seen, done, hidden, activation, critic, normalize, head, log_std
 ):
     """The same actions from the same random numbers, with the same log-probabilities and values; by NumPy and by PyTorch."""
     torch.manual_seed(seed)
