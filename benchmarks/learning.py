@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
+from scipy import stats
 
 from benchmarks.cells import end_group
 from paceline.distributed.launch import end_with_parent
@@ -24,10 +25,6 @@ Job = tuple[str | int, ...]
 """What a run is called, part by part."""
 CORES_EACH = 2
 
-STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}
-"""97.5 % quantiles of Student's t for so many seeds."""
-NORMAL = 1.959964
-"""That of the normal distribution."""
 POINTS = 100
 
 
@@ -129,16 +126,8 @@ def over_steps(curve: Curve, end: int) -> float:
 
 
 def student(seeds: int) -> float:
-    """The 97.5 % quantile of Student's t for the mean of so many seeds: of many, by its expansion around the normal distribution's."""
-    if seeds in STUDENT:
-        return STUDENT[seeds]
-    z, freedom = NORMAL, seeds - 1
-    return (
-        z
-        + (z**3 + z) / (4 * freedom)
-        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
-        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * freedom**3)
-    )
+    """The 97.5 % quantile of Student's t for the mean of so many seeds."""
+    return float(stats.t.ppf(0.975, seeds - 1))
 
 
 def interval(values: list[float]) -> str:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 Copies = tuple[list[Tensor], list[Tensor]]
-"""To and of."""
+"""Tensors to write to, and as many to read, all of one type each."""
 
 
 class Publication:
@@ -21,7 +21,7 @@ class Publication:
     def __init__(self, learned: nn.Module) -> None:
         tensors = list(learned.state_dict().values())
         self.latest = [tensor.clone() for tensor in tensors]
-        self._copies = _alike(self.latest, tensors)
+        self._copies = _by_type(self.latest, tensors)
         self.lock = threading.Lock()
         self.number = 0
         """Of the latest publication."""
@@ -49,7 +49,7 @@ class Reader:
 
     def __init__(self, publication: Publication, acting: nn.Module) -> None:
         self._publication = publication
-        self._copies = _alike(list(acting.state_dict().values()), publication.latest)
+        self._copies = _by_type(list(acting.state_dict().values()), publication.latest)
         self._number = 0
         self.read: torch.cuda.Event | None = None
 
@@ -78,8 +78,8 @@ def _wait_for(event: torch.cuda.Event | None) -> None:
         torch.cuda.current_stream().wait_event(event)
 
 
-def _alike(to: list[Tensor], of: list[Tensor]) -> list[Copies]:
-    """By their types: PyTorch copies many tensors of one type at once, and of several types one after the other."""
+def _by_type(to: list[Tensor], of: list[Tensor]) -> list[Copies]:
+    """What to copy together: PyTorch copies many tensors of one type at once, and of several types one after the other."""
     copies: dict[tuple[torch.dtype, torch.dtype], Copies] = {}
     for target, source in zip(to, of, strict=True):
         targets, sources = copies.setdefault((target.dtype, source.dtype), ([], []))

@@ -140,17 +140,18 @@ def test_it_follows_the_weights(done, rows):
         assert not any(torch.allclose(old, new) for old, new in zip(before, after, strict=True))
 
 
-def test_it_is_for_plain_perceptrons_and_numpy_for_few_rows():
+def test_it_is_for_plain_perceptrons_and_numpy_for_not_too_many_rows():
     small, large = Perceptron(make(hidden=(64, 64))), Perceptron(make(hidden=(128, 128)))
     assert small.is_few(1) and small.is_few(64) and not small.is_few(65)
     assert not large.is_few(1) and large.is_few(2) and not large.is_few(64)
-    for perceptron, sizes in ((small, {1: True, 300: True}), (large, {1: False, 2: True, 300: True})):
+    for perceptron, sizes in (
+        (small, {1: True, 1024: True, 1025: False}),
+        (large, {1: False, 2: True, 256: True, 257: False}),
+        (Perceptron(make(hidden=(1024, 1024))), {1: False, 2: False}),
+    ):
         for rows, by_numpy in sizes.items():
             layers = perceptron._layers_for(np.zeros((rows, 3), np.float32))
             assert (layers is perceptron._by_numpy) == by_numpy
-    huge = Perceptron(make(hidden=(256, 256)))
-    assert huge._layers_for(np.zeros((4, 3), np.float32)) is huge._by_numpy, "a single block"
-    assert huge._layers_for(np.zeros((300, 3), np.float32)) is huge._by_torch
     masked = spaces.Dict({"obs": NUMBERS, MASK: spaces.MultiBinary(4)})
     image = spaces.Box(0, 255, (3, 84, 84), np.uint8)
     others = [
