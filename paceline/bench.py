@@ -10,7 +10,7 @@ from typing import Any
 
 import paceline
 from paceline.envs.registry import closest
-from paceline.errors import UsageError
+from paceline.errors import MissingExtra, UsageError
 
 _PACKAGE = Path(paceline.__file__).parent
 _CHECKOUT = _PACKAGE.parent / "benchmarks"
@@ -41,7 +41,10 @@ def run_benchmark(name: str, *, quick: bool, json_path: Path | None) -> None:
         )
     if json_path is not None and not json_path.parent.is_dir():
         raise UsageError(f"--json {json_path}: the folder {json_path.parent} does not exist")
-    module = importlib.import_module(f"{_home()[1]}.{name}")
+    try:
+        module = importlib.import_module(f"{_home()[1]}.{name}")
+    except ModuleNotFoundError as error:
+        raise MissingExtra(f"benchmark {name}", "bench", error) from error
     results: dict[str, Any] = module.run(quick=quick)
     if json_path is not None:
         json_path.write_text(json.dumps(results, indent=2) + "\n")

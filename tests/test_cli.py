@@ -8,6 +8,9 @@ import sys
 
 import pytest
 
+from paceline.bench import run_benchmark
+from paceline.errors import MissingExtra
+
 BENCHMARKS = [
     "channel",
     "d4pg_ablation",
@@ -76,6 +79,14 @@ def test_bad_usage_exits_2_and_says_what_is_allowed(arguments, message):
 def test_benchmarks_are_listed():
     names = [line.split()[0] for line in paceline("bench").stdout.splitlines()]
     assert names == BENCHMARKS
+
+
+def test_what_a_benchmark_lacks_is_said_before_it_begins(monkeypatch):
+    for name in ("benchmarks.learning", "benchmarks.efficiency"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    with pytest.raises(MissingExtra, match="bench"):
+        run_benchmark("efficiency", quick=True, json_path=None)
 
 
 def test_quick_benchmark_prints_machine_command_and_table_and_writes_json(tmp_path):
