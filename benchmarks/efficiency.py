@@ -2,7 +2,8 @@
 
 Every run has two cores, and environments run in worker processes, so that VER and APPO take them as they come. Returns are means of the
 latest 100 episodes; the tables have their mean over all steps that every run of a task has made, which says how few are needed, and that
-of the reports of the last tenth of a run; means over seeds with a 95 % interval (Student's t).
+of the reports of the last tenth of a run; means over seeds with a 95 % interval (Student's t). A third table has the first of them as the
+difference from the first system, seed by seed, so that a seed that is easy for all counts for none.
 """
 
 from __future__ import annotations
@@ -19,15 +20,25 @@ from benchmarks.report import context, print_context, print_table
 POINTNAV = "gym:paceline.envs.pointnav:paceline/PointNav-v0?tier=small&resolution=32&scenes=64"
 TASKS = {
     "CartPole": "cartpole --steps 100000 --pool.num-envs 16",
+    "Memory": "memory --steps 100000",
     "Acrobot": "cartpole --env gym:Acrobot-v1 --steps 150000 --pool.num-envs 16",
     "PointNav, small": f"pointnav-small --env {POINTNAV} --seconds None --steps 60000 --pool.num-envs 16",
 }
 LONG_TASKS = {
+    "Doom basic": "doom_basic --pool.workers 4",
     "Doom my_way_home": "doom_my_way_home --env doom:my_way_home?actions=multi_discrete --steps 10000000 --pool.num-envs 64"
     " --pool.workers 4 --rollout-steps 128 --appo.batch 8192 --ppo.epochs 4 --ppo.minibatches 8 --ppo.trace-decay 0.95 --optimizer.learning-rate 3e-4",
 }
-"""An hour each on two cores: only where they are asked for."""
-SYSTEMS = ("ddppo", "ver", "appo")
+"""A quarter of an hour and an hour each on two cores: only where they are asked for."""
+SYSTEMS = {name: f"--system {name}" for name in ("ddppo", "ver", "appo")}
+VARIANTS = {
+    "ddppo, packed": "--system ddppo --ppo.sequences packed",
+    "ddppo, eager": "--system ddppo --ppo.sequences columns --compute.no-cuda-graphs",
+    "ver, even": "--system ver --ver.no-variable",
+    "appo, in turns": "--system appo --appo.beside False",
+    "appo, no V-trace": "--system appo --ppo.targets gae",
+}
+"""To ask where a difference comes from."""
 PLOT = Path("efficiency.png")
 
 
@@ -36,13 +47,25 @@ class Plan:
     """Which part of it to run."""
 
     tasks: tuple[str, ...] = tuple(TASKS)
-    """Of the usual ones, and of the long ones: Doom my_way_home."""
+    """Of the usual ones, and of the long ones: Doom basic, Doom my_way_home."""
+    systems: tuple[str, ...] = tuple(SYSTEMS)
+    """Of ddppo, ver and appo, and of their variants: "ddppo, packed", "ddppo, eager", "ver, even", "appo, in turns", "appo, no V-trace"."""
     seeds: tuple[int, ...] = (1, 2, 3)
     seconds: float | None = None
     """An end of each run, beside its number of steps."""
+    since: int = 0
+    """Steps before that do not count in returns over all steps: the first hundred episodes to end are the short ones."""
     device: Literal["cpu", "cuda"] = "cpu"
     at_once: int | None = None
     """Runs at a time, which share all cores; by default one for every pair of cores, which it has for itself."""
+    keep: Path | None = None
+    """A folder for the reports of all runs. Those that are there already are not run again."""
+
+    def __post_init__(self) -> None:
+        for asked, known in ((self.tasks, TASKS | LONG_TASKS), (self.systems, SYSTEMS | VARIANTS)):
+            for name in asked:
+                if name not in known:
+                    raise SystemExit(f"{name!r} is none of {', '.join(map(repr, known))}")
 
 
 def run(quick: bool) -> dict[str, Any]:
@@ -56,40 +79,62 @@ def measure(plan: Plan, facts: dict[str, Any], quick: bool = False) -> dict[str,
     jobs: dict[Job, list[str]] = {
         (task, system, seed): [
             *commands[task].split(),
-            *("--system", system, "--seed", str(seed), "--pool.kind", "process"),
+            *(SYSTEMS | VARIANTS)[system].split(),
+            *("--seed", str(seed), "--pool.kind", "process"),
             *limit,
         ]
         for task in plan.tasks
         for seed in plan.seeds
-        for system in SYSTEMS
+        for system in plan.systems
     }
-    found = train_all(jobs, device=plan.device, at_once=plan.at_once)
+    found = train_all(jobs, device=plan.device, at_once=plan.at_once, keep=plan.keep)
     curves: Curves = {
-        (task, system): [found[task, system, seed] for seed in plan.seeds] for task in plan.tasks for system in SYSTEMS
-    }
-    seeds = f"mean of {len(plan.seeds)} seeds and 95 % interval"
-    shared = {
-        task: int(min(found[task, system, seed].steps[-1] for system in SYSTEMS for seed in plan.seeds))
+        (task, system): [found[task, system, seed] for seed in plan.seeds]
         for task in plan.tasks
+        for system in plan.systems
     }
-    print_table(
-        f"return over the steps that all have made, {seeds}",
-        ["task", "steps", *SYSTEMS],
-        [
-            [task, f"{end:,}", *(interval([over_steps(c, end) for c in curves[task, system]]) for system in SYSTEMS)]
-            for task, end in shared.items()
-        ],
-    )
-    print_table(
-        f"return at the end, {seeds}",
-        ["task", *SYSTEMS],
-        [[task, *(interval([final(c) for c in curves[task, system]]) for system in SYSTEMS)] for task in plan.tasks],
-    )
+    print_returns(plan, curves)
     if not quick:
-        plot(curves, list(plan.tasks), list(SYSTEMS), PLOT)
+        plot(curves, list(plan.tasks), list(plan.systems), PLOT)
         print(f"\nplot: {PLOT}")
     returns = {f"{task}, {system}": [final(c) for c in of_seeds] for (task, system), of_seeds in curves.items()}
     return {"context": facts, "final_returns": returns}
+
+
+def print_returns(plan: Plan, curves: Curves) -> None:
+    seeds = f"mean of {len(plan.seeds)} seeds and 95 % interval"
+    ends = {task: int(min(c.steps[-1] for s in plan.systems for c in curves[task, s])) for task in plan.tasks}
+    over = {
+        (task, system): [over_steps(curve, ends[task], plan.since) for curve in of_seeds]
+        for (task, system), of_seeds in curves.items()
+    }
+    print_table(
+        f"return over the steps that all have made, {seeds}",
+        ["task", "steps", *plan.systems],
+        [[task, f"{ends[task]:,}", *(interval(over[task, system]) for system in plan.systems)] for task in plan.tasks],
+    )
+    first, *others = plan.systems
+    if others:
+        print_table(
+            f"the same less that of {first}, seed by seed",
+            ["task", *others],
+            [
+                [task, *(interval(less(over[task, system], over[task, first])) for system in others)]
+                for task in plan.tasks
+            ],
+        )
+    print_table(
+        f"return at the end, {seeds}",
+        ["task", *plan.systems],
+        [
+            [task, *(interval([final(c) for c in curves[task, system]]) for system in plan.systems)]
+            for task in plan.tasks
+        ],
+    )
+
+
+def less(these: list[float], those: list[float]) -> list[float]:
+    return [this - that for this, that in zip(these, those, strict=True)]
 
 
 if __name__ == "__main__":

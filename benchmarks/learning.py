@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import queue
+import re
 import statistics
 import subprocess
 import sys
@@ -39,11 +40,17 @@ Curves = dict[tuple[str, str], list[Curve]]
 
 
 def train_all(
-    jobs: dict[Job, list[str]], key: str = "episode_return", device: str = "cpu", at_once: int | None = None
+    jobs: dict[Job, list[str]],
+    key: str = "episode_return",
+    device: str = "cpu",
+    at_once: int | None = None,
+    keep: Path | None = None,
 ) -> dict[Job, Curve]:
     """The curve of `key` of every job: a run of `paceline train` with these arguments. Every run has two cores of its own, so that on
     the CPU it takes the same time on two cores as on many; as many are under way as there are cores for. Or so many are `at_once`, and
-    share all cores. When this process ends, however that comes, they are asked to end too."""
+    share all cores. When this process ends, however that comes, they are asked to end too.
+
+    The folder `keep` has the reports of every run that was completed; those that are there are read and not run again."""
     cores = available_core_ids()
     shares: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
     count = max(1, len(cores) // CORES_EACH) if at_once is None else at_once
@@ -53,12 +60,19 @@ def train_all(
     runs = Runs()
 
     def run(job: Job) -> None:
-        share = shares.get()
-        try:
-            curves[job] = train([*jobs[job], "--device", device], key, share, runs)
-        finally:
-            shares.put(share)
-        curve = curves[job]
+        kept = None if keep is None else keep / f"{slug(job)}.jsonl"
+        if kept is not None and kept.exists():
+            reports = kept.read_text()
+        else:
+            share = shares.get()
+            try:
+                reports = train([*jobs[job], "--device", device], share, runs)
+            finally:
+                shares.put(share)
+            if kept is not None:
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                kept.write_text(reports)
+        curve = curves[job] = read(reports, key, job)
         last = f"{curve.returns[-1]:.2f} after {curve.steps[-1]:,} steps and {curve.seconds[-1]:.0f} s"
         print(f"  {len(curves)}/{len(jobs)}: {', '.join(map(str, job))}: {last}", flush=True)
 
@@ -100,19 +114,28 @@ class Runs:
                     end_group(process)
 
 
-def train(arguments: list[str], key: str, cores: list[int], runs: Runs) -> Curve:
-    """One of them, on these cores."""
+def train(arguments: list[str], cores: list[int], runs: Runs) -> str:
+    """The reports of one of them, on these cores."""
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as output:
         command = [sys.executable, "-m", "paceline.cli", "train", *arguments, "--run-dir", folder]
         command = ["taskset", "--cpu-list", ",".join(map(str, cores)), *command]
         if runs.start(command, output).wait() != 0:
             output.seek(0)
             raise RuntimeError(f"{' '.join(command)} failed:\n{output.read()}")
-        reports = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
-    kept = [(r["step"], r["seconds"], r[key]) for r in reports if r.get(key) is not None]
-    if not kept:
-        raise RuntimeError(f"no report of {' '.join(command)} has {key!r}: it was too short")
-    return Curve(*map(np.array, zip(*kept, strict=True)))
+        return (Path(folder) / "metrics.jsonl").read_text()
+
+
+def read(reports: str, key: str, job: Job) -> Curve:
+    found = [json.loads(line) for line in reports.splitlines()]
+    said = [(r["step"], r["seconds"], r[key]) for r in found if r.get(key) is not None]
+    if not said:
+        raise RuntimeError(f"no report of {', '.join(map(str, job))} has {key!r}: it was too short")
+    return Curve(*map(np.array, zip(*said, strict=True)))
+
+
+def slug(job: Job) -> str:
+    """Its name as that of a file."""
+    return re.sub("[^a-z0-9_]+", "-", "-".join(map(str, job)).lower())
 
 
 def final(curve: Curve) -> float:
@@ -120,9 +143,11 @@ def final(curve: Curve) -> float:
     return float(curve.returns[curve.steps >= 0.9 * curve.steps[-1]].mean())
 
 
-def over_steps(curve: Curve, end: int) -> float:
-    """The mean from the first report to so many steps, every step counted alike: how soon it was learned, and how well."""
-    return float(np.interp(np.linspace(curve.steps[0], end, POINTS), curve.steps, curve.returns).mean())
+def over_steps(curve: Curve, end: int, begin: int = 0) -> float:
+    """The mean from the first report, or from `begin` if that is later, to so many steps, every step counted alike: how soon it was
+    learned, and how well."""
+    at = np.linspace(max(begin, curve.steps[0]), end, POINTS)
+    return float(np.interp(at, curve.steps, curve.returns).mean())
 
 
 def student(seeds: int) -> float:
