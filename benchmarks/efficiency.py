@@ -37,6 +37,7 @@ VARIANTS = {
     "ver, even": "--system ver --ver.no-variable",
     "appo, in turns": "--system appo --appo.beside False",
     "appo, no V-trace": "--system appo --ppo.targets gae",
+    "appo, acting": "--system appo --ppo.clip-around acting",
 }
 """To ask where a difference comes from."""
 PLOT = Path("efficiency.png")
@@ -49,7 +50,8 @@ class Plan:
     tasks: tuple[str, ...] = tuple(TASKS)
     """Of the usual ones, and of the long ones: Doom basic, Doom my_way_home."""
     systems: tuple[str, ...] = tuple(SYSTEMS)
-    """Of ddppo, ver and appo, and of their variants: "ddppo, packed", "ddppo, eager", "ver, even", "appo, in turns", "appo, no V-trace"."""
+    """Of ddppo, ver and appo, and of their variants: "ddppo, packed", "ddppo, eager", "ver, even", "appo, in turns", "appo, no V-trace",
+    "appo, acting"."""
     seeds: tuple[int, ...] = (1, 2, 3)
     seconds: float | None = None
     """An end of each run, beside its number of steps."""

@@ -164,15 +164,17 @@ def interval(values: list[float]) -> str:
 
 
 def plot(curves: Curves, tasks: list[str], labels: list[str], path: Path) -> None:
-    """Returns over steps and over time, a column for each task."""
+    """Returns over steps and over time, a column for each task; of a single one side by side."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
-    figure, axes = pyplot.subplots(2, len(tasks), figsize=(3.7 * len(tasks), 6.4), squeeze=False, layout="constrained")
-    for task, over_steps, over_time in zip(tasks, *axes, strict=True):
+    rows, columns = (1, 2) if len(tasks) == 1 else (2, len(tasks))
+    size = (3.7 * columns, 3.2 * rows)
+    figure, axes = pyplot.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
+    for task, over_steps, over_time in zip(tasks, *axes.reshape(2, len(tasks)), strict=True):
         for axis, along in ((over_steps, "steps"), (over_time, "seconds")):
             for label in labels:
                 draw(axis, label, [(getattr(curve, along), curve.returns) for curve in curves[task, label]])
@@ -183,9 +185,7 @@ def plot(curves: Curves, tasks: list[str], labels: list[str], path: Path) -> Non
     for row in axes:
         row[0].set_ylabel("return")
     # Below: there is no room among nine curves.
-    figure.legend(
-        *axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=len(tasks), fontsize="small"
-    )
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=columns, fontsize="small")
     figure.savefig(path, dpi=120)
 
 

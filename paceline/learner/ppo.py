@@ -47,6 +47,7 @@ class Sample(NamedTuple):
     obs: dict[str, Tensor]
     actions: dict[str, Tensor]
     log_prob: Tensor
+    """What ratios are to."""
     value: Tensor
     advantage: Tensor
     returns: Tensor
@@ -74,6 +75,11 @@ class PPOLearner:
         compute: ComputeConfig | None = None,
     ) -> None:
         compute = compute or ComputeConfig()
+        if config.clip_around == "update" and not config.clips_around_update:
+            raise UsageError(
+                "ppo.clip_around update needs ppo.clip, and V-trace before updates: appo has it where ppo.epochs is above 1, or with "
+                "--ppo.trace update; otherwise allowed: acting, auto"
+            )
         self._policy, self._group, self.config, self._optimizer_config = policy, group, config, optimizer_config
         self._coefficient = _entropy_coefficient(policy, config, group.device)
         self._auxiliary = make_auxiliary(policy, config.auxiliary, group)
@@ -97,7 +103,8 @@ class PPOLearner:
             self._graphs = {}
         self.before_pass: Callable[[], None] = lambda: None
         """Called before each pass through the network, forwards or backwards, unless updates are recorded."""
-        self._advantage = torch.empty(0)
+        self._advantage = self._anchor = torch.empty(0)
+        """Of each row of a rollout: what it teaches, and its log-probability under the policy before the update, if ratios are to that."""
         self._step_metrics = ("grad_norm",) if self._coefficient is None else ("grad_norm", "entropy_coef")
         self._metrics = (*ROW_METRICS, *(CPCA.METRICS if self._auxiliary is not None else ()), *self._step_metrics)
 
@@ -112,9 +119,7 @@ class PPOLearner:
         if self.config.is_traced and rollout.turns is None:
             raise UsageError("ppo.targets vtrace needs streams of equal length; allowed with this system: gae, auto")
         if not self.config.traces_minibatches:
-            if self.config.is_traced:
-                self._trace_all(rollout)
-            self._set_advantages(rollout)
+            self._prepare(rollout)
         totals = self._no_sums()
         for _ in range(self.config.epochs):
             before = totals.clone()
@@ -161,9 +166,21 @@ class PPOLearner:
         large = core.config.kind == "lstm" and core.layer_by_layer and core.config.hidden >= LARGE_MEMORY
         return on_cpu and large and rollout.num_slots >= LEAST_COLUMNS * self.config.minibatches
 
+    def _prepare(self, rollout: Rollout) -> None:
+        """What all steps of an update are told of each row: what it teaches, and what ratios are to."""
+        if self._advantage.shape != rollout.advantage.shape:
+            self._advantage, self._anchor = torch.empty_like(rollout.advantage), torch.zeros_like(rollout.log_prob)
+            if self._graphs:
+                self._graphs.clear()  # they read the old ones
+        rho = self._trace_all(rollout) if self.config.is_traced else None
+        self._set_advantages(rollout)
+        if rho is not None and self.config.clips_around_update:
+            self._advantage *= rho
+
     @torch.no_grad()
-    def _trace_all(self, rollout: Rollout) -> None:
-        """V-trace's advantages and targets of all rows, under the policy before the update."""
+    def _trace_all(self, rollout: Rollout) -> Tensor:
+        """V-trace's advantages and targets of all rows, and the anchors of ratios, under the policy before the update; the truncated
+        importance weights of all rows."""
         columns = rollout.columns()
         # No more at a time than there are in a mini-batch.
         parts = columns.split(-(-rollout.num_slots // self.config.minibatches), dim=1)
@@ -171,7 +188,10 @@ class PPOLearner:
             torch.cat(said, 1) for said in zip(*(self._appraise(rollout, p) for p in parts), strict=True)
         )
         found = trace(course_of(rollout, columns), log_prob - rollout.log_prob[columns], value, self.config)
-        rollout.advantage[columns.flatten()], rollout.returns[columns.flatten()] = found
+        rows, rho = columns.flatten(), torch.ones_like(rollout.advantage)
+        rollout.advantage[rows], rollout.returns[rows], rho[rows] = found.advantage, found.targets, found.rho
+        self._anchor[rows] = log_prob.flatten()
+        return rho
 
     def _appraise(self, rollout: Rollout, columns: Tensor) -> tuple[Tensor, Tensor]:
         """What the policy says of columns [T, K]: log-probabilities of what was done, and values, [T, K]."""
@@ -184,10 +204,6 @@ class PPOLearner:
 
     def _set_advantages(self, rollout: Rollout) -> None:
         """Advantages as they are, or normalised by the moments of all ranks' valid rows, weighted by their counts."""
-        if self._advantage.shape != rollout.advantage.shape:
-            self._advantage = torch.empty_like(rollout.advantage)
-            if self._graphs:
-                self._graphs.clear()  # they read the old one
         if not self.config.normalize_advantage:
             self._advantage.copy_(rollout.advantage)
             return
@@ -247,7 +263,7 @@ class PPOLearner:
         return Sample(
             obs=obs,
             actions=actions,
-            log_prob=rollout.log_prob[rows],
+            log_prob=(self._anchor if self.config.clips_around_update else rollout.log_prob)[rows],
             value=rollout.value[rows],
             advantage=(rollout.advantage if traced else self._advantage)[rows],
             returns=rollout.returns[rows],
@@ -273,7 +289,7 @@ class PPOLearner:
         log_ratio, entropy = evaluation.log_prob - sample.log_prob, evaluation.entropy
         advantage, returns = sample.advantage, sample.returns
         if sample.course is not None:
-            advantage, returns = trace(sample.course, log_ratio.detach(), evaluation.value.detach(), config)
+            returns, advantage, _ = trace(sample.course, log_ratio.detach(), evaluation.value.detach(), config)
             if config.normalize_advantage:
                 valid = sample.course.valid.flatten()
                 mean, deviation = self._moments(torch.where(valid, advantage, 0.0), valid)

@@ -38,6 +38,10 @@ class PPOConfig:
     clip: float | None = 0.2
     """Epsilon: how far the probability ratio may move before it gains nothing more. None does not limit it: the plain
     policy gradient, weighted by the ratio up to max_rho."""
+    clip_around: Literal["auto", "acting", "update"] = "auto"
+    """Which policy that ratio is to: the one that acted, as in PPO and in Sample Factory, so that the way from there to the update counts
+    too; or the one before the update, and rows are weighted by V-trace's rho for that way. Where no row is behind both are the same. auto
+    takes the latter where V-trace asks that policy anyway: before each update."""
     clip_inverse: bool = False
     """Let the ratio move from 1 / (1 + clip) to 1 + clip, as Sample Factory does, instead of from 1 - clip."""
     value_coef: float = 0.5
@@ -77,7 +81,11 @@ class PPOConfig:
         for name in ("max_rho", "max_c"):
             if not getattr(self, name) > 0:
                 raise UsageError(f"ppo.{name} must be above 0, got {getattr(self, name)}")
-        for name, allowed in (("targets", ("auto", "gae", "vtrace")), ("trace", ("auto", "update", "minibatch"))):
+        for name, allowed in (
+            ("targets", ("auto", "gae", "vtrace")),
+            ("trace", ("auto", "update", "minibatch")),
+            ("clip_around", ("auto", "acting", "update")),
+        ):
             if getattr(self, name) not in allowed:
                 raise UsageError(f"ppo.{name} {getattr(self, name)!r} does not exist; allowed: {', '.join(allowed)}")
         low, high = self.entropy_bounds
@@ -104,3 +112,8 @@ class PPOConfig:
     def traces_minibatches(self) -> bool:
         """Whether targets are V-trace's, and computed in every mini-batch anew."""
         return self.is_traced and (self.trace == "minibatch" or (self.trace == "auto" and self.epochs == 1))
+
+    @property
+    def clips_around_update(self) -> bool:
+        """Whether ratios are to the policy before the update."""
+        return self.is_traced and not self.traces_minibatches and self.clip is not None and self.clip_around != "acting"

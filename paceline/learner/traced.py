@@ -9,7 +9,7 @@ from torch import Tensor
 
 from paceline.experience.rollout import Rollout
 from paceline.learner.ppo_config import PPOConfig
-from paceline.ops.vtrace import vtrace
+from paceline.ops.vtrace import VTrace, vtrace
 
 
 class Course(NamedTuple):
@@ -30,8 +30,8 @@ def course_of(rollout: Rollout, rows: Tensor) -> Course:
     return Course(rollout.reward[rows], rollout.next_value[rows], rollout.continues[rows], rollout.valid[rows])
 
 
-def trace(course: Course, log_ratio: Tensor, value: Tensor, config: PPOConfig) -> tuple[Tensor, Tensor]:
-    """V-trace's advantages and targets [T * K] of columns, under the policy that has these log-ratios and values."""
+def trace(course: Course, log_ratio: Tensor, value: Tensor, config: PPOConfig) -> VTrace:
+    """V-trace of columns, row by row [T * K], under the policy that has these log-ratios and values."""
     valid = course.valid
     # Where there is no outcome, memory may hold anything.
     log_ratio, value = (torch.where(valid, column.view_as(valid), 0.0) for column in (log_ratio, value))
@@ -48,4 +48,4 @@ def trace(course: Course, log_ratio: Tensor, value: Tensor, config: PPOConfig) -
         max_c=config.max_c,
     )
     advantage = found.advantage * found.rho if config.rho_in_advantage else found.advantage
-    return advantage.flatten(), found.targets.flatten()
+    return VTrace(found.targets.flatten(), advantage.flatten(), found.rho.flatten())

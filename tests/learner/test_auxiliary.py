@@ -140,7 +140,7 @@ def test_the_questions_are_about_what_followed(flags, sequences, minibatches, st
     starts, valid = flags
     policy, learner = make(sequences=sequences, minibatches=minibatches)
     rollout = ring(policy, turns=len(starts), starts=starts, valid=valid)
-    learner._set_advantages(rollout)
+    learner._prepare(rollout)
     config = dataclasses.replace(SMALL, steps=steps, share=share)
     for batch in learner._split(rollout):
         if len(batch.rows) == 0:
@@ -195,7 +195,7 @@ def test_every_pair_and_every_decoy_is_asked_about_at_some_time():
     policy, learner = make(sequences="columns", minibatches=1)
     rollout = ring(policy, turns=6, starts=starts)
     batch = next(iter(learner._split(rollout)))
-    learner._set_advantages(rollout)
+    learner._prepare(rollout)
     sample = learner._gather(rollout, batch)
     asked, decoys = set(), set()
     for _ in range(300):
@@ -279,7 +279,7 @@ def test_what_cannot_be_predicted_stays_at_chance():
 def test_it_teaches_the_encoder_and_the_memory_and_not_the_head():
     policy, learner = make()
     rollout = ring(policy)
-    learner._set_advantages(rollout)
+    learner._prepare(rollout)
     sample = learner._gather(rollout, next(iter(learner._split(rollout))))
     evaluation = policy.evaluate(sample.obs, sample.actions, sample.recall)
     for parameter in policy.parameters():

@@ -139,7 +139,7 @@ def test_advantage_statistics_over_valid_rows_only():
     valid = rollout.valid[: rollout.num_rows]
     assert (~valid).sum() == 1
     rollout.advantage[: rollout.num_rows][~valid] = 1e9
-    learner._set_advantages(rollout)
+    learner._prepare(rollout)
     normalized = learner._advantage[: rollout.num_rows][valid]
     assert normalized.mean().abs() < 1e-4
     assert normalized.std(correction=0) == pytest.approx(1.0, abs=1e-3)
@@ -194,6 +194,7 @@ def test_schedules(progress):
         (PPOConfig, {"discount": 1.5}, "ppo.discount must be between 0 and 1"),
         (PPOConfig, {"clip": 0.0}, "ppo.clip must be above 0"),
         (PPOConfig, {"trace": "epoch"}, "ppo.trace 'epoch' does not exist; allowed: auto, update, minibatch"),
+        (PPOConfig, {"clip_around": "x"}, "ppo.clip_around 'x' does not exist; allowed: auto, acting, update"),
         (OptimizerConfig, {"learning_rate": 0.0}, "optimizer.learning_rate must be above 0"),
         (OptimizerConfig, {"schedule": "sine"}, "allowed: constant, linear, cosine"),
         (OptimizerConfig, {"max_grad_norm": -1.0}, "above 0 or None"),
@@ -254,7 +255,7 @@ def test_importance_weights_scale_rows():
     for weight in (None, torch.ones(24), torch.arange(24) % 2 * 2.0):
         rollout.weight = weight
         batch = next(iter(learner._split(rollout)))
-        learner._set_advantages(rollout)
+        learner._prepare(rollout)
         learner._backward(rollout, batch)
         gradients.append(learner._gradients.flat.clone())
     torch.testing.assert_close(gradients[0], gradients[1])

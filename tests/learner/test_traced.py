@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -12,6 +13,7 @@ from paceline.experience.book import Variable
 from paceline.experience.rollout import Rollout
 from paceline.experience.rows import Cuts, Decision, Outcome
 from paceline.learner import traced
+from paceline.learner.optimizer import OptimizerConfig
 from paceline.ops.ppo import policy_gradient
 from paceline.ops.vtrace import vtrace
 from paceline.policy.actor_critic import ActorCritic, PolicyConfig, Recall
@@ -54,8 +56,10 @@ def collected(policy: ActorCritic, seed: int) -> tuple[Rollout, torch.Tensor]:
     return rollout, torch.where(rollout.truncated, cut_value, last.repeat(TURNS))
 
 
-def expected_losses(policy: ActorCritic, rollout: Rollout, beyond: torch.Tensor, twice: bool) -> tuple[float, float]:
-    """Mean policy and value loss of all valid rows, slot by slot."""
+def expected_losses(
+    policy: ActorCritic, rollout: Rollout, beyond: torch.Tensor, twice: bool, around: str
+) -> tuple[float, float]:
+    """Mean policy and value loss of all valid rows in the first step of an update, slot by slot."""
     recall = None
     if policy.is_recurrent:
         recall = Recall(rollout.state[:SLOTS], None, rollout.episode_start.view(TURNS, SLOTS))
@@ -82,6 +86,8 @@ def expected_losses(policy: ActorCritic, rollout: Rollout, beyond: torch.Tensor,
             advantage = (error + carry) * (rho if twice else 1.0)
             bounded = min(max(ratio[t], 1 / 1.1), 1.1)
             policy_loss = -min(ratio[t] * advantage, bounded * advantage)
+            if around == "update":  # where the ratio is 1 to begin with
+                policy_loss = -rho * advantage
             losses.append((policy_loss, 0.5 * (values[t] - (values[t] + correction[t])) ** 2))
     return tuple(sum(column) / len(losses) for column in zip(*losses, strict=True))  # type: ignore[return-value]
 
@@ -89,16 +95,63 @@ def expected_losses(policy: ActorCritic, rollout: Rollout, beyond: torch.Tensor,
 @pytest.mark.parametrize("core", ["none", "lstm"])
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("twice", [False, True])
-@pytest.mark.parametrize("trace", ["update", "minibatch"])
-def test_losses_are_those_of_targets_written_out(core, seed, twice, trace):
+@pytest.mark.parametrize(("trace", "around"), [("update", "update"), ("update", "acting"), ("minibatch", "acting")])
+def test_losses_are_those_of_targets_written_out(core, seed, twice, trace, around):
     config = PolicyConfig(hidden=(8,), core=CoreConfig(kind=core, hidden=8))
     options = {"targets": "vtrace", "trace": trace, "clip": 0.1, "clip_inverse": True, "rho_in_advantage": twice}
-    policy, learner = make(config, epochs=1, minibatches=1, sequences="columns", **options)
+    policy, learner = make(config, epochs=1, minibatches=1, sequences="columns", clip_around=around, **options)
     rollout, beyond = collected(policy, seed)
-    policy_loss, critic_loss = expected_losses(policy, rollout, beyond, twice)
+    policy_loss, critic_loss = expected_losses(policy, rollout, beyond, twice, around)
     losses = learner.update(rollout, 0.0)
     assert math.isclose(losses["policy_loss"], policy_loss, rel_tol=1e-3, abs_tol=1e-5)
     assert math.isclose(losses["value_loss"], critic_loss, rel_tol=1e-3, abs_tol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("max_rho", [1.0, 1.5])
+def test_ratios_are_to_the_policy_before_the_update(seed, max_rho):
+    """Three passes against the objective written out: -rho min(r A, clip(r) A), where r is to the policy before the first of them, and rho
+    is how much more likely that one was to act so than the one that did."""
+    policy, learner = make(epochs=3, minibatches=1, targets="vtrace", clip=0.05, max_rho=max_rho)
+    learner._optimizer_config = OptimizerConfig(learning_rate=0.01)
+    plain = copy.deepcopy(policy)
+    adam = torch.optim.Adam(plain.parameters(), lr=0.01, eps=learner._optimizer_config.eps)
+    rollout, _ = collected(policy, seed)
+    clipped = learner.update(rollout, 0.0)["clip_fraction"]
+    used, ratios = rollout.valid, []
+    obs, actions = {"obs": rollout.obs["obs"][used]}, {"action": rollout.actions["action"][used]}
+    with torch.no_grad():
+        anchor, _, _ = said(plain, obs, actions)
+        rho = (anchor - rollout.log_prob[used]).exp().clamp(max=max_rho)
+    advantage, returns = rollout.advantage[used], rollout.returns[used]
+    for _ in range(3):
+        log_prob, value, entropy = said(plain, obs, actions)
+        ratio = (log_prob - anchor).exp()
+        ratios.append(ratio.detach())
+        surrogate = rho * torch.minimum(ratio * advantage, ratio.clamp(0.95, 1.05) * advantage)
+        loss = (-surrogate + 0.25 * (value - returns).square() - 0.01 * entropy).mean()
+        adam.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(plain.parameters(), learner._optimizer_config.max_grad_norm)
+        adam.step()
+    torch.testing.assert_close(flat(policy), flat(plain), rtol=1e-4, atol=1e-5)
+    outside = [((r < 0.95) | (r > 1.05)).float().mean().item() for r in ratios]
+    assert outside[0] == 0 and outside[-1] > 0, "rows that are behind have all that clip allows"
+    assert clipped == pytest.approx(sum(outside) / 3)
+
+
+def said(policy: ActorCritic, obs: dict, actions: dict) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    evaluation = policy.evaluate(obs, actions, None)
+    return evaluation.log_prob, evaluation.value, evaluation.entropy
+
+
+@pytest.mark.parametrize(
+    "options", [{"targets": "gae"}, {"trace": "minibatch"}, {"epochs": 1}, {"epochs": 2, "clip": None}]
+)
+def test_ratios_to_the_policy_before_the_update_need_vtrace_before_it(options):
+    with pytest.raises(UsageError, match="needs ppo.clip, and V-trace before updates"):
+        make(**{"targets": "vtrace", "clip_around": "update", **options})
+    make(**{"targets": "vtrace", **options})
 
 
 @pytest.mark.parametrize("core", ["none", "lstm"])
@@ -140,8 +193,9 @@ def test_all_rows_are_traced_in_parts_as_in_one(core):
     for minibatches in (1, 3, SLOTS + 1):
         policy, learner = make(config, targets="vtrace", minibatches=minibatches)
         rollout, _ = collected(policy, 2)
-        learner._trace_all(rollout)
-        found.append(torch.stack([rollout.advantage, rollout.returns])[:, rollout.valid])
+        learner._prepare(rollout)
+        known = [rollout.advantage, rollout.returns, learner._anchor, learner._advantage]
+        found.append(torch.stack(known)[:, rollout.valid])
     for other in found[1:]:
         torch.testing.assert_close(found[0], other)
     assert found[0].isfinite().all() and found[0].std() > 0.1
