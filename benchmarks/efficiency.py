@@ -2,7 +2,7 @@
 
 Every run has two cores, and environments run in worker processes, so that VER and APPO take them as they come. Returns are means of the
 latest 100 episodes; the tables have their mean over all steps that every run of a task has made, which says how few are needed, and that
-of the reports of the last tenth of a run; means over seeds with a 95 % interval (Student's t). A third table has the first of them as the
+of the reports of the last tenth of a run; means over seeds with a 95 % interval (Student's t). Between them is the first as the
 difference from the first system, seed by seed, so that a seed that is easy for all counts for none.
 """
 
@@ -29,7 +29,7 @@ LONG_TASKS = {
     "Doom my_way_home": "doom_my_way_home --env doom:my_way_home?actions=multi_discrete --steps 10000000 --pool.num-envs 64"
     " --pool.workers 4 --rollout-steps 128 --appo.batch 8192 --ppo.epochs 4 --ppo.minibatches 8 --ppo.trace-decay 0.95 --optimizer.learning-rate 3e-4",
 }
-"""A quarter of an hour and an hour each on two cores: only where they are asked for."""
+"""A quarter of an hour each on two cores, and more than an hour: only where they are asked for."""
 SYSTEMS = {name: f"--system {name}" for name in ("ddppo", "ver", "appo")}
 VARIANTS = {
     "ddppo, packed": "--system ddppo --ppo.sequences packed",
@@ -39,7 +39,7 @@ VARIANTS = {
     "appo, no V-trace": "--system appo --ppo.targets gae",
     "appo, acting": "--system appo --ppo.clip-around acting",
 }
-"""To ask where a difference comes from."""
+"""To ask where a difference comes from. Without V-trace ratios are to the policy that acted, as in "appo, acting"."""
 PLOT = Path("efficiency.png")
 
 
@@ -61,7 +61,7 @@ class Plan:
     at_once: int | None = None
     """Runs at a time, which share all cores; by default one for every pair of cores, which it has for itself."""
     keep: Path | None = None
-    """A folder for the reports of all runs. Those that are there already are not run again."""
+    """A folder for the reports of all runs. Those that are there already, of the same arguments, are not run again."""
 
     def __post_init__(self) -> None:
         for asked, known in ((self.tasks, TASKS | LONG_TASKS), (self.systems, SYSTEMS | VARIANTS)):
@@ -111,7 +111,7 @@ def print_returns(plan: Plan, curves: Curves) -> None:
         for (task, system), of_seeds in curves.items()
     }
     print_table(
-        f"return over the steps that all have made, {seeds}",
+        f"return over the steps that all have made{f', from {plan.since:,} on' if plan.since else ''}, {seeds}",
         ["task", "steps", *plan.systems],
         [[task, f"{ends[task]:,}", *(interval(over[task, system]) for system in plan.systems)] for task in plan.tasks],
     )

@@ -50,7 +50,8 @@ def train_all(
     the CPU it takes the same time on two cores as on many; as many are under way as there are cores for. Or so many are `at_once`, and
     share all cores. When this process ends, however that comes, they are asked to end too.
 
-    The folder `keep` has the reports of every run that was completed; those that are there are read and not run again."""
+    The folder `keep` has the reports of every run that was completed; those that are there are read and not run again, whichever version
+    of the library has made them."""
     cores = available_core_ids()
     shares: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
     count = max(1, len(cores) // CORES_EACH) if at_once is None else at_once
@@ -60,19 +61,18 @@ def train_all(
     runs = Runs()
 
     def run(job: Job) -> None:
-        kept = None if keep is None else keep / f"{slug(job)}.jsonl"
-        if kept is not None and kept.exists():
-            reports = kept.read_text()
-        else:
+        arguments = [*jobs[job], "--device", device]
+        kept = None if keep is None else Kept(keep / f"{slug(job)}.jsonl", arguments)
+        reports = kept.reports() if kept is not None else None
+        if reports is None:
             share = shares.get()
             try:
-                reports = train([*jobs[job], "--device", device], share, runs)
+                reports = train(arguments, share, runs)
             finally:
                 shares.put(share)
-            if kept is not None:
-                kept.parent.mkdir(parents=True, exist_ok=True)
-                kept.write_text(reports)
         curve = curves[job] = read(reports, key, job)
+        if kept is not None:
+            kept.save(reports)
         last = f"{curve.returns[-1]:.2f} after {curve.steps[-1]:,} steps and {curve.seconds[-1]:.0f} s"
         print(f"  {len(curves)}/{len(jobs)}: {', '.join(map(str, job))}: {last}", flush=True)
 
@@ -138,6 +138,31 @@ def slug(job: Job) -> str:
     return re.sub("[^a-z0-9_]+", "-", "-".join(map(str, job)).lower())
 
 
+class Kept:
+    """The file with the reports of a completed run; its first line has the arguments of that."""
+
+    def __init__(self, path: Path, arguments: list[str]) -> None:
+        self._path, self._head = path, json.dumps({"arguments": arguments}) + "\n"
+
+    def reports(self) -> str | None:
+        """None where there are none yet."""
+        if not self._path.exists():
+            return None
+        with self._path.open() as file:
+            if (head := file.readline()) != self._head:
+                raise RuntimeError(
+                    f"{self._path} is of a run with other arguments: {head.strip()}, asked for is {self._head.strip()}; "
+                    "move it away, or keep these runs in another folder"
+                )
+            return file.read()
+
+    def save(self, reports: str) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        whole = self._path.with_suffix(".part")
+        whole.write_text(self._head + reports)
+        whole.replace(self._path)
+
+
 def final(curve: Curve) -> float:
     """The mean over the last tenth of a run."""
     return float(curve.returns[curve.steps >= 0.9 * curve.steps[-1]].mean())
@@ -146,7 +171,10 @@ def final(curve: Curve) -> float:
 def over_steps(curve: Curve, end: int, begin: int = 0) -> float:
     """The mean from the first report, or from `begin` if that is later, to so many steps, every step counted alike: how soon it was
     learned, and how well."""
-    at = np.linspace(max(begin, curve.steps[0]), end, POINTS)
+    begin = max(begin, curve.steps[0])
+    if begin >= end:
+        raise ValueError(f"there is nothing between {begin:,} steps and {end:,}, which is what all runs have made")
+    at = np.linspace(begin, end, POINTS)
     return float(np.interp(at, curve.steps, curve.returns).mean())
 
 

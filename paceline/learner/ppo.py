@@ -77,8 +77,8 @@ class PPOLearner:
         compute = compute or ComputeConfig()
         if config.clip_around == "update" and not config.clips_around_update:
             raise UsageError(
-                "ppo.clip_around update needs ppo.clip, and V-trace before updates: appo has it where ppo.epochs is above 1, or with "
-                "--ppo.trace update; otherwise allowed: acting, auto"
+                "ppo.clip_around update needs ppo.clip, and V-trace before updates: ppo.targets vtrace, as appo has, and several "
+                "ppo.epochs or ppo.trace update; otherwise allowed: acting, auto"
             )
         self._policy, self._group, self.config, self._optimizer_config = policy, group, config, optimizer_config
         self._coefficient = _entropy_coefficient(policy, config, group.device)

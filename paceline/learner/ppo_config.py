@@ -29,19 +29,21 @@ class PPOConfig:
     are without it; or in every mini-batch, which then is of whole streams, as Sample Factory does. auto asks before updates of several
     passes, of which that is a small part."""
     max_rho: float = 1.0
-    """V-trace's rho-bar: truncates the weights that decide which policy's value is learned."""
+    """V-trace's rho-bar: truncates the weights that decide which policy's value is learned, and those of rows where ratios are to the policy
+    before the update."""
     max_c: float = 1.0
     """V-trace's c-bar: truncates the weights that decide how far corrections reach."""
     rho_in_advantage: bool = False
     """Weigh V-trace's advantages by rho as well, as Sample Factory's code does: then it counts twice, since the
-    probability ratio has it already."""
+    probability ratio, or the weight of the row, has it already."""
     clip: float | None = 0.2
     """Epsilon: how far the probability ratio may move before it gains nothing more. None does not limit it: the plain
     policy gradient, weighted by the ratio up to max_rho."""
     clip_around: Literal["auto", "acting", "update"] = "auto"
     """Which policy that ratio is to: the one that acted, as in PPO and in Sample Factory, so that the way from there to the update counts
-    too; or the one before the update, and rows are weighted by V-trace's rho for that way. Where no row is behind both are the same. auto
-    takes the latter where V-trace asks that policy anyway: before each update."""
+    too; or the one before the update, and rows are weighted by V-trace's rho for that way. Where no row is behind both are the same (if
+    max_rho is at least 1). clip_fraction and approx_kl, and with it target_kl, are about the same ratio. auto takes the policy before the
+    update where V-trace asks it anyway: before each update."""
     clip_inverse: bool = False
     """Let the ratio move from 1 / (1 + clip) to 1 + clip, as Sample Factory does, instead of from 1 - clip."""
     value_coef: float = 0.5

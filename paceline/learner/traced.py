@@ -31,7 +31,8 @@ def course_of(rollout: Rollout, rows: Tensor) -> Course:
 
 
 def trace(course: Course, log_ratio: Tensor, value: Tensor, config: PPOConfig) -> VTrace:
-    """V-trace of columns, row by row [T * K], under the policy that has these log-ratios and values."""
+    """V-trace of columns, row by row [T * K], under the policy that has these log-ratios and values; rho in the advantages if that is
+    asked for."""
     valid = course.valid
     # Where there is no outcome, memory may hold anything.
     log_ratio, value = (torch.where(valid, column.view_as(valid), 0.0) for column in (log_ratio, value))

@@ -1,4 +1,4 @@
-"""ViZDoom by Sample Factory's hyper-parameters (its table A.5) and network (its figure A.1)."""
+"""ViZDoom by Sample Factory's hyper-parameters (its table A.5; `basic` has its own) and network (its figure A.1)."""
 
 from __future__ import annotations
 

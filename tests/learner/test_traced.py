@@ -109,10 +109,12 @@ def test_losses_are_those_of_targets_written_out(core, seed, twice, trace, aroun
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("max_rho", [1.0, 1.5])
-def test_ratios_are_to_the_policy_before_the_update(seed, max_rho):
+@pytest.mark.parametrize("normalize", [False, True])
+def test_ratios_are_to_the_policy_before_the_update(seed, max_rho, normalize):
     """Three passes against the objective written out: -rho min(r A, clip(r) A), where r is to the policy before the first of them, and rho
-    is how much more likely that one was to act so than the one that did."""
-    policy, learner = make(epochs=3, minibatches=1, targets="vtrace", clip=0.05, max_rho=max_rho)
+    is how much more likely that one was to act so than the one that did. Advantages are normalised without it."""
+    options = {"clip": 0.05, "max_rho": max_rho, "normalize_advantage": normalize}
+    policy, learner = make(epochs=3, minibatches=1, targets="vtrace", **options)
     learner._optimizer_config = OptimizerConfig(learning_rate=0.01)
     plain = copy.deepcopy(policy)
     adam = torch.optim.Adam(plain.parameters(), lr=0.01, eps=learner._optimizer_config.eps)
@@ -124,6 +126,8 @@ def test_ratios_are_to_the_policy_before_the_update(seed, max_rho):
         anchor, _, _ = said(plain, obs, actions)
         rho = (anchor - rollout.log_prob[used]).exp().clamp(max=max_rho)
     advantage, returns = rollout.advantage[used], rollout.returns[used]
+    if normalize:
+        advantage = (advantage - advantage.mean()) / advantage.std(correction=0)
     for _ in range(3):
         log_prob, value, entropy = said(plain, obs, actions)
         ratio = (log_prob - anchor).exp()
