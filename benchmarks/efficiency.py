@@ -36,10 +36,11 @@ VARIANTS = {
     "ddppo, eager": "--system ddppo --ppo.sequences columns --compute.no-cuda-graphs",
     "ver, even": "--system ver --ver.no-variable",
     "appo, in turns": "--system appo --appo.beside False",
-    "appo, no V-trace": "--system appo --ppo.targets gae",
+    "appo, no V-trace": "--system appo --ppo.targets gae --ppo.clip-around acting",
     "appo, acting": "--system appo --ppo.clip-around acting",
+    "appo, update": "--system appo --ppo.clip-around update",
 }
-"""To ask where a difference comes from. Without V-trace ratios are to the policy that acted, as in "appo, acting"."""
+"""To ask where a difference comes from. Without V-trace ratios are to the policy that acted."""
 PLOT = Path("efficiency.png")
 
 
@@ -51,7 +52,7 @@ class Plan:
     """Of the usual ones, and of the long ones: Doom basic, Doom my_way_home."""
     systems: tuple[str, ...] = tuple(SYSTEMS)
     """Of ddppo, ver and appo, and of their variants: "ddppo, packed", "ddppo, eager", "ver, even", "appo, in turns", "appo, no V-trace",
-    "appo, acting"."""
+    "appo, acting", "appo, update"."""
     seeds: tuple[int, ...] = (1, 2, 3)
     seconds: float | None = None
     """An end of each run, beside its number of steps."""

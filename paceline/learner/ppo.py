@@ -75,10 +75,10 @@ class PPOLearner:
         compute: ComputeConfig | None = None,
     ) -> None:
         compute = compute or ComputeConfig()
-        if config.clip_around == "update" and not config.clips_around_update:
+        if config.clips_around_update and (config.traces_minibatches or config.clip is None):
             raise UsageError(
-                "ppo.clip_around update needs ppo.clip, and V-trace before updates: ppo.targets vtrace, as appo has, and several "
-                "ppo.epochs or ppo.trace update; otherwise allowed: acting, auto"
+                "ppo.clip_around update needs ppo.clip, and V-trace before updates: several ppo.epochs, or ppo.trace update; otherwise "
+                "allowed: acting"
             )
         self._policy, self._group, self.config, self._optimizer_config = policy, group, config, optimizer_config
         self._coefficient = _entropy_coefficient(policy, config, group.device)

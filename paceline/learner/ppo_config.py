@@ -39,11 +39,11 @@ class PPOConfig:
     clip: float | None = 0.2
     """Epsilon: how far the probability ratio may move before it gains nothing more. None does not limit it: the plain
     policy gradient, weighted by the ratio up to max_rho."""
-    clip_around: Literal["auto", "acting", "update"] = "auto"
+    clip_around: Literal["acting", "update"] = "acting"
     """Which policy that ratio is to: the one that acted, as in PPO and in Sample Factory, so that the way from there to the update counts
     too; or the one before the update, and rows are weighted by V-trace's rho for that way. Where no row is behind both are the same (if
-    max_rho is at least 1). clip_fraction and approx_kl, and with it target_kl, are about the same ratio. auto takes the policy before the
-    update where V-trace asks it anyway: before each update."""
+    max_rho is at least 1): it is for appo, where V-trace asks the policy before updates. clip_fraction and approx_kl, and with it
+    target_kl, are about the same ratio."""
     clip_inverse: bool = False
     """Let the ratio move from 1 / (1 + clip) to 1 + clip, as Sample Factory does, instead of from 1 - clip."""
     value_coef: float = 0.5
@@ -86,7 +86,7 @@ class PPOConfig:
         for name, allowed in (
             ("targets", ("auto", "gae", "vtrace")),
             ("trace", ("auto", "update", "minibatch")),
-            ("clip_around", ("auto", "acting", "update")),
+            ("clip_around", ("acting", "update")),
         ):
             if getattr(self, name) not in allowed:
                 raise UsageError(f"ppo.{name} {getattr(self, name)!r} does not exist; allowed: {', '.join(allowed)}")
@@ -117,5 +117,5 @@ class PPOConfig:
 
     @property
     def clips_around_update(self) -> bool:
-        """Whether ratios are to the policy before the update."""
-        return self.is_traced and not self.traces_minibatches and self.clip is not None and self.clip_around != "acting"
+        """Whether ratios are to the policy before the update, as far as that makes a difference."""
+        return self.clip_around == "update" and self.is_traced

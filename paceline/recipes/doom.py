@@ -26,7 +26,7 @@ def basic() -> Config:
         base,
         rollout_steps=64,
         pool=replace(base.pool, num_envs=32),
-        ppo=replace(base.ppo, epochs=4, minibatches=4, trace_decay=0.95),
+        ppo=replace(base.ppo, epochs=4, minibatches=4, trace_decay=0.95, clip_around="update"),
         optimizer=replace(base.optimizer, learning_rate=3e-4),
     )
 

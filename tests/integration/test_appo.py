@@ -342,6 +342,14 @@ def remembering(core: str, num_envs: int) -> Config:
     return dataclasses.replace(base, policy=policy, device="cpu", threads=1, system="appo", pool=pool)
 
 
+def test_ratios_to_the_policy_before_the_update_need_vtrace():
+    base = recipes.find("doom_basic")
+    assert base.resolved_ppo.clips_around_update
+    with pytest.raises(UsageError, match="ppo.clip_around update needs ppo.targets vtrace"):
+        dataclasses.replace(base, ppo=dataclasses.replace(base.ppo, targets="gae"))
+    assert not dataclasses.replace(base, system="ddppo").resolved_ppo.clips_around_update  # no row is behind
+
+
 def test_memory_task_is_learned(tmp_path):
     """Mistake 18, with an LSTM."""
     learns(remembering("lstm", 32), 0.9, tmp_path)

@@ -194,7 +194,7 @@ def test_schedules(progress):
         (PPOConfig, {"discount": 1.5}, "ppo.discount must be between 0 and 1"),
         (PPOConfig, {"clip": 0.0}, "ppo.clip must be above 0"),
         (PPOConfig, {"trace": "epoch"}, "ppo.trace 'epoch' does not exist; allowed: auto, update, minibatch"),
-        (PPOConfig, {"clip_around": "x"}, "ppo.clip_around 'x' does not exist; allowed: auto, acting, update"),
+        (PPOConfig, {"clip_around": "x"}, "ppo.clip_around 'x' does not exist; allowed: acting, update"),
         (OptimizerConfig, {"learning_rate": 0.0}, "optimizer.learning_rate must be above 0"),
         (OptimizerConfig, {"schedule": "sine"}, "allowed: constant, linear, cosine"),
         (OptimizerConfig, {"max_grad_norm": -1.0}, "above 0 or None"),

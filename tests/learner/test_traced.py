@@ -113,7 +113,7 @@ def test_losses_are_those_of_targets_written_out(core, seed, twice, trace, aroun
 def test_ratios_are_to_the_policy_before_the_update(seed, max_rho, normalize):
     """Three passes against the objective written out: -rho min(r A, clip(r) A), where r is to the policy before the first of them, and rho
     is how much more likely that one was to act so than the one that did. Advantages are normalised without it."""
-    options = {"clip": 0.05, "max_rho": max_rho, "normalize_advantage": normalize}
+    options = {"clip": 0.05, "clip_around": "update", "max_rho": max_rho, "normalize_advantage": normalize}
     policy, learner = make(epochs=3, minibatches=1, targets="vtrace", **options)
     learner._optimizer_config = OptimizerConfig(learning_rate=0.01)
     plain = copy.deepcopy(policy)
@@ -149,23 +149,30 @@ def said(policy: ActorCritic, obs: dict, actions: dict) -> tuple[torch.Tensor, t
     return evaluation.log_prob, evaluation.value, evaluation.entropy
 
 
-@pytest.mark.parametrize(
-    "options", [{"targets": "gae"}, {"trace": "minibatch"}, {"epochs": 1}, {"epochs": 2, "clip": None}]
-)
+@pytest.mark.parametrize("options", [{"trace": "minibatch"}, {"epochs": 1}, {"epochs": 2, "clip": None}])
 def test_ratios_to_the_policy_before_the_update_need_vtrace_before_it(options):
     with pytest.raises(UsageError, match="needs ppo.clip, and V-trace before updates"):
         make(**{"targets": "vtrace", "clip_around": "update", **options})
-    make(**{"targets": "vtrace", **options})
+    make(**{"targets": "gae", "clip_around": "update", **options})  # no row is behind: there is no difference
 
 
 @pytest.mark.parametrize("core", ["none", "lstm"])
-@pytest.mark.parametrize(("trace", "epochs", "minibatches"), [("minibatch", 1, 1), ("auto", 3, 2), ("update", 1, 4)])
-def test_on_policy_an_update_by_vtrace_is_one_by_gae(core, trace, epochs, minibatches):
+@pytest.mark.parametrize(
+    ("trace", "around", "epochs", "minibatches"),
+    [("minibatch", "acting", 1, 1), ("auto", "acting", 3, 2), ("auto", "update", 3, 2), ("update", "update", 1, 4)],
+)
+def test_on_policy_an_update_by_vtrace_is_one_by_gae(core, trace, around, epochs, minibatches):
     """Traced before it, all of its steps; traced in mini-batches, its first one, since then the policy is still the one that acted."""
     config = PolicyConfig(hidden=(8,), core=CoreConfig(kind=core, hidden=8))
     results = {}
     for targets in ("gae", "vtrace"):
-        options = {"targets": targets, "trace": trace, "epochs": epochs, "minibatches": minibatches}
+        options = {
+            "targets": targets,
+            "trace": trace,
+            "epochs": epochs,
+            "minibatches": minibatches,
+            "clip_around": around,
+        }
         policy, learner = make(config, normalize_advantage=True, sequences="columns", **options)
         rollout = make_rollout(policy, lost=True)
         if targets == "vtrace":  # nothing that was known before is looked at
@@ -195,7 +202,7 @@ def test_all_rows_are_traced_in_parts_as_in_one(core):
     config = PolicyConfig(hidden=(8,), core=CoreConfig(kind=core, hidden=8))
     found = []
     for minibatches in (1, 3, SLOTS + 1):
-        policy, learner = make(config, targets="vtrace", minibatches=minibatches)
+        policy, learner = make(config, targets="vtrace", clip_around="update", minibatches=minibatches)
         rollout, _ = collected(policy, 2)
         learner._prepare(rollout)
         known = [rollout.advantage, rollout.returns, learner._anchor, learner._advantage]
