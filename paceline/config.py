@@ -88,8 +88,12 @@ class Config:
             raise UsageError(
                 "deterministic runs cannot have the system appo: it depends on who is faster; allowed: ddppo, ver"
             )
-        if self.system == "appo" and self.ppo.clip_around == "update" and not self.resolved_ppo.is_traced:
-            raise UsageError("ppo.clip_around update needs ppo.targets vtrace; with gae allowed: acting")
+        # In the other systems no row is behind, and there is no difference.
+        if self.system == "appo" and self.ppo.clip_around == "update" and not self.resolved_ppo.clips_around_update:
+            raise UsageError(
+                "ppo.clip_around update needs ppo.clip, and ppo.targets vtrace before updates: several ppo.epochs, or ppo.trace update; "
+                "otherwise allowed: acting"
+            )
         if self.batching.inference_workers > 1 and (self.deterministic or self.system not in ("ver", "appo")):
             raise UsageError(
                 "batching.inference_workers above 1 are for runs of the systems ver and appo that are not deterministic"

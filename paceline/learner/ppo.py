@@ -75,11 +75,6 @@ class PPOLearner:
         compute: ComputeConfig | None = None,
     ) -> None:
         compute = compute or ComputeConfig()
-        if config.clips_around_update and (config.traces_minibatches or config.clip is None):
-            raise UsageError(
-                "ppo.clip_around update needs ppo.clip, and V-trace before updates: several ppo.epochs, or ppo.trace update; otherwise "
-                "allowed: acting"
-            )
         self._policy, self._group, self.config, self._optimizer_config = policy, group, config, optimizer_config
         self._coefficient = _entropy_coefficient(policy, config, group.device)
         self._auxiliary = make_auxiliary(policy, config.auxiliary, group)

@@ -117,5 +117,5 @@ class PPOConfig:
 
     @property
     def clips_around_update(self) -> bool:
-        """Whether ratios are to the policy before the update, as far as that makes a difference."""
-        return self.clip_around == "update" and self.is_traced
+        """Whether ratios are to the policy before the update, and V-trace has asked that."""
+        return self.clip_around == "update" and self.clip is not None and self.is_traced and not self.traces_minibatches

@@ -342,12 +342,14 @@ def remembering(core: str, num_envs: int) -> Config:
     return dataclasses.replace(base, policy=policy, device="cpu", threads=1, system="appo", pool=pool)
 
 
-def test_ratios_to_the_policy_before_the_update_need_vtrace():
+@pytest.mark.parametrize("options", [{"targets": "gae"}, {"trace": "minibatch"}, {"epochs": 1}, {"clip": None}])
+def test_ratios_to_the_policy_before_the_update_need_vtrace_before_it(options):
     base = recipes.find("doom_basic")
     assert base.resolved_ppo.clips_around_update
-    with pytest.raises(UsageError, match="ppo.clip_around update needs ppo.targets vtrace"):
-        dataclasses.replace(base, ppo=dataclasses.replace(base.ppo, targets="gae"))
-    assert not dataclasses.replace(base, system="ddppo").resolved_ppo.clips_around_update  # no row is behind
+    ppo = dataclasses.replace(base.ppo, **options)
+    with pytest.raises(UsageError, match="needs ppo.clip, and ppo.targets vtrace before updates"):
+        dataclasses.replace(base, ppo=ppo)
+    assert not dataclasses.replace(base, ppo=ppo, system="ddppo").resolved_ppo.clips_around_update  # no row is behind
 
 
 def test_memory_task_is_learned(tmp_path):

@@ -149,13 +149,6 @@ def said(policy: ActorCritic, obs: dict, actions: dict) -> tuple[torch.Tensor, t
     return evaluation.log_prob, evaluation.value, evaluation.entropy
 
 
-@pytest.mark.parametrize("options", [{"trace": "minibatch"}, {"epochs": 1}, {"epochs": 2, "clip": None}])
-def test_ratios_to_the_policy_before_the_update_need_vtrace_before_it(options):
-    with pytest.raises(UsageError, match="needs ppo.clip, and V-trace before updates"):
-        make(**{"targets": "vtrace", "clip_around": "update", **options})
-    make(**{"targets": "gae", "clip_around": "update", **options})  # no row is behind: there is no difference
-
-
 @pytest.mark.parametrize("core", ["none", "lstm"])
 @pytest.mark.parametrize(
     ("trace", "around", "epochs", "minibatches"),
