@@ -57,22 +57,25 @@ def train_all(
     count = max(1, len(cores) // CORES_EACH) if at_once is None else at_once
     for number in range(count):
         shares.put(cores[number * CORES_EACH : (number + 1) * CORES_EACH] if at_once is None else cores)
+    commands = {job: [*arguments, "--device", device] for job, arguments in jobs.items()}
+    files = {} if keep is None else {job: Kept(keep / f"{slug(job)}.jsonl", commands[job]) for job in jobs}
+    there = {job: file.reports() for job, file in files.items()}  # before anything runs: it may be refused
     curves: dict[Job, Curve] = {}
     runs = Runs()
 
     def run(job: Job) -> None:
-        arguments = [*jobs[job], "--device", device]
-        kept = None if keep is None else Kept(keep / f"{slug(job)}.jsonl", arguments)
-        reports = kept.reports() if kept is not None else None
-        if reports is None:
+        if (reports := there.get(job)) is not None:
+            curve = read(reports, key, job)
+        else:
             share = shares.get()
             try:
-                reports = train(arguments, share, runs)
+                reports = train(commands[job], share, runs)
             finally:
                 shares.put(share)
-        curve = curves[job] = read(reports, key, job)
-        if kept is not None:
-            kept.save(reports)
+            curve = read(reports, key, job)
+            if job in files:
+                files[job].save(reports)
+        curves[job] = curve
         last = f"{curve.returns[-1]:.2f} after {curve.steps[-1]:,} steps and {curve.seconds[-1]:.0f} s"
         print(f"  {len(curves)}/{len(jobs)}: {', '.join(map(str, job))}: {last}", flush=True)
 
@@ -170,10 +173,10 @@ def final(curve: Curve) -> float:
 
 def over_steps(curve: Curve, end: int, begin: int = 0) -> float:
     """The mean from the first report, or from `begin` if that is later, to so many steps, every step counted alike: how soon it was
-    learned, and how well."""
+    learned, and how well. Not a number where there is nothing between them."""
     begin = max(begin, curve.steps[0])
     if begin >= end:
-        raise ValueError(f"there is nothing between {begin:,} steps and {end:,}, which is what all runs have made")
+        return math.nan
     at = np.linspace(begin, end, POINTS)
     return float(np.interp(at, curve.steps, curve.returns).mean())
 
