@@ -39,6 +39,7 @@ VARIANTS = {
     "appo, no V-trace": "--system appo --ppo.targets gae --ppo.clip-around acting",
     "appo, acting": "--system appo --ppo.clip-around acting",
     "appo, update": "--system appo --ppo.clip-around update",
+    "appo, chunks of 32": "--system appo --ppo.clip-around acting --rollout-steps 32",
 }
 """To ask where a difference comes from. Without V-trace ratios are to the policy that acted."""
 PLOT = Path("efficiency.png")
@@ -52,7 +53,7 @@ class Plan:
     """Of the usual ones, and of the long ones: Doom basic, Doom my_way_home."""
     systems: tuple[str, ...] = tuple(SYSTEMS)
     """Of ddppo, ver and appo, and of their variants: "ddppo, packed", "ddppo, eager", "ver, even", "appo, in turns", "appo, no V-trace",
-    "appo, acting", "appo, update"."""
+    "appo, acting", "appo, update", "appo, chunks of 32"."""
     seeds: tuple[int, ...] = (1, 2, 3)
     seconds: float | None = None
     """An end of each run, beside its number of steps."""
