@@ -9,6 +9,8 @@ import psutil
 log = logging.getLogger(__name__)
 
 WATCH_SECONDS = 5.0
+SETTLE_SECONDS = 60.0
+"""How long a worker may grow at first: many simulators take most of their memory when their first episode begins."""
 
 
 class Health:
@@ -22,18 +24,23 @@ class Health:
         self.megabytes: dict[int, float] = {}
         """Resident memory of each worker, by process id, simulators' own processes included."""
         self._leak_megabytes = leak_megabytes
+        self._first_seen: dict[int, float] = {}
         self._baseline: dict[int, tuple[float, float]] = {}
+        """The largest size while a worker settled, and when that was over."""
         self._warned_at: dict[int, float] = {}
         self._next_watch = 0.0
 
     def watch(self, pids: list[int], now: float) -> None:
-        """Measure, at most every `WATCH_SECONDS`, and report whoever grew too much since it was first measured."""
+        """Measure, at most every `WATCH_SECONDS`, and report whoever grew too much since it had settled."""
         if now < self._next_watch:
             return
         self._next_watch = now + WATCH_SECONDS
         self.megabytes = {pid: size for pid in pids if (size := tree_megabytes(pid)) > 0}
         for pid, size in self.megabytes.items():
-            first_size, first_time = self._baseline.setdefault(pid, (size, now))
+            if now - self._first_seen.setdefault(pid, now) <= SETTLE_SECONDS:
+                self._baseline[pid] = max(size, self._baseline.get(pid, (0.0, now))[0]), now
+                continue
+            first_size, first_time = self._baseline[pid]
             warned = self._warned_at.get(pid, first_size)
             if size - warned > self._leak_megabytes:
                 self._warned_at[pid] = size

@@ -180,6 +180,7 @@ def test_a_restarted_pool_does_not_repeat_its_streams(tmp_path):
 
 def test_slow_leak_is_reported(monkeypatch, caplog):
     monkeypatch.setattr(health, "WATCH_SECONDS", 0.0)
+    monkeypatch.setattr(health, "SETTLE_SECONDS", 0.0)
     with build("process", Factory(make=Leaking), num_envs=1, workers=1, leak_megabytes=20.0) as pool:
         pool._tend(time.monotonic())
         for _ in range(20):
@@ -195,6 +196,24 @@ def test_no_false_alarm_about_memory(monkeypatch, caplog):
             turn(pool)
             pool._tend(time.monotonic())
     assert "may leak" not in caplog.text
+
+
+def test_simulators_that_start_slowly_are_no_leak_and_one_that_grows_on_is(monkeypatch, caplog):
+    """Thirty-two Dooms take half a gigabyte, most of it after their worker was first measured."""
+    now, grown = 0.0, 0.0
+    monkeypatch.setattr(health, "tree_megabytes", lambda pid: min(80 + 30 * now, 680) + grown)
+    watch = health.Health(leak_megabytes=512)
+    while now < 300:
+        watch.watch([7], now)
+        now += 1
+    assert not caplog.text and watch.megabytes == {7: 680}
+    for grown in (400, 520, 530, 1040):
+        now += 60
+        watch.watch([7], now)
+    assert [record.getMessage().split(" (")[0] for record in caplog.records] == [
+        "worker process 7 has grown from 680 to 1200 MB",
+        "worker process 7 has grown from 680 to 1720 MB",
+    ]
 
 
 def test_closing_twice_and_after_a_failure_is_fine():
