@@ -200,16 +200,16 @@ def test_no_false_alarm_about_memory(monkeypatch, caplog):
 
 def test_simulators_that_start_slowly_are_no_leak_and_one_that_grows_on_is(monkeypatch, caplog):
     """Thirty-two Dooms take half a gigabyte, most of it after their worker was first measured."""
-    now, grown = 0.0, 0.0
-    monkeypatch.setattr(health, "tree_megabytes", lambda pid: min(80 + 30 * now, 680) + grown)
+    starting = [min(80 + 30 * second, 680) for second in range(300)]
+    leaking = [680 + grown for grown in (400, 520, 530, 1040)]
+    sizes = iter(starting[:: int(health.WATCH_SECONDS)] + leaking)
+    monkeypatch.setattr(health, "tree_megabytes", lambda pid: next(sizes))
     watch = health.Health(leak_megabytes=512)
-    while now < 300:
+    for now in range(300):
         watch.watch([7], now)
-        now += 1
     assert not caplog.text and watch.megabytes == {7: 680}
-    for grown in (400, 520, 530, 1040):
-        now += 60
-        watch.watch([7], now)
+    for minute in range(len(leaking)):
+        watch.watch([7], 300 + 60 * minute)
     assert [record.getMessage().split(" (")[0] for record in caplog.records] == [
         "worker process 7 has grown from 680 to 1200 MB",
         "worker process 7 has grown from 680 to 1720 MB",
