@@ -8,13 +8,15 @@ difference from the first system, seed by seed, so that a seed that is easy for 
 
 from __future__ import annotations
 
+import math
+import statistics
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import tyro
 
-from benchmarks.learning import Curves, Job, final, interval, over_steps, plot, train_all
+from benchmarks.learning import Curve, Curves, Job, final, interval, over_steps, plot, steps_to, train_all
 from benchmarks.report import context, print_context, print_table
 
 POINTNAV = "gym:paceline.envs.pointnav:paceline/PointNav-v0?tier=small&resolution=32&scenes=64"
@@ -58,6 +60,8 @@ class Plan:
     """An end of each run, beside its number of steps."""
     since: int = 0
     """Steps before that do not count in returns over all steps: the first hundred episodes to end are the short ones."""
+    reach: float | None = None
+    """Also say how many steps it takes to this return, with one task."""
     device: Literal["cpu", "cuda"] = "cpu"
     at_once: int | None = None
     """Runs at a time, which share all cores; by default one for every pair of cores, which it has for itself."""
@@ -69,6 +73,8 @@ class Plan:
             for name in asked:
                 if name not in known:
                     raise SystemExit(f"{name!r} is none of {', '.join(map(repr, known))}")
+        if self.reach is not None and len(self.tasks) != 1:
+            raise SystemExit(f"--reach is a return of one task; asked for are {', '.join(map(repr, self.tasks))}")
 
 
 def run(quick: bool) -> dict[str, Any]:
@@ -97,6 +103,8 @@ def measure(plan: Plan, facts: dict[str, Any], quick: bool = False) -> dict[str,
         for system in plan.systems
     }
     print_returns(plan, curves)
+    if plan.reach is not None:
+        print_steps(plan.reach, plan.since, {system: curves[plan.tasks[0], system] for system in plan.systems})
     if not quick:
         plot(curves, list(plan.tasks), list(plan.systems), PLOT)
         print(f"\nplot: {PLOT}")
@@ -134,6 +142,28 @@ def print_returns(plan: Plan, curves: Curves) -> None:
             for task in plan.tasks
         ],
     )
+
+
+def print_steps(reach: float, since: int, of_systems: dict[str, list[Curve]]) -> None:
+    """The first system is what others are compared with. Where a seed never has the return there is no mean, but there may be a median."""
+    steps = {system: [steps_to(curve, reach, since) for curve in curves] for system, curves in of_systems.items()}
+    first = next(iter(steps.values()))
+    rows = []
+    for system, of_seeds in steps.items():
+        reached = sum(map(math.isfinite, of_seeds))
+        median = statistics.median(of_seeds)
+        more = less(of_seeds, first)
+        rows.append(
+            [
+                system,
+                f"{reached} of {len(of_seeds)}",
+                f"{median:,.0f}" if math.isfinite(median) else "never",
+                interval(of_seeds, ",.0f") if reached == len(of_seeds) else "",
+                interval(more, ",.0f") if of_seeds is not first and all(map(math.isfinite, more)) else "",
+            ]
+        )
+    columns = ["system", "seeds", "median", "mean and 95 % interval", f"more than {next(iter(steps))}, seed by seed"]
+    print_table(f"steps to a return of {reach:g}", columns, rows)
 
 
 def less(these: list[float], those: list[float]) -> list[float]:

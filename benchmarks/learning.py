@@ -63,7 +63,7 @@ def train_all(
     curves: dict[Job, Curve] = {}
     runs = Runs()
 
-    def run(job: Job) -> None:
+    def run(job: Job) -> Job:
         if (reports := there.get(job)) is not None:
             curve = read(reports, key, job)
         else:
@@ -76,14 +76,15 @@ def train_all(
             if job in files:
                 files[job].save(reports)
         curves[job] = curve
-        last = f"{curve.returns[-1]:.2f} after {curve.steps[-1]:,} steps and {curve.seconds[-1]:.0f} s"
-        print(f"  {len(curves)}/{len(jobs)}: {', '.join(map(str, job))}: {last}", flush=True)
+        return job
 
     with ThreadPoolExecutor(count) as threads:
         under_way = [threads.submit(run, job) for job in jobs]
         try:
-            for done in as_completed(under_way):
-                done.result()
+            for number, done in enumerate(as_completed(under_way), 1):
+                job = done.result()
+                last = f"{curves[job].returns[-1]:.2f} after {curves[job].steps[-1]:,} steps and {curves[job].seconds[-1]:.0f} s"
+                print(f"  {number}/{len(jobs)}: {', '.join(map(str, job))}: {last}", flush=True)
         except BaseException:
             threads.shutdown(wait=False, cancel_futures=True)
             runs.end()
@@ -181,17 +182,30 @@ def over_steps(curve: Curve, end: int, begin: int = 0) -> float:
     return float(np.interp(at, curve.steps, curve.returns).mean())
 
 
+def steps_to(curve: Curve, value: float, begin: int = 0) -> float:
+    """Steps until the return was first `value` after `begin`, a straight line between reports: a system that reports more often would
+    otherwise seem to be there sooner. Infinite where it never was."""
+    there = np.flatnonzero((curve.returns >= value) & (curve.steps >= begin))
+    if len(there) == 0:
+        return math.inf
+    at = int(there[0])
+    if at == 0 or curve.steps[at - 1] < begin:
+        return float(curve.steps[at])
+    # The report before this one is below `value`.
+    return float(np.interp(value, curve.returns[at - 1 : at + 1], curve.steps[at - 1 : at + 1]))
+
+
 def student(seeds: int) -> float:
     """The 97.5 % quantile of Student's t for the mean of so many seeds."""
     return float(stats.t.ppf(0.975, seeds - 1))
 
 
-def interval(values: list[float]) -> str:
+def interval(values: list[float], form: str = ".2f") -> str:
     """The mean, and of several seeds its 95 % interval."""
     if len(values) == 1:
-        return f"{values[0]:.2f}"
+        return f"{values[0]:{form}}"
     half = student(len(values)) * statistics.stdev(values) / math.sqrt(len(values))
-    return f"{statistics.mean(values):.2f} ± {half:.2f}"
+    return f"{statistics.mean(values):{form}} ± {half:{form}}"
 
 
 def plot(curves: Curves, tasks: list[str], labels: list[str], path: Path) -> None:

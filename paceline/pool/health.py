@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 
 import psutil
 
@@ -11,6 +12,18 @@ log = logging.getLogger(__name__)
 WATCH_SECONDS = 5.0
 SETTLE_SECONDS = 60.0
 """How long a worker may grow at first: many simulators take most of their memory when their first episode begins."""
+
+
+@dataclass
+class Watched:
+    """A worker's memory, in megabytes."""
+
+    since: float
+    settled_at: float | None = None
+    settled: float = 0.0
+    """The most until then."""
+    warned: float = 0.0
+    """At the latest warning; before the first, as `settled`."""
 
 
 class Health:
@@ -24,34 +37,34 @@ class Health:
         self.megabytes: dict[int, float] = {}
         """Resident memory of each worker, by process id, simulators' own processes included."""
         self._leak_megabytes = leak_megabytes
-        self._first_seen: dict[int, float] = {}
-        self._baseline: dict[int, tuple[float, float]] = {}
-        """The largest size while a worker settled, and when that was over."""
-        self._warned_at: dict[int, float] = {}
+        self._watched: dict[int, Watched] = {}
         self._next_watch = 0.0
 
     def watch(self, pids: list[int], now: float) -> None:
-        """Measure, at most every `WATCH_SECONDS`, and report whoever grew too much since it had settled."""
+        """Measure those whose simulators are made, at most every `WATCH_SECONDS`, and report whoever grew too much since it had settled."""
         if now < self._next_watch:
             return
         self._next_watch = now + WATCH_SECONDS
         self.megabytes = {pid: size for pid in pids if (size := tree_megabytes(pid)) > 0}
+        self._watched = {pid: self._watched.get(pid, Watched(since=now)) for pid in self.megabytes}
         for pid, size in self.megabytes.items():
-            if now - self._first_seen.setdefault(pid, now) <= SETTLE_SECONDS:
-                self._baseline[pid] = max(size, self._baseline.get(pid, (0.0, now))[0]), now
-                continue
-            first_size, first_time = self._baseline[pid]
-            warned = self._warned_at.get(pid, first_size)
-            if size - warned > self._leak_megabytes:
-                self._warned_at[pid] = size
-                rate = (size - first_size) / max(now - first_time, 1e-9) * 60
-                log.warning(
-                    "worker process %d has grown from %.0f to %.0f MB (%.1f MB a minute): its simulators may leak",
-                    pid,
-                    first_size,
-                    size,
-                    rate,
-                )
+            self._compare(pid, self._watched[pid], size, now)
+
+    def _compare(self, pid: int, worker: Watched, size: float, now: float) -> None:
+        if worker.settled_at is None:
+            worker.settled = worker.warned = max(worker.settled, size)
+            if now - worker.since >= SETTLE_SECONDS:  # only now: nothing may have been measured in between
+                worker.settled_at = now
+        elif size - worker.warned > self._leak_megabytes:
+            worker.warned = size
+            rate = (size - worker.settled) / max(now - worker.settled_at, 1e-9) * 60
+            log.warning(
+                "worker process %d has grown from %.0f to %.0f MB (%.1f MB a minute): its simulators may leak",
+                pid,
+                worker.settled,
+                size,
+                rate,
+            )
 
 
 def tree_megabytes(pid: int) -> float:

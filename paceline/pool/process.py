@@ -383,7 +383,8 @@ class ProcessPool:
                 busy = now - self._heartbeat.since[number]
                 if busy > self._config.step_timeout_seconds:
                     self._bury(worker, f"no answer for {busy:.1f} s (pool.step_timeout_seconds)")
-        self.health.watch([worker.pid for worker in self._crew.workers], now)
+        made = [worker.pid for worker in self._crew.workers if worker.number not in self._starting_since]
+        self.health.watch(made, now)
 
     def _bury(self, worker: WorkerProcess, hung: str | None = None) -> None:
         """A worker is dead, or as good as dead: end it, say so, and start another in its place if the budget allows."""

@@ -10,7 +10,7 @@ import pytest
 import tyro
 
 from benchmarks import efficiency, learning
-from benchmarks.learning import Curve, interval, over_steps, slug, train_all
+from benchmarks.learning import Curve, interval, over_steps, slug, steps_to, train_all
 from paceline import recipes
 from paceline.config import Config
 
@@ -27,6 +27,32 @@ def test_every_step_counts_alike_however_often_it_was_reported():
     assert over_steps(curve, 200) == pytest.approx(0.5)
     assert over_steps(curve, 300, begin=200) == pytest.approx(1.0)
     assert math.isnan(over_steps(curve, 200, begin=250))
+
+
+def test_a_return_is_reached_between_reports_and_not_by_the_first_episodes():
+    curve = Curve(np.array([10, 100, 200, 400]), np.array([1.0, 2.0, 3.0, 4.0]), np.array([0.9, -1.0, 0.0, 1.0]))
+    assert steps_to(curve, 0.5, begin=50) == pytest.approx(300)
+    assert steps_to(curve, 0.5) == 10
+    assert steps_to(curve, 0.5, begin=250) == 400
+    assert steps_to(curve, 1.5) == math.inf
+
+
+def test_steps_to_a_return_are_compared_seed_by_seed_where_all_have_it(capsys):
+    def line(steps: int) -> Curve:
+        return Curve(np.array([0, steps]), np.array([0.0, 1.0]), np.array([0.0, 1.0]))
+
+    never = Curve(np.array([0, 10]), np.array([0.0, 1.0]), np.array([0.0, 0.1]))
+    curves = {"ddppo": [line(1000), line(2000)], "ver": [line(1100), line(2100)], "appo": [line(1000), never]}
+    efficiency.print_steps(0.5, 0, curves)
+    _, _, first, second, third = (row for row in capsys.readouterr().out.splitlines() if row.startswith("|"))
+    assert [cell.strip() for cell in first.split("|")[1:4]] == ["ddppo", "2 of 2", "750"]
+    assert [cell.strip() for cell in second.split("|")[2:6]] == ["2 of 2", "800", "800 ± 3,177", "50 ± 0"]
+    assert [cell.strip() for cell in third.split("|")[2:6]] == ["1 of 2", "never", "", ""]
+
+
+def test_steps_to_a_return_are_asked_of_one_task():
+    with pytest.raises(SystemExit, match="a return of one task"):
+        efficiency.Plan(reach=0.5)
 
 
 def test_runs_that_are_kept_are_not_run_again(tmp_path, monkeypatch):

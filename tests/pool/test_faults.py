@@ -191,6 +191,7 @@ def test_slow_leak_is_reported(monkeypatch, caplog):
 
 def test_no_false_alarm_about_memory(monkeypatch, caplog):
     monkeypatch.setattr(health, "WATCH_SECONDS", 0.0)
+    monkeypatch.setattr(health, "SETTLE_SECONDS", 0.0)
     with build("process", counting(), leak_megabytes=20.0) as pool:
         for _ in range(20):
             turn(pool)
@@ -214,6 +215,34 @@ def test_simulators_that_start_slowly_are_no_leak_and_one_that_grows_on_is(monke
         "worker process 7 has grown from 680 to 1200 MB",
         "worker process 7 has grown from 680 to 1720 MB",
     ]
+
+
+def test_simulators_that_start_while_nobody_looks_are_no_leak(monkeypatch, caplog):
+    """Nothing is measured during a long first update."""
+    measured = {0: 80, 5: 100, 70: 680, 130: 690}
+    sizes = iter(measured.values())
+    monkeypatch.setattr(health, "tree_megabytes", lambda pid: next(sizes))
+    watch = health.Health(leak_megabytes=512)
+    for now in measured:
+        watch.watch([7], now)
+    assert not caplog.text
+
+
+def test_a_worker_with_the_number_of_a_dead_one_settles_anew(monkeypatch, caplog):
+    sizes = {7: 600.0}
+    monkeypatch.setattr(health, "tree_megabytes", sizes.get)
+    watch = health.Health(leak_megabytes=100)
+    for now, pids, size in (
+        (0, [7], 600),
+        (60, [7], 600),
+        (70, [], 0),
+        (80, [7], 100),
+        (140, [7], 100),
+        (200, [7], 300),
+    ):
+        sizes[7] = size
+        watch.watch(pids, now)
+    assert "from 100 to 300 MB" in caplog.text and len(caplog.records) == 1
 
 
 def test_closing_twice_and_after_a_failure_is_fine():
