@@ -36,13 +36,13 @@ VARIANTS = {
     "ddppo, packed": "--system ddppo --ppo.sequences packed",
     "ddppo, eager": "--system ddppo --ppo.sequences columns --compute.no-cuda-graphs",
     "ver, even": "--system ver --ver.no-variable",
-    "appo, in turns": "--system appo --appo.beside False",
+    "appo, in turns": "--system appo --ppo.clip-around acting --appo.beside False",
     "appo, no V-trace": "--system appo --ppo.targets gae --ppo.clip-around acting",
     "appo, acting": "--system appo --ppo.clip-around acting",
     "appo, update": "--system appo --ppo.clip-around update",
     "appo, chunks of 32": "--system appo --ppo.clip-around acting --rollout-steps 32",
 }
-"""To ask where a difference comes from. Without V-trace ratios are to the policy that acted."""
+"""To ask where a difference comes from. Ratios are to the policy that acted, as some recipes do not have it, but for "appo, update"."""
 PLOT = Path("efficiency.png")
 
 
