@@ -42,7 +42,7 @@ VARIANTS = {
     "appo, update": "--system appo --ppo.clip-around update",
     "appo, chunks of 32": "--system appo --ppo.clip-around acting --rollout-steps 32",
 }
-"""To ask where a difference comes from. Ratios are to the policy that acted, as some recipes do not have it, but for "appo, update"."""
+"""To ask where a difference comes from. Those of appo have ratios to the policy that acted, whatever the recipe has, but for "update"."""
 PLOT = Path("efficiency.png")
 
 

@@ -19,6 +19,7 @@ class Watched:
     """A worker's memory, in megabytes."""
 
     since: float
+    """When it was first measured."""
     settled_at: float | None = None
     settled: float = 0.0
     """The most until then."""
@@ -35,7 +36,7 @@ class Health:
         self.start_seconds = 0.0
         """From the pool's construction to the order for the first observations."""
         self.megabytes: dict[int, float] = {}
-        """Resident memory of each worker, by process id, simulators' own processes included."""
+        """Resident memory of each worker whose simulators are made, by process id, their own processes included."""
         self._leak_megabytes = leak_megabytes
         self._watched: dict[int, Watched] = {}
         self._next_watch = 0.0

@@ -228,6 +228,18 @@ def test_simulators_that_start_while_nobody_looks_are_no_leak(monkeypatch, caplo
     assert not caplog.text
 
 
+def test_workers_are_not_measured_while_they_make_their_simulators(monkeypatch):
+    measured = []
+    with build("process", counting(), workers=2) as pool:
+        monkeypatch.setattr(pool.health, "watch", lambda pids, now: measured.append(pids))
+        pool._starting_since[0] = time.monotonic()
+        pool._tend(time.monotonic())
+        del pool._starting_since[0]
+        pool._tend(time.monotonic())
+        first, second = pool.worker_pids()
+    assert measured == [[second], [first, second]]
+
+
 def test_a_worker_with_the_number_of_a_dead_one_settles_anew(monkeypatch, caplog):
     sizes = {7: 600.0}
     monkeypatch.setattr(health, "tree_megabytes", sizes.get)
