@@ -104,6 +104,11 @@ class CheckpointFolder:
         state = torch.load(folder / STATE, map_location="cpu", weights_only=True)
         return Checkpoint(folder=folder, weights=load_file(folder / WEIGHTS), state=state)
 
+    def latest(self) -> str | None:
+        """The name of the latest checkpoint, if there is any."""
+        pointer = self._folder / "latest"
+        return pointer.read_text().strip() if pointer.is_file() else None
+
     def steps(self) -> list[int]:
         """The steps that there are checkpoints of, ascending."""
         if not self._folder.is_dir():

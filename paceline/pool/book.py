@@ -50,6 +50,11 @@ class SlotBook:
             )
         return want
 
+    @property
+    def num_in_flight(self) -> int:
+        """Slots that the caller does not hold: those that are ready count, too."""
+        return self._num_slots - sum(self._num_held)
+
     def num_ready(self, group: int | None) -> int:
         if group is not None:
             return self._agents * len(self._ready[group])

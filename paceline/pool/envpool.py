@@ -125,6 +125,11 @@ class EnvPoolPool:
         self._unsettled += parcels
         return self._deliver(merge(parcels) if parcels else self._nothing)
 
+    @property
+    def num_in_flight(self) -> int:
+        self._hold_received()
+        return int(np.count_nonzero(~self._held))
+
     def wake(self) -> None:
         self._results.put(None)
 

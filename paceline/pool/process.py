@@ -145,6 +145,10 @@ class ProcessPool:
         for number, payload in self._shares(envs):
             self._crew.workers[number].command(Command.STEP, payload)
 
+    @property
+    def num_in_flight(self) -> int:
+        return self._book.num_in_flight
+
     def wake(self) -> None:
         self._may_be_woken = True
         self._alarm.ring()

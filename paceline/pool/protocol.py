@@ -135,6 +135,11 @@ class Pool(Protocol):
         """
         ...
 
+    @property
+    def num_in_flight(self) -> int:
+        """Slots that were sent, or have just begun, and were not received since."""
+        ...
+
     def wake(self) -> None:
         """From any thread, at any time: whoever waits in `recv` gets an empty batch, and what is ready stays so. If nobody does, this
         is for the next `recv` that would have to wait. Pools that compute in `recv` itself do not wait, and ignore it; EnvPool's

@@ -66,6 +66,10 @@ class SerialPool:
             self._step(env)
         return self._table.batch(*self._book.take(max_slots, group, first))
 
+    @property
+    def num_in_flight(self) -> int:
+        return self._book.num_in_flight
+
     def wake(self) -> None:
         """Nobody waits here."""
 

@@ -151,6 +151,10 @@ class TensorPool:
             )
         return self._batch(self._take(ready, max_slots))
 
+    @property
+    def num_in_flight(self) -> int:
+        return sum(len(self._ranges[group]) for group in self._steps)
+
     def wake(self) -> None:
         """Nobody waits here."""
 
