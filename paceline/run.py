@@ -322,7 +322,12 @@ class Run(Generic[AgentT]):
             log.warning("EnvPool cannot go on with the checkpoint's simulators: all episodes start anew")
             return
         self.pool.recv(min_slots=None)
-        anew = self.pool.restore(pool_state)
+        try:
+            anew = self.pool.restore(pool_state)
+        except UsageError as error:  # another number of environments, say
+            log.warning("all episodes start anew: %s", error)
+            self.pool.reset(self.config.seed + 1000 * self.group.rank)
+            return
         self.agent.go_on(mine["agent"], anew)
         if len(anew):
             log.warning("the checkpoint lacks the simulators of slots %s: they start new episodes", anew.tolist())

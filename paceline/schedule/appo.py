@@ -77,6 +77,7 @@ def appo(run: Run[OnPolicy]) -> None:
     rollout = Rollout(steps, slots, run.group.device, book=book, spare=True)
     beside = _collects_beside(run)
     learning = Learning(run, rollout, book, size, beside=beside)
+    collected = 0
     with Turns(run, rollout, book, learning=beside) as turns, learning.thread as thread:
         while not thread.is_over:
             if thread.wants_checkpoint:
@@ -91,6 +92,8 @@ def appo(run: Run[OnPolicy]) -> None:
             if len(held):
                 turns.decide(held)
             held = turns.receive()
+            collected = (collected + len(held)) % (size * steps)
+            run.phases.show("collecting", collected, size * steps)
         turns.take_in(held)  # the last checkpoint has every simulator
 
 

@@ -93,7 +93,7 @@ class Collection:
 
     def step(self, *, all_slots: bool = False) -> None:
         """Decide for those held, and receive whoever is ready next."""
-        agent, pool, clock = self._agent, self._pool, self._clock
+        run, agent, pool, clock = self._run, self._agent, self._pool, self._clock
         with clock.time("inference"):
             agent.pick_up()
             actions = agent.act(self._held)
@@ -106,6 +106,8 @@ class Collection:
             return  # the wait was ended: the run has to stop
         with clock.time("inference"):
             agent.complete(self._held)
+        if not agent.limiter.has_begun:
+            run.phases.show("filling the replay", agent.collected, run.config.limiter.minimum, "steps")
         finished = pool.take_episodes()
         explored, evaluated = agent.explorer.divide(finished)
         agent.note_evaluated(evaluated)
@@ -158,6 +160,7 @@ class Lessons:
     def learn(self, episodes: list[Episode]) -> None:
         """One update; now and then, by all ranks together, a report and a look whether the run is over."""
         run, agent = self._run, self._agent
+        run.phases.clear()
         losses = agent.learn()
         self._episodes += episodes
         self.have_reported = agent.learner.updates % UPDATES_PER_REPORT == 0
