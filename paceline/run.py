@@ -216,7 +216,9 @@ class Run(Generic[AgentT]):
             log.warning("EnvPool cannot go on with the checkpoint's simulators: all episodes start anew")
             return
         self.pool.recv(min_slots=None)
-        self.pool.restore(pool_state)
+        anew = self.pool.restore(pool_state)
+        if len(anew):
+            log.warning("the checkpoint lacks the simulators of slots %s: their episodes start anew", anew.tolist())
         self.agent.go_on(mine["agent"])
 
     @contextlib.contextmanager

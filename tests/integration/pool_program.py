@@ -25,7 +25,7 @@ def main(ending: str) -> None:
             pool.send(np.zeros(len(batch), np.int64), batch.slots)
     workers = pool.worker_pids()
     children = [child.pid for pid in workers for child in psutil.Process(pid).children(recursive=True)]
-    guardian = pool._crew._guardian.pid
+    guardian = pool._crew.guard.pid
     if fault == "child":
         assert children, "the simulator started a process of its own"
     sys.stdout.write(json.dumps({"workers": workers, "children": children, "guardian": guardian}) + "\n")
