@@ -206,14 +206,14 @@ def _failure(error: Exception, phase: str, *envs: int) -> Failure:
 
 
 def leave_signals_to_the_pool() -> None:
-    """Do nothing on Ctrl-C and SIGTERM.
+    """Do nothing on Ctrl-C and SIGTERM. To be called again after simulators were made: some install handlers of their own.
 
-    A handler that does nothing, and no `SIG_IGN`: that would be inherited by the simulators' own processes, which could then not be
-    ended by a SIGTERM. To be called again after simulators, some of which install handlers of their own, were made.
+    SIGTERM gets a handler that does nothing, and no `SIG_IGN`: the simulators' own processes would inherit that, and a simulator that
+    ends them by a SIGTERM would wait for ever.
     """
-    for number in LEFT_TO_THE_POOL:
-        signal.signal(number, _do_nothing)
-        signal.siginterrupt(number, False)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _do_nothing)
+    signal.siginterrupt(signal.SIGTERM, False)
 
 
 def _do_nothing(number: int, frame: object) -> None:
