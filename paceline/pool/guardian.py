@@ -12,7 +12,7 @@ Two things outlive a process that is killed, and nobody else would end them:
 
 Run as a script, isolated from site-packages: it starts in milliseconds and imports nothing of ours.
 
-What the pool writes, a line each: `old NAME:INODE`, `start GROUP MARK`, `look`, `end GROUP MARK`, `mapped MARK FILE`, `farewell`.
+What the pool writes, a line each: `old FILE`, `start GROUP MARK`, `mapped MARK FILE`, `end GROUP MARK`, `farewell`. A FILE is NAME:INODE.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class SharedMemory:
     def remove(self, ended: set[str] | None = None, killed: Iterable[int] = ()) -> None:
         """Delete the files of the workers `ended` (of all, if None) that no living process maps; those `killed` may not be
         gone yet."""
-        files = {file for file, workers in self._workers_of.items() if ended is None or workers <= ended}
+        files = {file for file, workers in self._workers_of.items() if ended is None or workers <= ended} - self.old
         if not files:
             return
         for pid in set(_pids()).difference(killed):
@@ -140,7 +140,7 @@ class Guardian:
 
     def run(self, fd: int) -> None:
         """Do what is written to `fd`, look around in between, and clean up at the end."""
-        pending, next_look = b"", 0.0
+        pending, next_look = b"", time.monotonic() + LOOK_SECONDS
         while True:
             if time.monotonic() >= next_look:
                 next_look = self._look()
@@ -153,10 +153,7 @@ class Guardian:
             for line in map(os.fsdecode, lines):
                 if line == FAREWELL:
                     return self._memory.remove()
-                if line == "look":
-                    next_look = 0.0
-                else:
-                    self._obey(*line.split(" ", 2))
+                self._obey(*line.split(" ", 2))
 
     def _look(self) -> float:
         """Look around; returns when to do so again."""

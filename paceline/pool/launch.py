@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import psutil
 
@@ -155,14 +155,24 @@ class Guard:
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         self._process = self._launch()
-        self.tell(*(f"start {worker.pid} {worker.mark}" for worker in workers if not worker.ended), "look")
+        self.tell(*(f"start {worker.pid} {worker.mark}" for worker in workers if not worker.ended))
+        self.note_marked(self._mark)
 
-    def note_mapped(self, mark: str) -> None:
-        """Tell the guardian what shared memory the processes with `mark`, which are about to be killed, map now."""
-        if guardian.shared_files() <= self._old:
-            return
-        files = {(own, file) for pid, own in guardian.marked(mark).items() for file in guardian.mapped_files(pid)}
-        self.tell(*(f"mapped {own} {file}" for own, file in files))
+    def note_made(self, worker: WorkerProcess) -> None:
+        """The worker has made its simulators: tell the guardian what shared memory it maps for them."""
+        self._note({worker.pid: worker.mark})
+
+    def note_marked(self, mark: str) -> None:
+        """Tell the guardian what shared memory all processes with `mark` map now; before they are killed."""
+        if not guardian.shared_files() <= self._old:
+            self._note(guardian.marked(mark))
+
+    def _note(self, marks: Mapping[int, str]) -> None:
+        """Of processes with these marks. Nothing new in /dev/shm costs one look into that folder."""
+        new = guardian.shared_files() - self._old
+        if new:
+            files = {(mark, file) for pid, mark in marks.items() for file in guardian.mapped_files(pid) & new}
+            self.tell(*(f"mapped {mark} {file}" for mark, file in files))
 
     def dismiss(self) -> None:
         self.tell(guardian.FAREWELL)
@@ -218,7 +228,7 @@ class Crew:
 
     def remove(self, worker: WorkerProcess) -> str:
         """End one worker and all that it started: how it ended, in words."""
-        self.guard.note_mapped(worker.mark)
+        self.guard.note_marked(worker.mark)
         ending = worker.kill()
         guardian.kill_marked(worker.mark)
         worker.free()
@@ -238,7 +248,7 @@ class Crew:
             worker.wait(max(0.0, deadline - time.monotonic()))
         self.guard.watch(living)
         if not all(worker.exited() for worker in living):
-            self.guard.note_mapped(self._mark)
+            self.guard.note_marked(self._mark)
         for worker in living:
             guardian.kill_group(worker.pid)
         for worker in living:

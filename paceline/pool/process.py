@@ -307,7 +307,7 @@ class ProcessPool:
                 self._failures.append(replace(failure, worker=number, slots=self._slots_of(failure.envs)))
             elif kind == Result.BUILT:
                 self._built[number] = pickle.loads(payload)
-                self._crew.guard.tell("look")
+                self._crew.guard.note_made(self._crew.workers[number])
             else:
                 self._questions.take(number, payload)
 

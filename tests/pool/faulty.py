@@ -49,8 +49,20 @@ class Counting(gym.Env):
 class Faulty(Counting):
     """`Counting` that fails at step `at` of the episode, in environment `only` (all if None), by `fault`."""
 
-    def __init__(self, env: int, fault: str, at: int = 3, only: int | None = None, mark: str | None = None) -> None:
+    def __init__(
+        self,
+        env: int,
+        fault: str,
+        at: int = 3,
+        only: int | None = None,
+        mark: str | None = None,
+        segment: str | None = None,
+    ) -> None:
         super().__init__(env)
+        if segment is not None:  # as ViZDoom does: a file in /dev/shm that a killed process leaves behind
+            with open(f"/dev/shm/{segment}-{env}-{os.getpid()}", "w+b") as file:
+                file.truncate(4096)
+                self.memory = mmap.mmap(file.fileno(), 4096)
         self.fault, self.at, self.mark = fault, at, mark
         self.armed = only is None or env == only
         if mark is not None and os.path.exists(mark):
@@ -135,16 +147,6 @@ class Unsaveable(Counting):
         super().__init__(env, length=50)
         if env >= first:
             self.lock = threading.Lock()
-
-
-class Mapping(Counting):
-    """Has a file in /dev/shm, as ViZDoom does, and nobody who deletes it."""
-
-    def __init__(self, env: int, prefix: str) -> None:
-        super().__init__(env, length=50)
-        with open(f"/dev/shm/{prefix}{env}-{os.getpid()}", "w+b") as file:
-            file.truncate(4096)
-            self.memory = mmap.mmap(file.fileno(), 4096)
 
 
 class Leaking(Counting):

@@ -149,7 +149,8 @@ def test_a_simulator_that_fails_while_it_is_measured_is_named(fault, cause):
         make_pool(faulty(fault, at=2), config)
 
 
-def test_a_simulator_that_failed_once_while_it_was_measured_does_not_run_in_this_process(tmp_path):
+def test_a_simulator_that_failed_once_while_it_was_measured_does_not_run_in_this_process(tmp_path, monkeypatch):
+    monkeypatch.setattr(auto, "TRIAL_SECONDS", 0.02)
     with make_pool(faulty("exit", mark=str(tmp_path / "failed")), PoolConfig(num_envs=2)) as pool:
         assert isinstance(pool, ProcessPool)
         assert len(pool.recv(min_slots=None)) == 2
