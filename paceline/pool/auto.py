@@ -28,6 +28,7 @@ from paceline.pool.process import ProcessPool
 from paceline.pool.protocol import Pool, PoolSpec
 from paceline.pool.random_actions import RandomActions
 from paceline.pool.serial import SerialPool
+from paceline.telemetry.phases import Phases
 
 log = logging.getLogger(__name__)
 
@@ -60,22 +61,26 @@ class Probe:
     """Whether it has not failed meanwhile."""
 
 
-def choose(factory: Factory, config: PoolConfig, seed: int) -> Pool:
+def choose(factory: Factory, config: PoolConfig, seed: int, phases: Phases | None = None) -> Pool:
     """The fastest pool for `factory` on this machine; `config.kind` is "auto", or "process" to choose workers only."""
+    phases = phases or Phases()
+    phases.show("measuring one environment", 0, 0)
     cost = probe(factory, config)
+    phases.clear()
+    process = partial(ProcessPool, factory, seed=seed, phases=phases)
     cores = len(available_core_ids())
     if cost.cpu_share < WAITING_SHARE:
         workers = min(config.num_envs, MOST_WAITING_WORKERS)
-        return _decide(factory, config, seed, cost, workers, "it waits more than it computes: one worker each")
+        return _decide(process, config, cost, workers, "it waits more than it computes: one worker each")
     if cost.is_apart and cores > FEW_CORES:
         workers = min(config.num_envs, 2 * cores)
-        return _decide(factory, config, seed, cost, workers, "it is a process of its own: two workers per core")
+        return _decide(process, config, cost, workers, "it is a process of its own: two workers per core")
     if cost.step_seconds > HEAVY_SECONDS:
-        return _decide(factory, config, seed, cost, min(config.num_envs, cores), "heavy steps: one worker per core")
+        return _decide(process, config, cost, min(config.num_envs, cores), "heavy steps: one worker per core")
     may_run_here = config.kind == "auto" and cost.is_safe  # a fault in this process would end the run
-    trials: list[Callable[[], Pool]] = [lambda: SerialPool(factory, config, seed)] if may_run_here else []
+    trials: list[Callable[[], Pool]] = [lambda: SerialPool(factory, config, seed, phases)] if may_run_here else []
     for workers in sorted({1, min(cores, config.num_envs)}):
-        trials.append(partial(ProcessPool, factory, replace(config, workers=workers), seed))
+        trials.append(partial(process, config=replace(config, workers=workers)))
     return _fastest(trials, seed)
 
 
@@ -143,7 +148,7 @@ def _demand_seconds(process: psutil.Process) -> float:
     return total
 
 
-def _decide(factory: Factory, config: PoolConfig, seed: int, cost: Probe, workers: int, why: str) -> Pool:
+def _decide(process: Callable[..., Pool], config: PoolConfig, cost: Probe, workers: int, why: str) -> Pool:
     log.info(
         "pool: process with %d workers (%.2f ms a step, %.0f %% of a core; %s)",
         workers,
@@ -151,7 +156,7 @@ def _decide(factory: Factory, config: PoolConfig, seed: int, cost: Probe, worker
         cost.cpu_share * 100,
         why,
     )
-    return ProcessPool(factory, replace(config, workers=workers), seed)
+    return process(config=replace(config, workers=workers))
 
 
 def _fastest(trials: list[Callable[[], Pool]], seed: int) -> Pool:

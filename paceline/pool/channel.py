@@ -32,7 +32,7 @@ class Command:
 class Result:
     """Kinds of messages from the workers."""
 
-    BUILT, READY, EPISODES, FAILED, STATE, RESTORED = range(6)
+    MADE, BUILT, READY, EPISODES, FAILED, STATE, RESTORED = range(7)
 
 
 class Message(NamedTuple):

@@ -9,14 +9,20 @@ from paceline.envs.registry import Factory, resolve
 from paceline.errors import UsageError
 from paceline.pool.config import PoolConfig
 from paceline.pool.protocol import Pool
+from paceline.telemetry.phases import Phases
 
 
 def make_pool(
-    env: str | Callable[..., Any] | Factory, config: PoolConfig | None = None, *, seed: int = 0, device: str = "cpu"
+    env: str | Callable[..., Any] | Factory,
+    config: PoolConfig | None = None,
+    *,
+    seed: int = 0,
+    device: str = "cpu",
+    phases: Phases | None = None,
 ) -> Pool:
     """A pool of `config.num_envs` environments `env`: an id, the user's own function, or a factory.
 
-    `device` is where a `tensor` pool's simulators live; the others run on the host.
+    `device` is where a `tensor` pool's simulators live; the others run on the host. `phases` shows how far the start is.
     """
     factory = resolve(env)
     config = config or PoolConfig()
@@ -33,11 +39,11 @@ def make_pool(
     if kind == "serial":
         from paceline.pool.serial import SerialPool
 
-        return SerialPool(factory, config, seed)
+        return SerialPool(factory, config, seed, phases)
     if kind == "process" and config.workers is not None:
         from paceline.pool.process import ProcessPool
 
-        return ProcessPool(factory, config, seed)
+        return ProcessPool(factory, config, seed, phases)
     if kind == "envpool":
         from paceline.pool.envpool import EnvPoolPool
 
@@ -48,4 +54,4 @@ def make_pool(
         return make_tensor_pool(factory, config, seed, device)
     from paceline.pool.auto import choose
 
-    return choose(factory, config, seed)
+    return choose(factory, config, seed, phases)

@@ -47,6 +47,7 @@ from paceline.pool.stalls import Stalls
 from paceline.pool.streams import Streams
 from paceline.pool.table import SlotTable
 from paceline.pool.worker import ANNOUNCE_SECONDS
+from paceline.telemetry.phases import STARTING, Phases
 
 TEND_SECONDS = 0.5
 """How often workers are looked after while everything goes well; deaths are noticed at once."""
@@ -57,9 +58,11 @@ class ProcessPool:
 
     can_restore = True
 
-    def __init__(self, factory: Factory, config: PoolConfig, seed: int = 0) -> None:
+    def __init__(self, factory: Factory, config: PoolConfig, seed: int = 0, phases: Phases | None = None) -> None:
+        """`phases` shows how many environments are made."""
         started = time.monotonic()
         self._config, self._seed = config, seed
+        self._phases, self._num_made = phases or Phases(), 0
         self._num_workers = min(config.workers or 1, config.num_envs)
         require_open_files(self._num_workers)
         self._factory = cloudpickle.dumps(factory)
@@ -95,6 +98,7 @@ class ProcessPool:
         self._streams: Streams
         self._patient: bool
         try:
+            self._phases.show(STARTING, 0, config.num_envs, "")
             for number in range(self._num_workers):
                 self._start(number)
             self._wait_for(lambda: len(self._built) == self._num_workers)
@@ -103,6 +107,7 @@ class ProcessPool:
         except BaseException:
             self.close()
             raise
+        self._phases.over(STARTING)
         self.health.start_seconds = time.monotonic() - started
 
     # ---------------------------------------------------------------- the protocol
@@ -309,6 +314,10 @@ class ProcessPool:
             elif kind == Result.FAILED:
                 failure, _ = pickle.loads(payload)
                 self._failures.append(replace(failure, worker=number, slots=self._slots_of(failure.envs)))
+            elif kind == Result.MADE:
+                self._num_made += 1
+                if not self._is_open:
+                    self._phases.show(STARTING, self._num_made, self._config.num_envs, "")
             elif kind == Result.BUILT:
                 self._built[number] = pickle.loads(payload)
                 self._crew.guard.note_made(self._crew.workers[number])

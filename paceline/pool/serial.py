@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ from paceline.pool.spaces import check_actions
 from paceline.pool.stepper import Stepper, agents_of, make_stepper, spaces_of
 from paceline.pool.streams import Streams
 from paceline.pool.table import SlotTable
+from paceline.telemetry.phases import STARTING, Phases
 
 
 class SerialPool:
@@ -26,11 +28,17 @@ class SerialPool:
 
     can_restore = True
 
-    def __init__(self, factory: Factory, config: PoolConfig, seed: int = 0) -> None:
+    def __init__(self, factory: Factory, config: PoolConfig, seed: int = 0, phases: Phases | None = None) -> None:
+        """`phases` shows how many environments are made."""
+        phases = phases or Phases()
         self._factory, self._config = factory, config
         self._budget = RestartBudget(config)
         self._closed = False
-        envs = [self._make_env(index) for index in range(config.num_envs)]
+        envs = []
+        for index in range(config.num_envs):
+            phases.show(STARTING, index, config.num_envs, "")
+            envs.append(self._make_env(index))
+        phases.over(STARTING)
         observation_space, action_space = spaces_of(envs[0])
         self.spec = PoolSpec(
             observation_space=observation_space,
@@ -59,12 +67,15 @@ class SerialPool:
         first: np.ndarray | None = None,
     ) -> StepBatch:
         """See `Pool.recv`. Everything sent is stepped here, `max_slots` or not: in one process nothing is gained by
-        leaving it for later. `timeout` cannot interrupt a step."""
+        leaving it for later. `timeout` and `wake` end it between the steps of two environments."""
         self._book.wanted(min_slots, group)
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
         while self._queue:
             if self._woken:
                 self._woken = False
                 return self._table.batch(*self._book.take_none())
+            if deadline < math.inf and time.monotonic() > deadline:
+                break
             self._step(self._queue.popleft())
         return self._table.batch(*self._book.take(max_slots, group, first))
 

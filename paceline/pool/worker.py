@@ -89,6 +89,7 @@ class Worker:
         for env in job["envs"]:
             if not self._make(env):
                 return
+            self._results.send(Result.MADE, b"")
         first = self._envs[job["envs"][0]]
         report = {"seconds": time.monotonic() - start, "agents": agents_of(first), "spaces": spaces_of(first)}
         self._results.send(Result.BUILT, pickle.dumps(report))

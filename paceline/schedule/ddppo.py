@@ -39,6 +39,7 @@ def lock_step(run: Run[OnPolicy], batch: StepBatch, own: Literal["count", "deadl
     while run.begin_iteration():
         rollout.clear()
         preemption.begin(0)
+        run.phases.show("collecting", 0, config.rollout_steps)
         for step in range(1, config.rollout_steps + 1):
             with clock.time("inference"):
                 actions = acting.decide(batch)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+STARTING = "starting simulators"
+"""What pools call the time in which they make their environments."""
+
 
 class Phases:
     """The steps of work that are under way, by name. Any thread may write, and the display's thread reads."""

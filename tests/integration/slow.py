@@ -19,6 +19,12 @@ class Slow(gymnasium.Env):
         box = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
         self.action_space = box if continuous else gymnasium.spaces.Discrete(2)
 
+    def get_state(self):
+        return self._taken
+
+    def set_state(self, state):
+        self._taken = state
+
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         return np.zeros(3, np.float32), {}
