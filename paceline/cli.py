@@ -18,7 +18,7 @@ from paceline.distributed.launch import exit_code
 from paceline.envs.ids import EnvId
 from paceline.envs.registry import FAMILIES, load, resolve
 from paceline.errors import PacelineError, UsageError
-from paceline.telemetry.console import log_to_console
+from paceline.telemetry.console import console, log_to_console
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,8 @@ class Train:
     """Train a policy by a recipe; `paceline train RECIPE --help` explains every option."""
 
     def run(self) -> None:
-        from paceline.train_command import main as train
+        with console().status("loading PyTorch"):
+            from paceline.train_command import main as train
 
         sys.exit(train(sys.argv[2:]))
 
