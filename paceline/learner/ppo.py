@@ -32,6 +32,7 @@ from paceline.learner.optimizer import OptimizerConfig, load_moments, make_optim
 from paceline.learner.ppo_config import PPOConfig
 from paceline.learner.traced import Course, course_of, trace
 from paceline.ops.ppo import approximate_kl, clipped_surrogate, policy_gradient, value_loss
+from paceline.ops.ratio import ratio_of
 from paceline.policy.actor_critic import ActorCritic, Evaluation, Recall
 from paceline.policy.compute import ComputeConfig
 
@@ -286,7 +287,7 @@ class PPOLearner:
         if sample.weight is not None:
             loss = loss * sample.weight
         with torch.no_grad():
-            clipped = self._is_clipped(log_ratio.exp()).float()
+            clipped = self._is_clipped(ratio_of(log_ratio)).float()
             columns = torch.stack(
                 [policy_loss, critic_loss, entropy, approximate_kl(log_ratio), clipped, sample.lag]
             ).detach()
