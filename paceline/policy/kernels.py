@@ -20,6 +20,7 @@ from paceline.policy.activations import ON_ARM
 from paceline.policy.actor_critic import ActorCritic
 from paceline.policy.deterministic import DeterministicPolicy
 from paceline.policy.encoders import ConvEncoder
+from paceline.policy.last_layer import LastLayer
 from paceline.pool.config import available_core_ids
 
 SMALL_PARAMETERS = 500_000
@@ -100,9 +101,10 @@ def choose_precision(policy: ActorCritic | DeterministicPolicy, precision: str, 
 
 def keep_in_precision(policy: ActorCritic) -> None:
     """Of a copy that decides and does not learn, on a CPU: matrices are kept as they are multiplied, instead of being converted for
-    every decision, which with an LSTM of 512 are some three million numbers for a few rows. The results are the same."""
+    every decision, which with an LSTM of 512 are some three million numbers for a few rows. The results are the same. Last layers are
+    multiplied in float32, and stay so."""
     for module in policy.modules():
-        if isinstance(module, (nn.Linear, nn.LSTM, nn.GRU)):
+        if isinstance(module, (nn.Linear, nn.LSTM, nn.GRU)) and not isinstance(module, LastLayer):
             module.to(policy.precision)
 
 

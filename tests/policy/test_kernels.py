@@ -22,7 +22,7 @@ from paceline.pool.protocol import PoolSpec
 
 @pytest.mark.parametrize("core", ["none", "lstm", "gru"])
 def test_matrices_kept_in_bfloat16_decide_as_those_that_are_converted(core):
-    """To the bit, with the weights of every publication; whatever is no matrix stays as it is."""
+    """To the bit, with the weights of every publication; last layers, and whatever is no matrix, stay as they are."""
     spec = PoolSpec(
         observation_space=spaces.Box(-1, 1, (5,), np.float32),
         action_space=spaces.Box(-1, 1, (2,), np.float32),
@@ -37,7 +37,8 @@ def test_matrices_kept_in_bfloat16_decide_as_those_that_are_converted(core):
     keep_in_precision(acting)
     reader = publication.reader(acting)
     kinds = {name: values.dtype for name, values in acting.named_parameters()}
-    assert {name for name, kind in kinds.items() if kind != torch.bfloat16} == {"head.families.0.log_std"}
+    last = {f"{layer}.{part}" for layer in ("critic", "head.linear") for part in ("weight", "bias")}
+    assert {name for name, kind in kinds.items() if kind != torch.bfloat16} == {"head.families.0.log_std", *last}
     state = policy.initial_state(6)
     for _ in range(3):
         with torch.no_grad():
