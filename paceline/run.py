@@ -23,9 +23,10 @@ from paceline.distributed.reduce import gather
 from paceline.distributed.runtime import Group
 from paceline.envs.registry import resolve
 from paceline.errors import UsageError
-from paceline.policy.kernels import keep_freed_memory
+from paceline.policy.allocator import keep_freed_memory
 from paceline.pool import Pool, PoolConfig, make_pool
 from paceline.pool.protocol import Episode
+from paceline.process_settings import restored_settings
 from paceline.signals import handled_by
 from paceline.telemetry.clock import Clock
 from paceline.telemetry.metrics import MetricsWriter
@@ -256,8 +257,12 @@ def _metrics_writer(config: Config, folder: Path) -> MetricsWriter:
     return MetricsWriter(folder, wandb_project=config.wandb_project, config=dataclasses.asdict(config))
 
 
+@restored_settings()
 def train(config: Config, folder: Path, *, resume: str | None = None) -> Run:
-    """Run `config` in `folder` to its end. `resume` names the checkpoint to continue from: latest, best or step_N."""
+    """Run `config` in `folder` to its end. `resume` names the checkpoint to continue from: latest, best or step_N.
+
+    What it changes in the process (threads, precision, determinism, random numbers) is as before when it ends.
+    """
     from paceline.agent.make import make_agent
     from paceline.schedule import SCHEDULES
 
