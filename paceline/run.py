@@ -26,9 +26,10 @@ from paceline.distributed.runtime import Group
 from paceline.envs.registry import resolve
 from paceline.errors import UsageError
 from paceline.learner.finite import NonFiniteError, require_finite
-from paceline.policy.kernels import keep_freed_memory
+from paceline.policy.allocator import keep_freed_memory
 from paceline.pool import Pool, PoolConfig, make_pool
 from paceline.pool.protocol import Episode, StepBatch
+from paceline.process_settings import restored_settings
 from paceline.resume import require_same_network, require_same_spaces, require_unfinished
 from paceline.stop import Stop, StopRun
 from paceline.telemetry.clock import Clock
@@ -373,8 +374,12 @@ def _metrics_writer(config: Config, folder: Path) -> MetricsWriter:
     return MetricsWriter(folder, wandb_project=config.wandb_project, config=dataclasses.asdict(config))
 
 
+@restored_settings()
 def train(config: Config, folder: Path, *, resume: str | None = None) -> Run:
-    """Run `config` in `folder` to its end. `resume` names the checkpoint to continue from: latest, best or step_N."""
+    """Run `config` in `folder` to its end. `resume` names the checkpoint to continue from: latest, best or step_N.
+
+    What it changes in the process (threads, precision, determinism, random numbers) is as before when it ends.
+    """
     keep_freed_memory()
     group = Group.join(config.device)
     existed = folder.exists()

@@ -90,6 +90,7 @@ def test_what_a_benchmark_lacks_is_said_before_it_begins(monkeypatch):
 
 
 def test_quick_benchmark_prints_machine_command_and_table_and_writes_json(tmp_path):
+    pytest.importorskip("faster_fifo")
     path = tmp_path / "channel.json"
     done = paceline("bench", "channel", "--quick", "--json", str(path))
     assert done.returncode == 0, done.stderr

@@ -21,6 +21,7 @@ from paceline.errors import MissingExtra, PacelineError
 from paceline.experience.return_range import ReturnRange
 from paceline.policy.batching import AdaptiveBatching
 from paceline.policy.deterministic import DeterministicPolicy
+from paceline.policy.kernels import one_thread
 from paceline.pool import make_pool
 from paceline.pool.protocol import Episode
 
@@ -46,7 +47,6 @@ class Sampler:
     """A pool, and an explorer with weights of its own. All of an actor but its being elsewhere."""
 
     def __init__(self, config: Config, seed: int) -> None:
-        torch.set_num_threads(1)
         pool = dataclasses.replace(config.pool, pin_memory=False)
         self._pool = make_pool(config.env, pool, seed=seed)
         self._policy = DeterministicPolicy(self._pool.spec, config.control).requires_grad_(False)
@@ -57,6 +57,7 @@ class Sampler:
         self._held = self._pool.recv(min_slots=None)
         self._in_flight = 0
 
+    @one_thread()
     def collect(self, weights: dict[str, np.ndarray], count: int) -> Harvest:
         """Act with `weights` until there are `count` transitions."""
         self._policy.load_state_dict({name: torch.from_numpy(values.copy()) for name, values in weights.items()})

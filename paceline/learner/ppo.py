@@ -26,6 +26,7 @@ from paceline.experience.sequences import (
     shuffled_sequences,
     trained,
 )
+from paceline.learner.advantages import moments
 from paceline.learner.auxiliary import CPCA, Judgement, make_auxiliary
 from paceline.learner.entropy import EntropyCoefficient
 from paceline.learner.finite import FiniteSteps, OnNonFinite
@@ -33,6 +34,7 @@ from paceline.learner.optimizer import OptimizerConfig, load_moments, make_optim
 from paceline.learner.ppo_config import PPOConfig
 from paceline.learner.traced import Course, course_of, trace
 from paceline.ops.ppo import approximate_kl, clipped_surrogate, policy_gradient, value_loss
+from paceline.ops.ratio import ratio_of
 from paceline.policy.actor_critic import ActorCritic, Evaluation, Recall
 from paceline.policy.compute import ComputeConfig
 from paceline.stop import Stop
@@ -224,20 +226,8 @@ class PPOLearner:
             self._advantage.copy_(rollout.advantage)
             return
         used = slice(0, rollout.num_rows)
-        valid = rollout.valid[used]
-        # Sums over the valid rows without looking at how many there are, which would be a wait.
-        advantage = torch.where(valid, rollout.advantage[used], 0.0)
-        mean, deviation = self._moments(advantage, valid)
-        self._advantage.copy_((rollout.advantage - mean) / deviation)
-
-    def _moments(self, advantage: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and deviation of the valid advantages of all ranks; those that are not valid are 0."""
-        sums = self._group.sum_(torch.stack([valid.sum().float(), advantage.sum(), advantage.square().sum()]))
-        count = sums[0].clamp(min=1.0)
-        mean = sums[1] / count
-        variance = (sums[2] / count - mean.square()).clamp(min=0.0)
-        # Without a single new row there is nothing to normalise by; stale ones may be trained on all the same.
-        return mean, torch.where(sums[0] > 0, variance.sqrt() + 1e-8, 1.0)
+        found = moments(rollout.advantage[used], rollout.valid[used], self._group)
+        self._advantage.copy_(found.normalized(rollout.advantage))
 
     def _step(self, rollout: Rollout, batch: MiniBatch) -> Tensor:
         """One gradient step: sums of every metric over the rows, and their number."""
@@ -311,9 +301,8 @@ class PPOLearner:
         if sample.course is not None:
             returns, advantage, _ = trace(sample.course, log_ratio.detach(), evaluation.value.detach(), config)
             if config.normalize_advantage:
-                valid = sample.course.valid.flatten()
-                mean, deviation = self._moments(torch.where(valid, advantage, 0.0), valid)
-                advantage = (advantage - mean) / deviation
+                found = moments(advantage, sample.course.valid.flatten(), self._group)
+                advantage = found.normalized(advantage)
         if config.clip is not None:
             policy_loss = clipped_surrogate(log_ratio, advantage, *config.ratio_bounds)
         else:
@@ -323,7 +312,7 @@ class PPOLearner:
         if sample.weight is not None:
             loss = loss * sample.weight
         with torch.no_grad():
-            clipped = self._is_clipped(log_ratio.exp()).float()
+            clipped = self._is_clipped(ratio_of(log_ratio)).float()
             columns = torch.stack(
                 [policy_loss, critic_loss, entropy, approximate_kl(log_ratio), clipped, sample.lag]
             ).detach()

@@ -10,6 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from paceline.ops.ratio import ratio_of
+
 
 class VTrace(NamedTuple):
     targets: Tensor
@@ -40,7 +42,7 @@ def vtrace(
     observation) where it was truncated, V(next observation) where the column ends. `continues` [T, N] says that row t+1
     exists and belongs to the same episode. Where pi = mu, the advantages are those of `gae`.
     """
-    ratio = log_ratio.exp()
+    ratio = ratio_of(log_ratio)
     rho = ratio.clamp(max=max_rho)
     td = reward + discount * next_value - value
     delta = rho * td

@@ -12,7 +12,6 @@ and on a GPU, it is PyTorch's.
 from __future__ import annotations
 
 import contextlib
-import platform
 from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
@@ -22,7 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-ON_ARM = platform.machine() in ("aarch64", "arm64")
+from paceline.policy.processor import ON_ARM
+
 LEAST_FOR_TANH, LEAST_FOR_ELU = 512, 512 if ON_ARM else 65_536
 """Of fewer numbers than this, the way there takes longer than it saves."""
 CHUNK = 131_072

@@ -34,6 +34,7 @@ from paceline.policy.encoders import (
     as_float,
 )
 from paceline.policy.heads import ActionHead, HeadConfig
+from paceline.policy.last_layer import LastLayer
 from paceline.policy.normalizer import ObservationNormalizer
 from paceline.policy.resnet import ResNetEncoder
 from paceline.policy.ver_resnet import VERResNetEncoder
@@ -114,7 +115,7 @@ class Evaluation(NamedTuple):
 
 
 class ActorCritic(nn.Module):
-    """A policy and its value function. Results are float32, whatever `precision` its layers compute in."""
+    """A policy and its value function. Encoders and core compute in `precision`, the last layers in float32."""
 
     version: Tensor
     """[] int64: how many updates these weights have had. A buffer: no copy of the weights can go without it."""
@@ -136,7 +137,7 @@ class ActorCritic(nn.Module):
         self._actions = spec.actions
         self.head = ActionHead(spec.actions, self.core.out_features, config.head)
         self.critic_trunk = Trunk(inputs, config) if config.critic == "separate" else None
-        self.critic = nn.Linear(self.core.out_features, 1)
+        self.critic = LastLayer(self.core.out_features, 1)
         nn.init.orthogonal_(self.critic.weight, 1.0)
         nn.init.zeros_(self.critic.bias)
         self.register_buffer("version", torch.zeros((), dtype=torch.int64))
@@ -168,7 +169,7 @@ class ActorCritic(nn.Module):
         with self._autocast(state):
             seen = self.see(obs)
             features, new_state = self.core.step(self.trunk(seen), state)
-            return self.head(features, self._mask(obs)), self._value(seen, features), new_state
+            return *self._last_layers(obs, seen, features), new_state
 
     def play(
         self, obs: dict[str, Tensor], state: Tensor, generator: torch.Generator | None = None
@@ -204,7 +205,7 @@ class ActorCritic(nn.Module):
             seen = self.see(obs)
             features = self.trunk(seen)
             belief = self._remember(features, recall) if recall is not None else features
-            return self.head(belief, self._mask(obs)), self._value(seen, belief), features, belief
+            return *self._last_layers(obs, seen, belief), features, belief
 
     @property
     def num_action_features(self) -> int:
@@ -253,10 +254,15 @@ class ActorCritic(nn.Module):
     def _mask(self, obs: dict[str, Tensor]) -> dict[str, Tensor] | None:
         return {self._actions[0].name: obs[MASK].bool().flatten(1)} if MASK in obs else None
 
+    def _last_layers(self, obs: dict[str, Tensor], seen: dict[str, Tensor], features: Tensor) -> tuple[Tensor, Tensor]:
+        """The head's parameters and the values."""
+        features = features.to(self.critic.weight.dtype)  # once for both layers: their gradients meet in float32
+        return self.head(features, self._mask(obs)), self._value(seen, features)
+
     def _value(self, seen: dict[str, Tensor], features: Tensor | None) -> Tensor:
         if self.critic_trunk is not None:
             features = self.critic_trunk(seen)
-        return self.critic(features).squeeze(-1).float()
+        return self.critic(features).squeeze(-1)
 
 
 class Trunk(nn.Module):

@@ -15,9 +15,9 @@ class ComputeConfig:
     """How the arithmetic is done."""
 
     precision: Literal["auto", "float32", "bfloat16"] = "float32"
-    """Of the network's layers; weights, losses, returns and the optimiser are float32 in any case. bfloat16 pays on
-    GPUs and on CPUs with instructions for it (AMX, AVX512-BF16, SVE-BF16), and is very slow on others. auto is bfloat16 for
-    policies with convolutions on CPUs with AMX, and float32 otherwise."""
+    """Of the network's layers but the last, which give values and actions. Those, weights, losses, returns and the optimiser are float32
+    in any case. bfloat16 pays on GPUs and on CPUs with instructions for it (AMX, AVX512-BF16, SVE-BF16), and is very slow on others.
+    auto is bfloat16 for policies with convolutions on CPUs with AMX, and float32 otherwise."""
     compile: bool = False
     """Compile the encoders with torch.compile, and for policies without memory the losses too; of d4pg, on the CPU of a single
     rank, the whole update. Up to a minute at the start, fewer passes over memory after it. On a CPU it needs a C++ compiler."""

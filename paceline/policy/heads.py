@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from paceline.errors import UsageError
 from paceline.policy.distributions import Binaries, Categoricals, Gaussians
 from paceline.policy.encoders import orthogonal
+from paceline.policy.last_layer import LastLayer
 
 if TYPE_CHECKING:
     from paceline.pool.spaces import Leaf
@@ -84,7 +85,7 @@ class ActionHead(nn.Module):
         self.num_params = sum(self._param_sizes)
         self.max_entropy = sum(family.max_entropy for family in self._typed_families())
         """In nats; infinite for Boxes that are not squashed."""
-        self.linear = orthogonal(nn.Linear(in_features, sum(self._output_sizes)), OUTPUT_GAIN)
+        self.linear = orthogonal(LastLayer(in_features, sum(self._output_sizes)), OUTPUT_GAIN)
         if config.initial_logits:
             num_logits = sum(sum(_sizes(leaf)) for leaf in groups[Categoricals])
             if len(config.initial_logits) != num_logits:
@@ -99,14 +100,14 @@ class ActionHead(nn.Module):
             nn.init.constant_(self.linear.bias[-log_std_outputs:], config.initial_log_std)
 
     def forward(self, features: Tensor, mask: Mapping[str, Tensor] | None = None) -> Tensor:
-        """Parameters [B, P], in float32 also under autocast.
+        """Parameters [B, P], computed in float32 also under autocast.
 
         `mask` holds, for any of the Discrete leaves [B, n] and MultiDiscrete leaves [B, sum of nvec], True where a
         choice is allowed. A component with no allowed choice is uniform.
         """
         if mask and not self._maskable.issuperset(mask):
             raise UsageError(f"masks for {sorted(mask)}; only discrete actions take any, here {sorted(self._maskable)}")
-        return self.params(self.linear(features).float(), mask)
+        return self.params(self.linear(features), mask)
 
     def params(self, outputs: Tensor, mask: Mapping[str, Tensor] | None = None) -> Tensor:
         """Parameters [B, P] of what the linear layer gave."""

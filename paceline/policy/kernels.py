@@ -1,4 +1,4 @@
-"""How PyTorch computes on a CPU: its threads, kernels and memory, chosen for the policy and the processor at hand.
+"""How PyTorch computes on a CPU: its threads and kernels, chosen for the policy and the processor at hand.
 
 Policies without convolutions are made of matrices so small that everything around the arithmetic decides. Threads then
 cost more than they give, and so does oneDNN: on an ARM Neoverse-N1 it took 646 us for a 64x64 layer over 64 rows that
@@ -9,22 +9,20 @@ matrix products, which is faster on ARM (see `convolution`); elsewhere images ha
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import warnings
 from collections.abc import Iterator
 
 import torch
 from torch import nn
 
-from paceline.policy.activations import ON_ARM
 from paceline.policy.actor_critic import ActorCritic
 from paceline.policy.deterministic import DeterministicPolicy
 from paceline.policy.encoders import ConvEncoder
+from paceline.policy.last_layer import LastLayer
+from paceline.policy.processor import ON_ARM
 from paceline.pool.config import available_core_ids
 
 SMALL_PARAMETERS = 500_000
-TRIM_THRESHOLD, MMAP_THRESHOLD, ARENA_MAX = -1, -3, -8
-"""What glibc's mallopt calls M_TRIM_THRESHOLD, M_MMAP_THRESHOLD and M_ARENA_MAX."""
 
 
 def use_threads(number: int) -> None:
@@ -71,23 +69,10 @@ def choose_cpu_kernels(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about TF32 on GPUs that are not there
         # Without oneDNN there are no instructions for bfloat16, only slow loops.
-        torch.backends.mkldnn.set_flags(_enabled=policy.has_convolutions or precision == torch.bfloat16)
+        torch.backends.mkldnn.set_flags(
+            _enabled=policy.has_convolutions or precision == torch.bfloat16, _fp32_precision=None
+        )
     return alone
-
-
-def keep_freed_memory() -> None:
-    """Let this process keep what it frees, for its next tensors. By default what is large goes back to the system, which hands it
-    out again page by page and zeroed: of an update on 1,024 images of 128x72x3 that was a quarter of the time or more (a Xeon, one thread,
-    with glibc's environment variables for the same).
-    Memory then stays at the most that was ever used. To be called before other threads allocate anything: their heaps are bounded,
-    the process's own is not. Nothing is changed where there is no glibc, nor on ARM, where PyTorch brings an allocator."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None or ON_ARM:
-        return
-    mallopt(TRIM_THRESHOLD, -1)  # never
-    if not mallopt(MMAP_THRESHOLD, 2**30):
-        mallopt(MMAP_THRESHOLD, 2**25)  # the most that older versions allow
-    mallopt(ARENA_MAX, 1)
 
 
 def choose_precision(policy: ActorCritic | DeterministicPolicy, precision: str, device: torch.device) -> torch.dtype:
@@ -100,9 +85,10 @@ def choose_precision(policy: ActorCritic | DeterministicPolicy, precision: str, 
 
 def keep_in_precision(policy: ActorCritic) -> None:
     """Of a copy that decides and does not learn, on a CPU: matrices are kept as they are multiplied, instead of being converted for
-    every decision, which with an LSTM of 512 are some three million numbers for a few rows. The results are the same."""
+    every decision, which with an LSTM of 512 are some three million numbers for a few rows. The results are the same. Last layers are
+    multiplied in float32, and stay so."""
     for module in policy.modules():
-        if isinstance(module, (nn.Linear, nn.LSTM, nn.GRU)):
+        if isinstance(module, (nn.Linear, nn.LSTM, nn.GRU)) and not isinstance(module, LastLayer):
             module.to(policy.precision)
 
 

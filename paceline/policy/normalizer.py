@@ -91,8 +91,13 @@ class ObservationNormalizer(nn.Module):
         unit = 1 / 255 if obs.dtype == torch.uint8 else 1.0  # applied to the sums: a pass over the rows less
         if self._image:
             pixels = values.flatten(2)  # [B, C, H * W]: float32 within an image, float64 from there on
-            per_row = torch.stack([pixels.sum(2), pixels.square().sum(2)]).double()
-            count = pixels.shape[0] * pixels.shape[2]
+            size = pixels.shape[2]
+            means = pixels.mean(2, keepdim=True)
+            # Squares about each image's own mean: float32 squares of large pixels would round their variance away.
+            spread = torch.linalg.vector_norm(pixels - means, dim=2).double().square()
+            means = means.squeeze(2).double()
+            per_row = torch.stack([size * means, spread + size * means.square()])
+            count = len(pixels) * size
         else:
             rows = values.double().reshape(len(values), self.shift.numel())
             per_row = torch.stack([rows, rows.square()])

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import tyro
 
+pytest.importorskip("scipy")
+
 from benchmarks import efficiency, learning
 from benchmarks.learning import Curve, interval, over_steps, slug, steps_to, train_all
 from paceline import recipes

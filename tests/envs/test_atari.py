@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("ale_py")
+pytest.importorskip("cv2")
 
 import ale_py
 import gymnasium

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("vizdoom")
+pytest.importorskip("cv2")
 
 import vizdoom
 from gymnasium.utils.env_checker import check_env

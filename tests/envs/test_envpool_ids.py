@@ -5,6 +5,8 @@ import pickle
 import numpy as np
 import pytest
 
+pytest.importorskip("envpool")
+
 from paceline.envs.envpool import names, spaces_of
 from paceline.envs.registry import resolve
 from paceline.errors import UsageError

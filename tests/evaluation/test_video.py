@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 
-import cv2
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -17,6 +16,8 @@ from paceline.evaluation.video import film, from_observation
 from paceline.policy.actor_critic import PolicyConfig
 from paceline.pool.spaces import leaves
 from tests.evaluation.runs import make_run
+
+cv2 = pytest.importorskip("cv2")
 
 SMALL = PolicyConfig(encoder_size=8)
 BLANK, PAINTED = "tests.evaluation.runs:Blank", "tests.evaluation.runs:Painted"

@@ -157,6 +157,16 @@ def test_rows_that_are_not_valid_change_nothing():
     assert torch.equal(*results)
 
 
+@pytest.mark.parametrize("clip", [0.2, None])
+@pytest.mark.parametrize("log_ratio", [200.0, -200.0])
+def test_ratios_beyond_float32_leave_weights_and_metrics_finite(clip, log_ratio):
+    policy, learner = make(epochs=1, minibatches=1, clip=clip)
+    rollout = make_rollout(policy)
+    rollout.log_prob[::2] -= log_ratio
+    losses = learner.update(rollout, 0.0)
+    assert flat(policy).isfinite().all() and np.isfinite(list(losses.values())).all()
+
+
 def test_target_kl_stops_early():
     policy, learner = make(epochs=50, minibatches=1, target_kl=1e-5)
     rollout = make_rollout(policy)

@@ -98,6 +98,10 @@ def test_who_steps_together_is_waited_for_without_interruption(pool):
     AdaptiveBatching(scripted, BatchingConfig(), Elsewhere(news=False, seconds=[])).receive(8)
     assert scripted.asked[:2] == [(1, 8, None), (4, 8, 0.0)], "who asks for a minimum gets it"
     assert scripted.asked[2][2] is not None, "nobody is deaf to what is decided elsewhere"
+
+
+def test_environments_of_an_envpool_step_together_unless_batches_are_smaller():
+    pytest.importorskip("envpool")
     task = "envpool:CartPole-v1"
     for env, in_step in ((task, True), (f"{task}?batch_size=1", False)):
         with make_pool(env, PoolConfig(num_envs=4)) as envpool:

@@ -79,6 +79,19 @@ def test_large_offsets_keep_their_precision():
     torch.testing.assert_close(normalizer.moments.var, rows.float().double().var(0, correction=0), atol=1e-6, rtol=1e-6)
 
 
+@pytest.mark.parametrize(("mean", "deviation"), [(100.0, 1.0), (1e4, 1.0), (-5e3, 10.0)])
+def test_images_with_a_large_mean_keep_their_variance(mean, deviation):
+    """Depth in millimetres, say: squares in float32 were off by three times the variance at a mean of 10,000."""
+    torch.manual_seed(0)
+    images = torch.randn(6, 2, 32, 48) * deviation + mean
+    normalizer = ObservationNormalizer((2, 32, 48))
+    for part in images.split([1, 0, 5]):
+        normalizer.absorb(normalizer.sums(part))
+    exact = images.double()
+    torch.testing.assert_close(normalizer.moments.mean.flatten(), exact.mean((0, 2, 3)), rtol=1e-7, atol=0)
+    torch.testing.assert_close(normalizer.moments.var.flatten(), exact.var((0, 2, 3), correction=0), rtol=1e-4, atol=0)
+
+
 def test_identity_before_any_data():
     rows = torch.tensor([[1e6, -3.0]])
     normalizer = ObservationNormalizer((2,))

@@ -6,9 +6,12 @@ import sys
 from collections import defaultdict
 from dataclasses import dataclass
 
-import envpool
 import numpy as np
 import pytest
+
+pytest.importorskip("envpool")
+
+import envpool
 
 from paceline.envs.registry import resolve
 from paceline.errors import SimulatorError, UsageError

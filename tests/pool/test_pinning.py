@@ -9,6 +9,8 @@ import threading
 import numpy as np
 import pytest
 
+pytest.importorskip("envpool")
+
 from paceline.pool import make_pool
 from paceline.pool.config import PoolConfig, available_core_ids
 from paceline.pool.envpool_engine import BOUND_SECONDS, LOOKS, Binding

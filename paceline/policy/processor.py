@@ -1,0 +1,7 @@
+"""What this machine's processor is. Free of heavy imports."""
+
+from __future__ import annotations
+
+import platform
+
+ON_ARM = platform.machine() in ("aarch64", "arm64")
