@@ -292,10 +292,10 @@ class ProcessPool:
         """Wait up to `seconds` for news of any kind and take it in; never longer than until the next look-around."""
         messages, died = self._listener.wait(min(seconds, TEND_SECONDS))
         self._take_in(messages)
-        for worker in died:
-            self._bury(worker)
         if self._failures:
             self._replace_failed()
+        for worker in died:
+            self._bury(worker)
         now = time.monotonic()
         if now >= self._next_tend:
             self._next_tend = now + TEND_SECONDS
@@ -384,13 +384,13 @@ class ProcessPool:
         """A worker is dead, or as good as dead: end it, say so, and start another in its place if the budget allows."""
         while messages := self._listener.read():  # what it still said counts
             self._take_in(messages)
+        self._replace_failed()
         number, is_stopped = worker.number, worker.is_stopped()
         report = worker.stack() if hung and not is_stopped else worker.crash_report()
         self._listener.remove(worker)
         ending = self._crew.remove(worker)
         self._stalls.forget(worker.sender)
         self._questions.unanswered.discard(number)
-        self._failures = [failure for failure in self._failures if failure.worker != number]
         del self._number_of[worker.sender]
         cause = f"{hung}{', its process is stopped' if is_stopped else ''}" if hung else f"the worker process {ending}"
         failure = self._describe(number, cause, report)

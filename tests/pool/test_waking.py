@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import time
 
@@ -73,6 +74,7 @@ def test_a_failure_does_not_hide_that_the_pool_was_woken():
     """Who ends a whole job may end simulators first: the caller learns that it is to stop, and of the failure only if it goes on."""
     with ProcessPool(faulty("raise", at=1, only=0), PoolConfig(num_envs=1, workers=1)) as pool:
         pool.send(np.zeros(1, np.int64), pool.recv(min_slots=None).slots)
+        select.select([pool._crew.results_fd], [], [])
         listen, pool._listen = pool._listen, lambda seconds: (pool.wake(), listen(seconds))
         assert len(pool.recv(min_slots=None)) == 0
         pool._listen = listen
