@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import logging
 import os
-import shutil
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -20,16 +19,20 @@ from paceline.agent.protocol import Agent
 from paceline.checkpoint import Checkpoint, CheckpointFolder
 from paceline.config import Config
 from paceline.distributed.reduce import gather
-from paceline.distributed.runtime import Group
+from paceline.distributed.runtime import Group, Place
 from paceline.envs.registry import resolve
 from paceline.errors import UsageError
+from paceline.files import DiskFull
 from paceline.policy.kernels import keep_freed_memory
 from paceline.pool import Pool, PoolConfig, make_pool
 from paceline.pool.protocol import Episode
+from paceline.pool.tensor import TensorPool
+from paceline.run_folder import open_run_folder
 from paceline.signals import handled_by
 from paceline.telemetry.clock import Clock
 from paceline.telemetry.metrics import MetricsWriter
 from paceline.telemetry.progress import Progress
+from paceline.trust import may_unpickle
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +51,18 @@ class Run(Generic[AgentT]):
     """One rank's share of a run: progress, reports and checkpoints. Schedules turn its agent's and its pool's wheels, and
     call `finished` and `report` once per iteration."""
 
-    def __init__(self, config: Config, group: Group, pool: Pool, folder: Path, agent: AgentT, clock: Clock) -> None:
+    def __init__(
+        self,
+        config: Config,
+        group: Group,
+        pool: Pool,
+        folder: Path,
+        agent: AgentT,
+        clock: Clock,
+        *,
+        trust: bool = False,
+    ) -> None:
+        self._trust = trust
         self.config, self.group, self.pool, self.folder, self.agent = config, group, pool, folder, agent
         self.clock = clock
         self.threads = torch.get_num_threads()
@@ -162,35 +176,56 @@ class Run(Generic[AgentT]):
         self._metrics.write(report)
         self._progress.show(report, self.progress)
 
-    def save(self) -> None:
-        """Write a checkpoint; called by all ranks together, between two iterations."""
+    def save(self, *, final: bool = False) -> None:
+        """Write a checkpoint; called by all ranks together, between two iterations.
+
+        Where the disk is full, only the `final` one is an error; any other is tried again when the next is due.
+        """
+        full: DiskFull | None = None
         mine: dict[str, Any] = {
             "rng": torch.get_rng_state(),
             "cuda_rng": torch.cuda.get_rng_state() if self.group.device.type == "cuda" else None,
-            "agent": self.agent.rank_state(),
         }
+        try:
+            mine["agent"] = self.agent.rank_state()
+        except DiskFull as error:  # the other ranks are waiting to be told
+            full = error
         try:
             pool_state: bytes | None = self.pool.state()
         except UsageError as error:
             pool_state = None
             log.debug("simulators are not in the checkpoint: %s", error)
-        ranks = gather(self.group, (mine, pool_state))
+        ranks = gather(self.group, (mine, pool_state, full))
         self._last_checkpoint = time.monotonic()
         if not self.group.is_first:
             return
+        try:
+            self._write_checkpoint(ranks)
+        except DiskFull as error:
+            last = self._checkpoints.last()
+            kept = f"the last checkpoint is {last}" if last is not None else "there is no checkpoint yet"
+            if final:
+                raise DiskFull(f"{error}; {kept}") from error
+            log.warning("%s; %s, and the next is tried in %.0f s", error, kept, self.config.checkpoint.seconds)
+
+    def _write_checkpoint(self, ranks: list[Any]) -> None:
+        for *_, full in ranks:
+            if full is not None:
+                raise full
         mean = self.episode_means()["episode_return"]
         best = mean is not None and mean > self._best
-        self._best = max(self._best, mean if mean is not None else self._best)
+        highest = self._best if mean is None else max(self._best, mean)
         state = {
             "step": self.step,
             "seconds": self.seconds,
-            "best": self._best,
+            "best": highest,
             "episodes": list(self._episodes),
             "agent": self.agent.state(),
-            "ranks": [rank for rank, _ in ranks],
+            "ranks": [rank for rank, *_ in ranks],
         }
-        pools = {rank: pool for rank, (_, pool) in enumerate(ranks) if pool is not None}
+        pools = {rank: pool for rank, (_, pool, _) in enumerate(ranks) if pool is not None}
         self._checkpoints.save(self.step, self.policy.state_dict(), state, pools, best=best)
+        self._best = highest
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Continue from a checkpoint: exactly if it has this rank's simulators, with fresh episodes otherwise."""
@@ -215,6 +250,8 @@ class Run(Generic[AgentT]):
         if not self.pool.can_restore:
             log.warning("EnvPool cannot go on with the checkpoint's simulators: all episodes start anew")
             return
+        if not isinstance(self.pool, TensorPool) and not may_unpickle(checkpoint.manifest, trust=self._trust):
+            return
         self.pool.recv(min_slots=None)
         self.pool.restore(pool_state)
         self.agent.go_on(mine["agent"])
@@ -231,7 +268,7 @@ class Run(Generic[AgentT]):
             yield
             if self.group.is_first and self._losses and self.step > self._last_report[1]:
                 self._tell(time.monotonic(), self._losses)  # the end is always reported
-            self.save()
+            self.save(final=True)
 
 
 def _stop_on_signals(run: Run) -> contextlib.AbstractContextManager[None]:
@@ -256,14 +293,21 @@ def _metrics_writer(config: Config, folder: Path) -> MetricsWriter:
     return MetricsWriter(folder, wandb_project=config.wandb_project, config=dataclasses.asdict(config))
 
 
-def train(config: Config, folder: Path, *, resume: str | None = None) -> Run:
-    """Run `config` in `folder` to its end. `resume` names the checkpoint to continue from: latest, best or step_N."""
+def train(config: Config, folder: Path, *, resume: str | None = None, trust: bool = False) -> Run:
+    """Run `config` in `folder` to its end. `resume` names the checkpoint to continue from: latest, best or step_N.
+
+    With `trust`, simulators saved in that checkpoint are loaded whoever wrote it.
+    """
+    with open_run_folder(folder) if Place.find().rank == 0 else contextlib.nullcontext():
+        return _train(config, folder, resume, trust)
+
+
+def _train(config: Config, folder: Path, resume: str | None, trust: bool) -> Run:
     from paceline.agent.make import make_agent
     from paceline.schedule import SCHEDULES
 
     keep_freed_memory()
     group = Group.join(config.device)
-    existed = folder.exists()
     try:
         prepare(config, group)
         checkpoint = CheckpointFolder(folder / "checkpoints").load(resume) if resume is not None else None
@@ -279,16 +323,12 @@ def train(config: Config, folder: Path, *, resume: str | None = None) -> Run:
                 folder.mkdir(parents=True, exist_ok=True)
                 if group.is_first:
                     config.save(folder / "config.json")
-                run: Run[Any] = Run(config, group, pool, folder, agent, clock)
+                run: Run[Any] = Run(config, group, pool, folder, agent, clock, trust=trust)
                 if checkpoint is not None:
                     run.restore(checkpoint)
                 with run.running():
                     SCHEDULES[config.system](run)
         return run
-    except UsageError:
-        if group.is_first and not existed and not (folder / "checkpoints").exists():
-            shutil.rmtree(folder, ignore_errors=True)  # what was asked for in a wrong way leaves nothing behind
-        raise
     finally:
         group.close()
 
