@@ -181,8 +181,10 @@ class OffPolicy:
         return self.learner.state_dict()
 
     def rank_state(self) -> dict[str, Any]:
+        replay = self._archive.state()
+        self._archive.checkpointed(replay)
         return {
-            "replay": self._archive.state(),
+            "replay": replay,
             "limiter": self.limiter.state_dict(),
             "uncounted": self.collected - self._counted,
             "explorer": self.explorer.state_dict(),
