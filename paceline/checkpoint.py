@@ -17,7 +17,7 @@ import pickle
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,7 @@ class Checkpoint:
     folder: Path
     weights: dict[str, Tensor]
     state: dict[str, Any]
-    files: dict[str, dict[str, Any]]
+    files: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Size and digest of every file that belongs to it."""
 
     @property

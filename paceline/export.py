@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import io
 import json
 import warnings
 from collections.abc import Callable, Sequence
@@ -203,7 +204,9 @@ def write_torchscript(function: Function, path: Path) -> None:
     with _quiet():
         traced = torch.jit.trace(function, tuple(function.examples(EXAMPLE_ROWS, 0)))
         signature = {side: [asdict(port) for port in getattr(function, side)] for side in ("inputs", "outputs")}
-        torch.jit.save(traced, str(path), _extra_files={SIGNATURE: json.dumps(signature)})
+        written = io.BytesIO()  # given a path, torch does not say what is wrong with the disk
+        torch.jit.save(traced, written, _extra_files={SIGNATURE: json.dumps(signature)})
+        path.write_bytes(written.getvalue())
 
 
 def read_torchscript(path: Path) -> Runner:

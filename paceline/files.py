@@ -46,6 +46,8 @@ def replacing(path: Path) -> Iterator[Path]:
         os.replace(temporary, path)
         flush_folder(path.parent)
     except OSError as error:
+        if error.errno not in REASONS:
+            raise  # it may be about something else that was done there
         raise cannot_write(path, error) from error
     finally:
         with contextlib.suppress(OSError):
@@ -54,8 +56,11 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def replace_text(path: Path, text: str) -> None:
     """Let `text` be what the file holds."""
-    with replacing(path) as temporary:
-        temporary.write_text(text)
+    try:
+        with replacing(path) as temporary:
+            temporary.write_text(text)
+    except OSError as error:
+        raise cannot_write(path, error) from error
 
 
 def flush(path: Path) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from paceline.errors import MissingExtra
+from paceline.errors import MissingExtra, PacelineError
 from paceline.files import cannot_write
 
 log = logging.getLogger(__name__)
@@ -29,9 +29,9 @@ class MetricsWriter:
         self, folder: Path, *, wandb_project: str | None = None, config: Mapping[str, Any] | None = None
     ) -> None:
         self._lines = LineFile(folder / "metrics.jsonl")
-        self._tensorboard = Optional("TensorBoard", lambda: EventFile(folder / "tensorboard"))
+        self._tensorboard = OptionalSink("TensorBoard", lambda: EventFile(folder / "tensorboard"))
         wandb = _start_wandb(folder, wandb_project, config) if wandb_project else None
-        self._wandb = None if wandb is None else Optional("Weights & Biases", lambda: wandb)
+        self._wandb = None if wandb is None else OptionalSink("Weights & Biases", lambda: wandb)
 
     def write(self, report: Mapping[str, Any]) -> None:
         """One report; it needs a `step`. Numbers that are not finite are written as null: JSON has no others."""
@@ -84,7 +84,8 @@ class EventFile:
 
         self._event, self._summary = Event, Summary
         folder.mkdir(exist_ok=True)
-        name = f"events.out.tfevents.{time.time_ns():020d}.{socket.gethostname()}.{os.getpid()}"
+        # TensorBoard reads the files of a folder in the order of their names.
+        name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}"
         self._file = open(folder / name, "xb", buffering=0)  # noqa: SIM115 - kept open for the whole run
         self._records = RecordWriter(self._file)
         self._records.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
@@ -103,7 +104,7 @@ class EventFile:
         self._file.close()
 
 
-class Optional:
+class OptionalSink:
     """Another place for reports. A run does not depend on it: its first failure is said, and its last use."""
 
     def __init__(self, name: str, make: Callable[[], Any]) -> None:
@@ -156,4 +157,7 @@ def _start_wandb(folder: Path, project: str, config: Mapping[str, Any] | None) -
         import wandb
     except ImportError as error:
         raise MissingExtra("--wandb-project", "wandb", error) from error
-    return wandb.init(project=project, dir=str(folder), name=folder.name, config=dict(config or {}))
+    try:
+        return wandb.init(project=project, dir=str(folder), name=folder.name, config=dict(config or {}))
+    except Exception as error:
+        raise PacelineError(f"Weights & Biases cannot be started: {type(error).__name__}: {error}") from error

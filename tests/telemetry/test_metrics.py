@@ -8,7 +8,7 @@ import pytest
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from paceline.evaluation.history import History
-from paceline.telemetry.metrics import LineFile, MetricsWriter, Optional
+from paceline.telemetry.metrics import LineFile, MetricsWriter, OptionalSink
 
 REPORT = {"step": 30, "sps": 2.5, "episode_return": None, "loss": float("nan"), "bottleneck": "learning"}
 
@@ -81,7 +81,7 @@ def test_another_place_that_fails_is_left_alone_from_then_on(caplog, failing):
     def close(place):
         raise ConnectionError("refused")
 
-    place = Optional("Weights & Biases", make)
+    place = OptionalSink("Weights & Biases", make)
     for _ in range(3):
         place.use(action)
     place.close(close)
