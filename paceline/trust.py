@@ -72,7 +72,7 @@ def may_run(env: str | None, file: Path, *, trust: bool = False, address: str | 
     why = why_foreign(file) if dangers else None
     if why is None:
         return False
-    problem = f"{file} may run code that is not yours: its {', and its '.join(dangers)}, and {why}"
+    problem = f"{file} is not recognised as yours ({why}), and its {', and its '.join(dangers)}"
     if _ask(f"{problem}. Run it?"):
         return True
     raise UsageError(f"{problem}; allowed: --trust if you know what it runs, or --env to name the environment yourself")
@@ -85,7 +85,10 @@ def may_unpickle(manifest: Path, *, trust: bool = False) -> bool:
     why = why_foreign(manifest)
     if why is None:
         return True
-    problem = f"the simulators saved in {manifest.parent} can run any code when they are loaded, and of {manifest.name}: {why}"
+    problem = (
+        f"the simulators saved in {manifest.parent} are not recognised as yours ({manifest.name}: {why}), and can run "
+        "any code when they are loaded"
+    )
     if _ask(f"{problem}. Load them?"):
         return True
     log.warning("%s. They are not loaded, and all episodes start anew; --trust loads them", problem)

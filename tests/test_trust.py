@@ -184,9 +184,9 @@ def test_somebody_elses_run_is_evaluated_where_the_environment_is_installed(runs
 
 
 def test_somebody_elses_environment_runs_when_it_is_trusted_or_named(runs, another_user):
-    with pytest.raises(UsageError, match="may run code that is not yours.*written by another user"):
+    with pytest.raises(UsageError, match="not recognised as yours .*written by another user.*would import the module"):
         evaluate(runs["own"], episodes=2)
-    with pytest.raises(UsageError, match="may run code that is not yours"):
+    with pytest.raises(UsageError, match="not recognised as yours"):
         SavedRun.load(runs["own"]).spec()
     assert evaluate(runs["own"], episodes=2, trust=True)["episodes"] == 2
     assert evaluate(runs["own"], episodes=2, env=OWN_ENV)["episodes"] == 2
