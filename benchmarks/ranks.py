@@ -16,8 +16,10 @@ from paceline.agent.on_policy import OnPolicy
 from paceline.config import Config
 from paceline.distributed.runtime import Group
 from paceline.pool import Pool
-from paceline.pool.protocol import Episode
+from paceline.pool.protocol import Episode, StepBatch
+from paceline.stop import Stop
 from paceline.telemetry.clock import Clock
+from paceline.telemetry.phases import Phases
 
 
 def launch(module: str, size: int, settings: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -46,8 +48,9 @@ class Rounds:
         self.config, self.group, self.pool = config, group, pool
         self._rounds, self._seconds = rounds, seconds
         torch.manual_seed(1)
-        self.clock, self.threads = Clock(), torch.get_num_threads()
-        self.agent = OnPolicy(config, group, pool, self.clock)
+        self.clock, self.stop, self.phases = Clock(), Stop(group), Phases()
+        self.threads = torch.get_num_threads()
+        self.agent = OnPolicy(config, group, pool, self.clock, self.stop, self.phases)
         self.progress = 0.0
         self.marks: list[float] = []
         self.steps: list[int] = []
@@ -64,8 +67,13 @@ class Rounds:
         if episodes is None:
             self.pool.take_episodes()
 
-    def checkpoint_due(self) -> bool:
-        return False
+    checkpoint_due = False
+
+    def receive_all(self) -> StepBatch:
+        return self.pool.recv(min_slots=None)
+
+    def begin_iteration(self) -> bool:
+        return not self.finished()
 
     def rates(self, counted: int | None = None) -> tuple[float, float]:
         """Steps of all ranks per second over the last rounds (all but the first by default): the mean, the best round."""

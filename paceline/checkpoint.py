@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 
 WEIGHTS, STATE, MANIFEST = "weights.safetensors", "state.pt", "manifest.json"
 NAME = r"step_\d+"
+TORCH = b"PK\x03\x04"
+"""How torch's files begin. No pickle that begins so can be loaded."""
 ROOM = 64 * 1024
 """Bytes that a checkpoint takes beside its tensors, at least."""
 
@@ -81,6 +83,13 @@ class Checkpoint:
     @property
     def manifest(self) -> Path:
         return self.folder / MANIFEST
+
+    @property
+    def has_pickles(self) -> bool:
+        """Whether simulators were saved as pickles, which run code when they are loaded. A `tensor` pool's are in torch's format."""
+        return any(
+            name.startswith("pool_") and not (self.folder / name).read_bytes().startswith(TORCH) for name in self.files
+        )
 
     def pool_state(self, rank: int) -> bytes | None:
         """The simulators of a rank. A file that the manifest does not have, or no longer agrees with, is none."""
@@ -146,10 +155,6 @@ class CheckpointFolder:
             return found
         raise problems[0]
 
-    def last(self) -> str | None:
-        """The name of the checkpoint that was written last; None if there is none."""
-        return next(reversed(self._by_age()), None)
-
     def _load(self, name: str) -> Checkpoint:
         folder = self._folder / name
         if re.fullmatch(NAME, name) is None or not folder.is_dir():
@@ -162,6 +167,11 @@ class CheckpointFolder:
         except (OSError, RuntimeError, pickle.UnpicklingError, SafetensorError) as error:
             raise self._damaged(folder, f"it cannot be read ({str(error).splitlines()[0]})") from error
         return Checkpoint(folder=folder, weights=weights, state=state, files=files)
+
+    def latest(self) -> str | None:
+        """The name of the latest checkpoint, if there is any."""
+        pointer = self._folder / "latest"
+        return pointer.read_text().strip() if pointer.is_file() else None
 
     def steps(self) -> list[int]:
         """The steps that there are checkpoints of, ascending."""

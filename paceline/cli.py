@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
-from rich.logging import RichHandler
 from rich.table import Table
 
 from paceline import __version__
@@ -20,6 +18,7 @@ from paceline.distributed.launch import exit_code
 from paceline.envs.ids import EnvId
 from paceline.envs.registry import FAMILIES, load, resolve
 from paceline.errors import PacelineError, UsageError
+from paceline.telemetry.console import log_to_console
 
 
 @dataclass(frozen=True)
@@ -269,8 +268,7 @@ def main() -> None:
     if sys.argv[1:] == ["--version"]:
         print(f"paceline {__version__}")
         return
-    handler = RichHandler(console=Console(stderr=True), show_path=False, show_time=False)
-    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler])
+    log_to_console()
     try:
         # What follows `train` depends on the recipe, and is parsed there.
         arguments = sys.argv[1:2] if sys.argv[1:2] == ["train"] else sys.argv[1:]

@@ -8,7 +8,9 @@ import types
 import typing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+import tyro
 
 from paceline.checkpoint import CheckpointConfig
 from paceline.distributed.preemption import PreemptionConfig
@@ -19,6 +21,7 @@ from paceline.experience.limiter import LimiterConfig
 from paceline.experience.replay import ReplayConfig
 from paceline.files import replace_text
 from paceline.learner.d4pg import D4PGConfig
+from paceline.learner.finite import OnNonFinite
 from paceline.learner.optimizer import OptimizerConfig
 from paceline.learner.ppo_config import PPOConfig
 from paceline.policy.actor_critic import PolicyConfig
@@ -56,8 +59,14 @@ class Config:
     and a share of the cores for others; d4pg has all cores for its updates."""
     deterministic: bool = False
     """Bit-reproducible runs: the serial pool, and deterministic algorithms only."""
+    on_nonfinite: OnNonFinite = "stop"
+    """When a gradient or a loss is not finite: end the run, or skip that gradient step. Ten skipped steps in a row end the run, too."""
+    log_seconds: float = 10.0
+    """Without a terminal: seconds between two lines that say where the run is."""
     wandb_project: str | None = None
     """Also report to this Weights & Biases project."""
+    recipe: Annotated[str, tyro.conf.Suppress] = ""
+    """The recipe that this configuration began as; empty if there was none."""
     pool: PoolConfig = field(default_factory=PoolConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     ppo: PPOConfig = field(default_factory=PPOConfig)
@@ -80,6 +89,8 @@ class Config:
                 raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.seconds is not None and not self.seconds > 0:
             raise UsageError(f"seconds must be above 0, got {self.seconds}")
+        if not self.log_seconds > 0:
+            raise UsageError(f"log_seconds must be above 0, got {self.log_seconds}")
         if self.seed < 0:
             raise UsageError(f"seed must be at least 0, got {self.seed}")
         if self.deterministic and self.system == "ver" and self.ver.overlap:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 
 import torch
 
@@ -27,3 +28,24 @@ def stream_for(role: str, device: torch.device) -> torch.cuda.Stream:
                 raise RuntimeError(f"all {HANDED_OUT} streams of {device} have a role already")
             _STREAMS[device, role] = stream
         return _STREAMS[device, role]
+
+
+class DeviceQueue:
+    """Bounds how far the host runs ahead of a GPU: work that was launched long before it runs cannot be stopped any more."""
+
+    MOST = 2
+    """Pieces of work that are launched and not done."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._on_gpu = device.type == "cuda"
+        self._done: deque[torch.cuda.Event] = deque()
+
+    def wait(self) -> None:
+        """A piece of work was launched. Waits while more than `MOST` are not done."""
+        if not self._on_gpu:
+            return
+        event = torch.cuda.Event(blocking=True)  # asleep, not by spinning: simulators have a use for the core
+        event.record()
+        self._done.append(event)
+        if len(self._done) > self.MOST:
+            self._done.popleft().synchronize()

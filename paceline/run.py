@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import logging
 import os
 import time
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from paceline.agent.protocol import Agent
 from paceline.checkpoint import Checkpoint, CheckpointFolder
@@ -23,23 +25,27 @@ from paceline.distributed.runtime import Group, Place
 from paceline.envs.registry import resolve
 from paceline.errors import UsageError
 from paceline.files import DiskFull
+from paceline.learner.finite import NonFiniteError, require_finite
 from paceline.policy.kernels import keep_freed_memory
 from paceline.pool import Pool, PoolConfig, make_pool
-from paceline.pool.protocol import Episode
+from paceline.pool.protocol import Episode, StepBatch
 from paceline.pool.tensor import TensorPool
+from paceline.resume import require_same_network, require_same_spaces, require_unfinished
 from paceline.run_folder import open_run_folder
-from paceline.signals import handled_by
+from paceline.stop import Stop, StopRun
 from paceline.telemetry.clock import Clock
 from paceline.telemetry.metrics import MetricsWriter
+from paceline.telemetry.phases import Phases
 from paceline.telemetry.progress import Progress
 from paceline.trust import may_unpickle
 
 log = logging.getLogger(__name__)
 
-ECHO_SECONDS = 1.0
-"""A signal that comes so soon after another is the same."""
-
 REPORT_SECONDS = 2.0
+DRAIN_SECONDS = 1.0
+"""How long a run that stops waits for simulators to finish their steps ..."""
+STATE_SECONDS = 1.0
+"""... and then for their states. Streams whose state is not there in time start anew when the run is resumed."""
 WARM_ITERATIONS = 4
 """After these nearly everything is allocated, compiled and recorded."""
 AgentT = TypeVar("AgentT", bound=Agent)
@@ -47,9 +53,26 @@ EPISODE_WINDOW = 100
 """Episode statistics are means over at least this many of the latest episodes."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """What one rank adds to a checkpoint."""
+
+    step: int
+    weights: dict[str, Tensor]
+    shared: dict[str, Any]
+    """What is the same on all ranks."""
+    mine: dict[str, Any]
+    """What is this rank's own."""
+    pool: bytes | None
+    """The state of its simulators; None where it cannot be had."""
+    best: bool
+    problem: DiskFull | None
+    """Why this rank's own part is not there."""
+
+
 class Run(Generic[AgentT]):
-    """One rank's share of a run: progress, reports and checkpoints. Schedules turn its agent's and its pool's wheels, and
-    call `finished` and `report` once per iteration."""
+    """One rank's share of a run: progress, reports and checkpoints. A schedule is the training loop over its pool and its agent; it
+    calls `begin_iteration` and `report` once per iteration."""
 
     def __init__(
         self,
@@ -58,19 +81,25 @@ class Run(Generic[AgentT]):
         pool: Pool,
         folder: Path,
         agent: AgentT,
-        clock: Clock,
         *,
-        trust: bool = False,
+        clock: Clock,
+        stop: Stop,
+        phases: Phases,
+        progress: Progress | None,
     ) -> None:
-        self._trust = trust
         self.config, self.group, self.pool, self.folder, self.agent = config, group, pool, folder, agent
-        self.clock = clock
+        self.clock, self.stop, self.phases, self._progress = clock, stop, phases, progress
         self.threads = torch.get_num_threads()
         """PyTorch's threads; another thread has to be told."""
         self.step = 0
         """Agent steps trained on so far, over all ranks."""
-        self.interrupted = False
+        self.checkpoint_due = False
+        """Whether to save between this iteration and the next, which all ranks agree on in a report."""
         self._iterations = 0
+        self._has_begun = False
+        """Whether every slot has had its first observation."""
+        self._snapshot: Snapshot | None = None
+        """The state before the present iteration, of a deterministic run: if it is stopped, it repeats that iteration on resume."""
         self._seconds_before = 0.0
         self._started = time.monotonic()
         self._agreed_seconds = 0.0
@@ -81,8 +110,16 @@ class Run(Generic[AgentT]):
         self._last_checkpoint = time.monotonic()
         self._last_report = (time.monotonic(), 0)
         self._losses: dict[str, float] = {}
-        self._metrics = _metrics_writer(config, folder) if group.is_first else None
-        self._progress = Progress(f"{config.system} on {config.env}") if group.is_first else None
+        self._metrics: MetricsWriter | None = None
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the user, and not the deadline, has stopped the run."""
+        return self.stop.is_requested and self.stop.reason != "deadline" and not self._is_out_of_time
+
+    @property
+    def _is_out_of_time(self) -> bool:
+        return self.config.seconds is not None and self.seconds >= self.config.seconds
 
     @property
     def policy(self) -> nn.Module:
@@ -105,17 +142,39 @@ class Run(Generic[AgentT]):
         return self._seconds_before + time.monotonic() - self._started
 
     def finished(self) -> bool:
-        """Whether to stop, which all ranks decide together."""
-        out_of_time = self.config.seconds is not None and self.seconds >= self.config.seconds
-        with self.clock.time("communication"):
-            return self.group.any(self.step >= self.config.steps or out_of_time or self.interrupted)
+        """Whether all steps are done; the same on all ranks."""
+        return self.step >= self.config.steps
+
+    def receive_all(self) -> StepBatch:
+        """The first observations of all slots. Called by all ranks together, before the first iteration."""
+        self.phases.show("first observations", 0, 0)
+        with self.clock.time("simulation"):
+            batch = self.pool.recv(min_slots=None)
+        self.stop.raise_if_agreed()
+        self.phases.clear()
+        self._has_begun = True
+        return batch
+
+    def begin_iteration(self) -> bool:
+        """Save if it is time to; whether the run goes on. Called by all ranks together, before each iteration. All slots are held
+        where a checkpoint is due, and always in a deterministic run."""
+        if self.finished():
+            return False
+        if self.checkpoint_due:
+            self.save()
+        if self.config.deterministic:
+            self.stop.raise_if_agreed()
+            self._snapshot = copy.deepcopy(self._take_snapshot())
+        return True
 
     def report(self, steps: int, losses: dict[str, float], episodes: list[Episode] | None = None) -> None:
         """Count an iteration of so many steps, and tell the world of it now and then. `episodes` are those that have
         finished since the last one, where another thread has the pool."""
         finished = self.pool.take_episodes() if episodes is None else episodes
+        is_due = time.monotonic() - self._last_checkpoint >= self.config.checkpoint.seconds
         sums = [
             float(steps),
+            float(is_due),
             float(len(finished)),
             sum(episode.episode_return for episode in finished),
             float(sum(episode.length for episode in finished)),
@@ -123,23 +182,23 @@ class Run(Generic[AgentT]):
             self.seconds / self.group.size,
         ]
         with self.clock.time("communication"):
-            all_steps, *sums, self._agreed_seconds = self.group.sum_(
+            all_steps, due, *sums, self._agreed_seconds = self.group.sum_(
                 torch.tensor(sums, dtype=torch.float64, device=self.group.device)
             ).tolist()
         self.step += int(all_steps)
+        self.checkpoint_due = due > 0
         self._iterations += 1
         self._count_episodes(tuple(sums))
-        if self._iterations == WARM_ITERATIONS and self.group.is_first and self.group.device.type == "cuda":
-            total = torch.cuda.get_device_properties(self.group.device).total_memory
-            log.info("GPU memory: %.1f of %.0f GiB", torch.cuda.max_memory_reserved() / 2**30, total / 2**30)
+        self._tell_of_memory()
         now = time.monotonic()
         self._losses = losses
         if self.group.is_first and (now - self._last_report[0] >= REPORT_SECONDS or self.step >= self.config.steps):
             self._tell(now, losses)
 
-    def checkpoint_due(self) -> bool:
-        """Whether to `save` now, which all ranks decide together."""
-        return self.group.any(time.monotonic() - self._last_checkpoint >= self.config.checkpoint.seconds)
+    def _tell_of_memory(self) -> None:
+        if self._iterations == WARM_ITERATIONS and self.group.is_first and self.group.device.type == "cuda":
+            total = torch.cuda.get_device_properties(self.group.device).total_memory
+            log.info("GPU memory: %.1f of %.0f GiB", torch.cuda.max_memory_reserved() / 2**30, total / 2**30)
 
     def _count_episodes(self, sums: tuple[float, ...]) -> None:
         """Note the number of episodes of an iteration, and the sums of what `episode_means` gives."""
@@ -174,61 +233,103 @@ class Run(Generic[AgentT]):
         }
         assert self._metrics is not None and self._progress is not None
         self._metrics.write(report)
-        self._progress.show(report, self.progress)
+        self._progress.show(report, self.progress, self._seconds_left(sps))
+
+    def _seconds_left(self, sps: float) -> float | None:
+        """About how long the run still takes, at this rate."""
+        left = [] if sps <= 0 else [(self.config.steps - self.step) / sps]
+        left += [] if self.config.seconds is None else [self.config.seconds - self.seconds]
+        return max(0.0, min(left)) if left else None
 
     def save(self, *, final: bool = False) -> None:
-        """Write a checkpoint; called by all ranks together, between two iterations.
+        """Write a checkpoint; called by all ranks together, between two iterations."""
+        self._write(self._take_snapshot(), final=final)
 
-        Where the disk is full, only the `final` one is an error; any other is tried again when the next is due.
-        """
-        full: DiskFull | None = None
-        mine: dict[str, Any] = {
-            "rng": torch.get_rng_state(),
-            "cuda_rng": torch.cuda.get_rng_state() if self.group.device.type == "cuda" else None,
-        }
+    def _take_snapshot(self, *, stopped: bool = False, state_seconds: float | None = None) -> Snapshot:
+        """What this rank adds to a checkpoint; `stopped` in the middle of an iteration. The states of simulators are waited for no
+        longer than `state_seconds`."""
+        require_finite(self.policy)
         try:
-            mine["agent"] = self.agent.rank_state()
-        except DiskFull as error:  # the other ranks are waiting to be told
-            full = error
-        try:
-            pool_state: bytes | None = self.pool.state()
+            pool_state: bytes | None = self.pool.state(state_seconds)
         except UsageError as error:
             pool_state = None
             log.debug("simulators are not in the checkpoint: %s", error)
-        ranks = gather(self.group, (mine, pool_state, full))
-        self._last_checkpoint = time.monotonic()
-        if not self.group.is_first:
-            return
-        try:
-            self._write_checkpoint(ranks)
-        except DiskFull as error:
-            last = self._checkpoints.last()
-            kept = f"the last checkpoint is {last}" if last is not None else "there is no checkpoint yet"
-            if final:
-                raise DiskFull(f"{error}; {kept}") from error
-            log.warning("%s; %s, and the next is tried in %.0f s", error, kept, self.config.checkpoint.seconds)
-
-    def _write_checkpoint(self, ranks: list[Any]) -> None:
-        for *_, full in ranks:
-            if full is not None:
-                raise full
         mean = self.episode_means()["episode_return"]
-        best = mean is not None and mean > self._best
-        highest = self._best if mean is None else max(self._best, mean)
-        state = {
-            "step": self.step,
-            "seconds": self.seconds,
-            "best": highest,
-            "episodes": list(self._episodes),
-            "agent": self.agent.state(),
-            "ranks": [rank for rank, *_ in ranks],
-        }
-        pools = {rank: pool for rank, (_, pool, _) in enumerate(ranks) if pool is not None}
-        self._checkpoints.save(self.step, self.policy.state_dict(), state, pools, best=best)
-        self._best = highest
+        agent, problem = None, None
+        try:
+            agent = self.agent.rank_state(stopped=stopped or self.pool.num_in_flight > 0)
+        except DiskFull as error:  # the other ranks have to be told
+            problem = error
+        return Snapshot(
+            step=self.step,
+            weights=self.policy.state_dict(),
+            shared={
+                "step": self.step,
+                "seconds": self.seconds,
+                "best": self._best if mean is None else max(self._best, mean),
+                "episodes": list(self._episodes),
+                "agent": self.agent.state(),
+            },
+            mine={
+                "rng": torch.get_rng_state(),
+                "cuda_rng": torch.cuda.get_rng_state() if self.group.device.type == "cuda" else None,
+                "agent": agent,
+            },
+            pool=pool_state,
+            best=mean is not None and mean > self._best,
+            problem=problem,
+        )
 
-    def restore(self, checkpoint: Checkpoint) -> None:
-        """Continue from a checkpoint: exactly if it has this rank's simulators, with fresh episodes otherwise."""
+    def _write(self, snapshot: Snapshot, *, final: bool = False) -> None:
+        """Write a checkpoint of all ranks' snapshots. Where the disk is full, only the `final` one is an error; any other is tried
+        again when the next is due."""
+        self.phases.show("saving a checkpoint", 0, 0)
+        ranks = gather(self.group, (snapshot.mine, snapshot.pool, snapshot.problem))
+        self._last_checkpoint, self.checkpoint_due = time.monotonic(), False
+        problem = self._write_files(snapshot, ranks) if self.group.is_first else None
+        if not self.group.any(problem is not None):
+            self._best = snapshot.shared["best"]
+            self.agent.checkpointed(snapshot.mine["agent"])
+        self.phases.over("saving a checkpoint")
+        if problem is not None and final:
+            raise DiskFull(f"{problem}; {self._last_good()}") from problem
+        if problem is not None:
+            seconds = self.config.checkpoint.seconds
+            log.warning("%s; %s. It is tried again in %g s", problem, self._last_good(), seconds)
+
+    def _write_files(self, snapshot: Snapshot, ranks: list[tuple[Any, Any, Any]]) -> DiskFull | None:
+        """What was wrong with it, if the disk is full."""
+        problems = [problem for *_, problem in ranks if problem is not None]
+        if problems:
+            return problems[0]
+        state = snapshot.shared | {"ranks": [mine for mine, *_ in ranks]}
+        pools = {rank: pool for rank, (_, pool, _) in enumerate(ranks) if pool is not None}
+        try:
+            self._checkpoints.save(snapshot.step, snapshot.weights, state, pools, best=snapshot.best)
+        except DiskFull as error:
+            return error
+        return None
+
+    def _save_stopped(self) -> None:
+        """A checkpoint after the training loop was stopped in the middle of an iteration."""
+        if self._snapshot is not None:
+            self._write(self._snapshot, final=True)
+            return
+        if self._has_begun:
+            self._drain()
+        self._write(self._take_snapshot(stopped=True, state_seconds=STATE_SECONDS), final=True)
+
+    def _drain(self) -> None:
+        """Receive what simulators finish soon, so that the checkpoint has their states."""
+        deadline = time.monotonic() + DRAIN_SECONDS
+        while self.pool.can_restore and self.pool.num_in_flight > 0 and (left := deadline - time.monotonic()) > 0:
+            batch = self.pool.recv(min_slots=self.pool.num_in_flight, timeout=left)
+            if len(batch):
+                self.agent.observe(batch)
+
+    def restore(self, checkpoint: Checkpoint, *, may_unpickle: bool = True) -> None:
+        """Continue from a checkpoint: exactly if it has this rank's simulators, and their pickles may be loaded where they are
+        such; with fresh episodes otherwise."""
         state = checkpoint.state
         ranks = state["ranks"]
         own, mine = self.group.rank < len(ranks), ranks[min(self.group.rank, len(ranks) - 1)]
@@ -250,43 +351,52 @@ class Run(Generic[AgentT]):
         if not self.pool.can_restore:
             log.warning("EnvPool cannot go on with the checkpoint's simulators: all episodes start anew")
             return
-        if not isinstance(self.pool, TensorPool) and not may_unpickle(checkpoint.manifest, trust=self._trust):
+        if not isinstance(self.pool, TensorPool) and not may_unpickle:
             return
         self.pool.recv(min_slots=None)
-        self.pool.restore(pool_state)
-        self.agent.go_on(mine["agent"])
+        try:
+            anew = self.pool.restore(pool_state)
+        except UsageError as error:  # another number of environments, say
+            log.warning("all episodes start anew: %s", error)
+            self.pool.reset(self.config.seed + 1000 * self.group.rank)
+            return
+        self.agent.go_on(mine["agent"], anew)
+        if len(anew):
+            log.warning("the checkpoint lacks the simulators of slots %s: they start new episodes", anew.tolist())
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Display, signals, and a checkpoint at the end, whichever end it is that the user asked for."""
+        """Within the context a training loop runs. At its end, and where it is stopped, a checkpoint is saved."""
+        left = None if self.config.seconds is None else self.config.seconds - self.seconds
         with contextlib.ExitStack() as stack:
-            if self._progress is not None:
-                stack.enter_context(self._progress)
-            if self._metrics is not None:
+            if self.group.is_first:
+                self._metrics = _metrics_writer(self.config, self.folder)
                 stack.callback(self._metrics.close)
-            stack.enter_context(_stop_on_signals(self))
-            yield
-            if self.group.is_first and self._losses and self.step > self._last_report[1]:
-                self._tell(time.monotonic(), self._losses)  # the end is always reported
-            self.save(final=True)
+            self.stop.is_heard = True
+            stack.enter_context(self.stop.after(left))
+            stack.enter_context(self.stop.shared())
+            try:
+                yield
+            except StopRun:
+                self._tell_of_the_end()
+                self._save_stopped()
+            except NonFiniteError as error:
+                hint = "A smaller learning rate may help; --on-nonfinite skip leaves out single gradient steps"
+                raise NonFiniteError(f"{error}; {self._last_good()}. {hint}") from error
+            else:
+                self._tell_of_the_end()
+                self.save(final=True)
 
+    def _tell_of_the_end(self) -> None:
+        """The end is always reported."""
+        if self.group.is_first and self._losses and self.step > self._last_report[1]:
+            self._tell(time.monotonic(), self._losses)
 
-def _stop_on_signals(run: Run) -> contextlib.AbstractContextManager[None]:
-    """The first Ctrl-C or SIGTERM ends the run after the iteration, with a checkpoint; the second ends it at once, unless it is
-    the first one again: who ends a whole group of processes may reach one of them by several ways."""
-    asked_at = 0.0
-
-    def stop(number: int, frame: object) -> None:
-        nonlocal asked_at
-        if run.interrupted:
-            if time.monotonic() - asked_at > ECHO_SECONDS:
-                os._exit(128 + number)
-            return
-        run.interrupted, asked_at = True, time.monotonic()
-        if run.group.is_first:
-            log.warning("stopping after this iteration; again to stop at once, with the last checkpoint")
-
-    return handled_by(stop)
+    def _last_good(self) -> str:
+        name = self._checkpoints.latest()
+        if name is None:
+            return "there is no checkpoint yet"
+        return f"the last good checkpoint is {self.folder / 'checkpoints' / name}"
 
 
 def _metrics_writer(config: Config, folder: Path) -> MetricsWriter:
@@ -298,39 +408,68 @@ def train(config: Config, folder: Path, *, resume: str | None = None, trust: boo
 
     With `trust`, simulators saved in that checkpoint are loaded whoever wrote it.
     """
-    with open_run_folder(folder) if Place.find().rank == 0 else contextlib.nullcontext():
-        return _train(config, folder, resume, trust)
+    keep_freed_memory()
+    with contextlib.ExitStack() as stack:
+        if Place.find().rank == 0:
+            stack.enter_context(open_run_folder(folder))
+        group = Group.join(config.device)
+        stack.callback(group.close)
+        return _finish(_open(config, folder, resume, trust, group, stack))
 
 
-def _train(config: Config, folder: Path, resume: str | None, trust: bool) -> Run:
+def _open(
+    config: Config, folder: Path, resume: str | None, trust: bool, group: Group, stack: contextlib.ExitStack
+) -> Run:
+    """The parts of a run, put together, and restored if it is resumed. `stack` closes them. Until then nothing in the folder of a
+    resumed run changes."""
     from paceline.agent.make import make_agent
+
+    # Before the display, where the user could not be asked.
+    checkpoint = _checkpoint_to_resume(config, folder, resume) if resume is not None else None
+    loads = checkpoint is not None and checkpoint.has_pickles and may_unpickle(checkpoint.manifest, trust=trust)
+    stop, phases, clock = Stop(group), Phases(), Clock()
+    progress = None
+    if group.is_first:
+        title = f"{config.system} on {config.env}"
+        progress = stack.enter_context(Progress(title, folder, phases, line_seconds=config.log_seconds))
+    stack.enter_context(stop.on_signals())
+    prepare(config, group)
+    pool = make_pool(
+        config.env,
+        pool_config(config, group.device),
+        seed=config.seed + 1000 * group.rank,
+        device=str(group.device),
+        phases=phases,
+    )
+    stack.enter_context(contextlib.closing(pool))
+    stop.wakes(pool.wake)
+    agent = stack.enter_context(contextlib.closing(make_agent(config, group, pool, clock, folder, stop, phases)))
+    run: Run[Any] = Run(config, group, pool, folder, agent, clock=clock, stop=stop, phases=phases, progress=progress)
+    if checkpoint is not None:
+        require_same_spaces(checkpoint.weights, run.policy.state_dict(), Config.load(folder / "config.json"), config)
+        run.restore(checkpoint, may_unpickle=loads)
+        if group.is_first:
+            log.info("continuing from step %s, checkpoint %s", f"{run.step:,}", checkpoint.folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    if group.is_first:
+        config.save(folder / "config.json")
+    return run
+
+
+def _finish(run: Run) -> Run:
     from paceline.schedule import SCHEDULES
 
-    keep_freed_memory()
-    group = Group.join(config.device)
-    try:
-        prepare(config, group)
-        checkpoint = CheckpointFolder(folder / "checkpoints").load(resume) if resume is not None else None
-        pool = make_pool(
-            config.env,
-            pool_config(config, group.device),
-            seed=config.seed + 1000 * group.rank,
-            device=str(group.device),
-        )
-        with contextlib.closing(pool):
-            clock = Clock()
-            with contextlib.closing(make_agent(config, group, pool, clock, folder)) as agent:
-                folder.mkdir(parents=True, exist_ok=True)
-                if group.is_first:
-                    config.save(folder / "config.json")
-                run: Run[Any] = Run(config, group, pool, folder, agent, clock, trust=trust)
-                if checkpoint is not None:
-                    run.restore(checkpoint)
-                with run.running():
-                    SCHEDULES[config.system](run)
-        return run
-    finally:
-        group.close()
+    with run.running():
+        SCHEDULES[run.config.system](run)
+    return run
+
+
+def _checkpoint_to_resume(config: Config, folder: Path, which: str) -> Checkpoint:
+    """The checkpoint to continue from, if this configuration can, and if there is anything left to train."""
+    require_same_network(Config.load(folder / "config.json"), config, folder)
+    checkpoint = CheckpointFolder(folder / "checkpoints").load(which)
+    require_unfinished(checkpoint, config)
+    return checkpoint
 
 
 def prepare(config: Config, group: Group) -> None:

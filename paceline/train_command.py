@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
-from rich.console import Console
 
 from paceline import recipes
 from paceline.config import Config
@@ -17,6 +16,7 @@ from paceline.distributed.launch import LAUNCHED, end_with_parent, exit_code, la
 from paceline.distributed.runtime import Place
 from paceline.errors import UsageError
 from paceline.run_folder import check_run_folder
+from paceline.telemetry.console import say
 from paceline.trust import may_run
 
 USAGE = "paceline train RECIPE [options], paceline train --config FILE [options], paceline train --resume --run-dir DIR"
@@ -64,12 +64,11 @@ def main(arguments: list[str]) -> int:
 
     run = train(config, folder, resume=options.from_checkpoint if options.resume else None, trust=trust)
     if run.group.is_first:
-        console = Console(stderr=True)
-        console.print(_summary(run, folder), highlight=False)
+        say(_summary(run, folder))
         if options.report and not run.interrupted:
             from paceline.evaluation.report import write_report
 
-            console.print(f"report: {write_report(folder)}", highlight=False)
+            say(f"report: {write_report(folder)}")
     return exit_code(run.interrupted)
 
 
@@ -84,24 +83,47 @@ def _trusts(config: Config, base: Config, file: Path, arguments: list[str]) -> b
 
 
 def _starting_point(arguments: list[str]) -> tuple[str, Config, list[str], Path | None]:
-    """What the options change: a recipe, a configuration file, or the run that is resumed; and the file, if it is one."""
-    if arguments and not arguments[0].startswith("-"):
-        return arguments[0], recipes.find(arguments[0]), arguments[1:], None
+    """What the options change: the run that is resumed, a recipe, or a configuration file; and the file that it comes from."""
+    recipe = arguments[0] if arguments and not arguments[0].startswith("-") else None
+    if "--resume" in arguments:
+        rest = arguments if recipe is None else arguments[1:]
+        return _resumed(recipe, _value_of("--run-dir", arguments), rest)
+    if recipe is not None:
+        name = recipes.known_as(recipe)
+        return name, dataclasses.replace(recipes.find(name), recipe=name), arguments[1:], None
     if "--config" in arguments:
+        path = Path(_value_of("--config", arguments))
         at = arguments.index("--config")
-        if at + 1 == len(arguments):
-            raise UsageError("--config needs a file")
-        path = Path(arguments[at + 1])
         return path.stem, Config.load(path), arguments[:at] + arguments[at + 2 :], path
-    if "--resume" in arguments and "--run-dir" in arguments[:-1]:
-        folder = Path(arguments[arguments.index("--run-dir") + 1])
-        return folder.name, Config.load(folder / "config.json"), arguments, folder / "config.json"
     if {"-h", "--help"} & set(arguments):
         return "RECIPE", Config(), arguments, None
     raise UsageError(f"train what? {USAGE}; recipes: {', '.join(recipes.RECIPES)}")
 
 
+def _resumed(recipe: str | None, run_dir: str, rest: list[str]) -> tuple[str, Config, list[str], Path]:
+    """A run goes on with its own configuration; a recipe may be named if it is the run's own."""
+    folder = Path(run_dir)
+    config = Config.load(folder / "config.json")
+    if recipe is not None and recipes.known_as(recipe) != config.recipe:
+        own = f"of the recipe {config.recipe}" if config.recipe else "not of a recipe"
+        raise UsageError(
+            f"the run in {folder} is {own}, and cannot go on as {recipe}; to continue it: paceline train --resume --run-dir {folder}"
+        )
+    return folder.name, config, rest, folder / "config.json"
+
+
+def _value_of(option: str, arguments: list[str]) -> str:
+    """What follows `option`, or stands behind its equals sign."""
+    for number, argument in enumerate(arguments):
+        if argument == option and number + 1 < len(arguments):
+            return arguments[number + 1]
+        if argument.startswith(f"{option}="):
+            return argument.partition("=")[2]
+    raise UsageError(f"{option} is missing, or nothing follows it; {USAGE}")
+
+
 def _summary(run, folder: Path) -> str:
     means = run.episode_means()
     shown = "no episode ended" if means["episode_return"] is None else f"mean return {means['episode_return']:.1f}"
-    return f"{run.step:,} steps in {run.seconds:.0f} s, {shown}; everything is in {folder}"
+    stopped = "stopped by a signal: " if run.interrupted else ""
+    return f"{stopped}{run.step:,} steps in {run.seconds:.0f} s, {shown}; everything is in {folder}"

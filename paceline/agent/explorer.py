@@ -90,9 +90,10 @@ class Explorer:
         if len(state["generator"]) == len(self._generator.get_state()):
             self._generator.set_state(state["generator"])
 
-    def load_waiting(self, state: dict[str, Any]) -> None:
-        """Go on with what waited; the simulators do, too."""
+    def load_waiting(self, state: dict[str, Any], anew: np.ndarray) -> None:
+        """Go on with what waited; the simulators do, too, but for slots that begin `anew`."""
         self._nstep.load_state_dict(state["nstep"])
+        self._nstep.drop(anew)
 
     def _tensor(self, values: Any) -> Tensor:
         return values if isinstance(values, Tensor) else torch.from_numpy(values).to(self._device)

@@ -13,6 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from paceline.agent.explorer import Explorer, as_rows
+from paceline.agent.sizes import transition_bytes
 from paceline.config import Config
 from paceline.cuda_graph import CudaGraph
 from paceline.distributed.reduce import synchronize
@@ -25,6 +26,7 @@ from paceline.experience.limiter import Limiter
 from paceline.experience.replay import Replay
 from paceline.experience.return_range import ReturnRange
 from paceline.learner.d4pg import D4PGLearner
+from paceline.memory import require_memory
 from paceline.policy.compute import require_compiler
 from paceline.policy.deterministic import ActionCritic, DeterministicPolicy
 from paceline.policy.kernels import choose_cpu_kernels, choose_precision
@@ -32,6 +34,7 @@ from paceline.pool import Pool
 from paceline.pool.config import available_core_ids
 from paceline.pool.protocol import Episode, StepBatch
 from paceline.pool.tensor import TensorPool
+from paceline.stop import Stop
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +46,7 @@ class OffPolicy:
     """An `Agent`. `act`, `complete`, `insert` and `pick_up` are for the thread that collects, `learn` for the one that learns;
     both may be the same."""
 
-    def __init__(self, config: Config, group: Group, pool: Pool, folder: Path) -> None:
+    def __init__(self, config: Config, group: Group, pool: Pool, folder: Path, stop: Stop) -> None:
         self._config = config
         self.beside = config.d4pg.beside and not config.deterministic and not isinstance(pool, TensorPool)
         """Whether one thread learns while another collects."""
@@ -68,12 +71,26 @@ class OffPolicy:
             ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", group.size))
             threads = config.threads or max(1, len(available_core_ids()) // ranks_here)
             choose_cpu_kernels(self.policy, threads, ranks_here, precision)
-        self.learner = D4PGLearner(self.policy, self.critic, group, config.d4pg, compiled=_compiles(config, group))
+        self.learner = D4PGLearner(
+            self.policy,
+            self.critic,
+            group,
+            config.d4pg,
+            compiled=_compiles(config, group),
+            stop=stop,
+            on_nonfinite=config.on_nonfinite,
+        )
         self.acting = copy.deepcopy(self.policy).requires_grad_(False)
         """The weights that explore."""
         self._publication = Publication(self.policy)
         self._reader = self._publication.reader(self.acting)
         self.explorer = Explorer(self.acting, pool.spec, config.d4pg, group.device, config.seed + group.rank)
+        require_memory(
+            config.replay.capacity * transition_bytes(pool.spec),
+            group.device,
+            "the replay",
+            "a smaller --replay.capacity",
+        )
         self.replay = Replay(config.replay, group.device)
         self._replay_turns = Turns(group.device)
         self._archive = Archive(self.replay, folder / "replay" / f"rank_{group.rank}", config.checkpoint.keep)
@@ -102,6 +119,9 @@ class OffPolicy:
         found = self.explorer.complete(batch)
         if found is not None:
             self.insert(as_rows(found), self.explorer.collected - before, self.explorer.returns)
+
+    def observe(self, batch: StepBatch) -> None:
+        self.complete(batch)
 
     def insert(self, rows: dict[str, np.ndarray], steps: int, returns: ReturnRange) -> None:
         """Transitions of so many steps, wherever they were made; `returns` is what was seen there."""
@@ -180,15 +200,16 @@ class OffPolicy:
     def state(self) -> dict[str, Any]:
         return self.learner.state_dict()
 
-    def rank_state(self) -> dict[str, Any]:
-        replay = self._archive.state()
-        self._archive.checkpointed(replay)
+    def rank_state(self, *, stopped: bool = False) -> dict[str, Any]:
         return {
-            "replay": replay,
+            "replay": self._archive.state(),
             "limiter": self.limiter.state_dict(),
             "uncounted": self.collected - self._counted,
             "explorer": self.explorer.state_dict(),
         }
+
+    def checkpointed(self, rank_state: dict[str, Any]) -> None:
+        self._archive.checkpointed(rank_state["replay"])
 
     def load(self, weights: dict[str, Tensor], state: dict[str, Any], rank_state: dict[str, Any], *, own: bool) -> None:
         self.policy.load_state_dict(weights)
@@ -206,8 +227,8 @@ class OffPolicy:
     def close(self) -> None:
         self._archive.close()
 
-    def go_on(self, rank_state: dict[str, Any]) -> None:
-        self.explorer.load_waiting(rank_state["explorer"])
+    def go_on(self, rank_state: dict[str, Any], anew: np.ndarray) -> None:
+        self.explorer.load_waiting(rank_state["explorer"], anew)
 
 
 def _compiles(config: Config, group: Group) -> bool:

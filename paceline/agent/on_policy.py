@@ -8,9 +8,11 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from paceline.agent.sizes import require_rows, rollout_bytes
 from paceline.config import Config
 from paceline.distributed.reduce import synchronize
 from paceline.distributed.runtime import Group
@@ -18,6 +20,7 @@ from paceline.distributed.weights import Publication
 from paceline.experience.rollout import Rollout
 from paceline.learner.ppo import PPOLearner
 from paceline.learner.targets import Targets
+from paceline.memory import require_memory
 from paceline.policy.actor import Actor
 from paceline.policy.actor_critic import ActorCritic
 from paceline.policy.chooser import Chooser
@@ -25,15 +28,19 @@ from paceline.policy.compute import ComputeConfig, require_compiler
 from paceline.policy.deciders import Decider
 from paceline.policy.kernels import choose_cpu_kernels, choose_precision, keep_in_precision, one_thread
 from paceline.pool import Pool
+from paceline.pool.protocol import StepBatch
 from paceline.pool.tensor import TensorPool
+from paceline.stop import Stop
 from paceline.telemetry.clock import Clock
+from paceline.telemetry.phases import Phases
 
 
 class OnPolicy:
     """An `Agent`. Where one thread learns while another decides, the latter has weights of its own."""
 
-    def __init__(self, config: Config, group: Group, pool: Pool, clock: Clock) -> None:
+    def __init__(self, config: Config, group: Group, pool: Pool, clock: Clock, stop: Stop, phases: Phases) -> None:
         self._config, self._group = config, group
+        require_rows(config, pool.spec)
         with one_thread():
             self.policy = ActorCritic(pool.spec, config.policy).to(group.device)
         synchronize(self.policy, group)
@@ -59,7 +66,17 @@ class OnPolicy:
         ppo = config.resolved_ppo
         acting_compute, learning_compute = _computes(config, beside)
         self._generator = torch.Generator().manual_seed(config.seed + group.rank)
-        self.learner = PPOLearner(self.policy, group, ppo, config.optimizer, self._generator, learning_compute)
+        self.learner = PPOLearner(
+            self.policy,
+            group,
+            ppo,
+            config.optimizer,
+            self._generator,
+            learning_compute,
+            stop=stop,
+            phases=phases,
+            on_nonfinite=config.on_nonfinite,
+        )
         # After the learner: it may hold on to where the weights are.
         # What is replayed at the same time must not share where random numbers go on.
         own = group.device.type == "cuda" and (beside or workers > 1)
@@ -79,6 +96,12 @@ class OnPolicy:
         self.targets = Targets(self.actor, group, ppo, pool.spec.num_slots)
         self._rollout: Rollout | None = None
         self._restored_rollout: dict[str, Any] | None = None
+        require_memory(
+            rollout_bytes(config, pool.spec, self.policy.core.state_size),
+            group.device,
+            "a rollout",
+            "fewer --pool.num-envs or --rollout-steps",
+        )
 
     def learning_rate(self, progress: float) -> float:
         return self._config.optimizer.rate_at(progress)
@@ -108,17 +131,23 @@ class OnPolicy:
         if state is not None and rollout.fits(state):
             rollout.load_state_dict(state)
 
+    def observe(self, batch: StepBatch) -> None:
+        self.actor.observe(batch)
+
     def state(self) -> dict[str, Any]:
         return self.learner.state_dict()
 
-    def rank_state(self) -> dict[str, Any]:
+    def rank_state(self, *, stopped: bool = False) -> dict[str, Any]:
         return {
             "generator": self._generator.get_state(),
             "numbers": [generator.get_state() for generator in self._numbers],
             "actor": {name: tensor.cpu() for name, tensor in self.actor.state_dict().items()},
             "targets": {name: tensor.cpu() for name, tensor in self.targets.state_dict().items()},
-            "rollout": self._rollout.state_dict() if self._rollout is not None else None,
+            "rollout": self._rollout.state_dict() if self._rollout is not None and not stopped else None,
         }
+
+    def checkpointed(self, rank_state: dict[str, Any]) -> None:
+        """A checkpoint has everything."""
 
     def load(self, weights: dict[str, Tensor], state: dict[str, Any], rank_state: dict[str, Any], *, own: bool) -> None:
         self.policy.load_state_dict(weights)
@@ -135,10 +164,15 @@ class OnPolicy:
     def close(self) -> None:
         """There is nothing that would go on."""
 
-    def go_on(self, rank_state: dict[str, Any]) -> None:
+    def go_on(self, rank_state: dict[str, Any], anew: np.ndarray) -> None:
         self.actor.load_state_dict(rank_state["actor"])
         self.targets.continue_episodes(rank_state["targets"])
-        self._restored_rollout = rank_state["rollout"]
+        if len(anew) == 0:
+            self._restored_rollout = rank_state["rollout"]
+            return
+        slots = torch.from_numpy(anew).to(self._group.device)
+        self.actor.start_anew(slots)
+        self.targets.start_anew(slots)
 
 
 def _generator(device: torch.device) -> torch.Generator:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+import numpy as np
 from torch import Tensor, nn
+
+from paceline.pool.protocol import StepBatch
 
 
 class Agent(Protocol):
@@ -23,8 +26,16 @@ class Agent(Protocol):
         """What is the same on all ranks, beside the policy."""
         ...
 
-    def rank_state(self) -> dict[str, Any]:
-        """What is this rank's own; all simulators stand still."""
+    def observe(self, batch: StepBatch) -> None:
+        """What came of the last decisions of a batch's slots, after the training loop has stopped."""
+        ...
+
+    def rank_state(self, *, stopped: bool = False) -> dict[str, Any]:
+        """What is this rank's own. With `stopped`, the training loop was interrupted, and what it had collected is given up."""
+        ...
+
+    def checkpointed(self, rank_state: dict[str, Any]) -> None:
+        """A checkpoint with this state was written."""
         ...
 
     def load(self, weights: dict[str, Tensor], state: dict[str, Any], rank_state: dict[str, Any], *, own: bool) -> None:
@@ -36,6 +47,7 @@ class Agent(Protocol):
         """Nothing is asked of it any more."""
         ...
 
-    def go_on(self, rank_state: dict[str, Any]) -> None:
-        """After `load`: the simulators, too, are where they were when `rank_state` was taken."""
+    def go_on(self, rank_state: dict[str, Any], anew: np.ndarray) -> None:
+        """After `load`: the simulators, too, are where they were when `rank_state` was taken. Only the slots in `anew` begin new
+        episodes."""
         ...

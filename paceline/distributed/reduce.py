@@ -22,16 +22,22 @@ class FlatGradients:
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         parameters = [parameter for parameter in parameters if parameter.requires_grad]
         sizes = [parameter.numel() for parameter in parameters]
-        self.flat = torch.zeros(sum(sizes), device=parameters[0].device, dtype=parameters[0].dtype)
+        self._sent = torch.zeros(sum(sizes) + 1, device=parameters[0].device, dtype=parameters[0].dtype)
+        """The gradients, and behind them this rank's vote."""
+        self.flat = self._sent[:-1]
         for parameter, part in zip(parameters, self.flat.split(sizes), strict=True):
             parameter.grad = part.view_as(parameter)
 
     def zero(self) -> None:
         self.flat.zero_()
 
-    def average(self, group: Group) -> None:
-        """The mean gradient over all ranks, each weighing the same."""
-        group.mean_(self.flat)
+    def average(self, group: Group, vote: bool = False) -> bool:
+        """The mean gradient over all ranks, each weighing the same; whether any rank voted. The vote costs no message of its own."""
+        if group.size == 1:
+            return vote
+        self._sent[-1] = float(vote)
+        group.mean_(self._sent)
+        return bool(self._sent[-1] > 0)
 
     def clip(self, max_norm: float | None) -> Tensor:
         """Scale the gradient down to `max_norm` if it is longer; its norm before that."""

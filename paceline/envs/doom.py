@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import tempfile
 from dataclasses import dataclass
 from functools import partial
@@ -267,7 +268,14 @@ def _start(game: Any) -> None:
     Left alone it keeps `_vizdoom.ini` and a folder `_vizdoom` where it is started, and instances that do so at the same
     moment kill each other. It reads and writes its settings at the null device instead, and starts in a folder that is
     gone as soon as it runs.
+
+    It inherits that SIGTERM and Ctrl-C are blocked. Schedulers send them to all processes of a job, and a run that saves a checkpoint
+    on them must not lose its games first.
     """
     game.set_doom_config_path(os.devnull)
-    with tempfile.TemporaryDirectory(prefix="paceline-doom-") as folder, contextlib.chdir(folder):
-        game.init()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    try:
+        with tempfile.TemporaryDirectory(prefix="paceline-doom-") as folder, contextlib.chdir(folder):
+            game.init()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

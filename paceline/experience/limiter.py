@@ -49,6 +49,11 @@ class Limiter:
         """Draws that the insertions are ahead of the ratio; below 0 they are behind."""
         return self._ratio * (self._inserted - self._minimum) - self._drawn
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is enough to draw from."""
+        return self._inserted >= self._minimum
+
     def may_insert(self) -> bool:
         return self._inserted < self._minimum or self.ahead < self._slack
 

@@ -95,8 +95,12 @@ class NStep:
         self._count[slots] -= gone
         return found
 
+    def drop(self, slots: np.ndarray) -> None:
+        """Forget what waits of `slots`, whose episodes do not go on."""
+        self._count[slots] = 0
+
     def state_dict(self) -> dict[str, Any]:
-        """What waits; no slot has decided and not been completed."""
+        """What waits."""
         arrays = {"count": self._count, "begin": self._begin, "return": self._return, "worth": self._worth}
         if self._obs:
             arrays |= {"action": self._action, **{f"obs/{name}": values for name, values in self._obs.items()}}

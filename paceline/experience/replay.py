@@ -120,14 +120,15 @@ class Replay:
         return Drawn(rows=rows, places=places, numbers=self._number[places], weight=weight)
 
     def set_priorities(self, drawn: Drawn, errors: Tensor) -> None:
-        """Of what was drawn, by how wrong the critic was about it, [B] and not negative; what was overwritten since keeps
-        the priority of its successor."""
+        """Of what was drawn, by how wrong the critic was about it, [B] and not negative. What was overwritten since keeps
+        the priority of its successor, and a row whose error is not finite keeps its own."""
         if self._tree is None:
             return
         priorities = errors.detach().to(torch.float64).clamp(min=1e-6).pow(self._config.exponent)
-        current = self._number[drawn.places] == drawn.numbers
+        finite = priorities.isfinite()
+        current = (self._number[drawn.places] == drawn.numbers) & finite
         self._tree.set(drawn.places, torch.where(current, priorities, self._tree.of(drawn.places)))
-        torch.maximum(self._highest, priorities.max(), out=self._highest)
+        torch.maximum(self._highest, torch.where(finite, priorities, 0.0).max(), out=self._highest)
 
     def rows(self, first: int, last: int) -> dict[str, Tensor]:
         """What was inserted as number `first` and on, up to but without `last`; none of it may be overwritten. On the host."""

@@ -17,6 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from paceline.distributed.reduce import clip_
 from paceline.experience.replay import Drawn
+from paceline.learner.finite import count_
 from paceline.learner.flat import FlatNetwork, Trained
 from paceline.policy.activations import as_written
 
@@ -60,14 +61,14 @@ def _memory(network: FlatNetwork) -> list[Tensor]:
     """All that an update of a network changes."""
     if not isinstance(network, Trained):
         return [network.values.detach()]
-    return [network.values.detach(), *network.moments()]
+    return [network.values.detach(), *network.moments(), network.steps.counts]
 
 
 class _Traced:
     """A network, and its optimiser written out, over the weights and moments that it is given."""
 
     def __init__(self, network: FlatNetwork, memory: Sequence[Tensor]) -> None:
-        self._network, (self._values, *self._moments) = network, memory
+        self._network, (self._values, *self._state) = network, memory
         self._weights = self._values
 
     def __call__(self, *inputs: Any) -> Tensor:
@@ -80,16 +81,29 @@ class _Traced:
         (gradient,) = torch.autograd.grad(loss, self._weights)
         with torch.no_grad():
             norm = clip_(gradient, self._network.max_grad_norm)
-            adam_(self._values, gradient, *self._moments, **self._network.adam)
+            step, mean, square, counts = self._state
+            finite = count_(counts, norm)
+            adam_(self._values, gradient, step, mean, square, finite, **self._network.adam)
         return norm
 
 
 def adam_(
-    values: Tensor, gradient: Tensor, step: Tensor, mean: Tensor, square: Tensor, *, rate: float, betas: Any, eps: float
+    values: Tensor,
+    gradient: Tensor,
+    step: Tensor,
+    mean: Tensor,
+    square: Tensor,
+    finite: Tensor,
+    *,
+    rate: float,
+    betas: Any,
+    eps: float,
 ) -> None:
-    """One step of torch.optim.Adam, written out: all of it in one loop once it is compiled."""
-    step.add_(1)
-    mean.lerp_(gradient, 1 - betas[0])
-    square.mul_(betas[1]).addcmul_(gradient, gradient, value=1 - betas[1])
-    scale = (square.sqrt() / (1 - betas[1] ** step).sqrt()).add(eps)
-    values.sub_(rate / (1 - betas[0] ** step) * mean / scale)
+    """One step of torch.optim.Adam, written out: all of it in one loop once it is compiled. Nothing moves unless `finite` [] is set."""
+    steps = step + 1
+    means = mean.lerp(gradient, 1 - betas[0])
+    squares = (square * betas[1]).addcmul(gradient, gradient, value=1 - betas[1])
+    scale = (squares.sqrt() / (1 - betas[1] ** steps).sqrt()).add(eps)
+    moved = values - rate / (1 - betas[0] ** steps) * means / scale
+    for old, new in ((step, steps), (mean, means), (square, squares), (values, moved)):
+        old.copy_(torch.where(finite, new, old))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,9 +15,11 @@ from paceline.distributed.runtime import Group
 from paceline.errors import UsageError
 from paceline.experience.replay import Drawn
 from paceline.learner.compiled import CompiledUpdate
+from paceline.learner.finite import OnNonFinite
 from paceline.learner.flat import Descending, FlatNetwork, Trained
 from paceline.learner.optimizer import load_moments
 from paceline.policy.deterministic import ActionCritic, DeterministicPolicy
+from paceline.stop import Stop
 
 METRICS = ("critic_loss", "value", "actor_grad_norm", "critic_grad_norm")
 
@@ -91,13 +93,17 @@ class D4PGLearner:
         config: D4PGConfig,
         *,
         compiled: bool = False,
+        stop: Stop | None = None,
+        on_nonfinite: OnNonFinite = "stop",
     ) -> None:
         """`compiled`: compute the whole update by compiled code; only for a group of one."""
         if compiled and group.size > 1:
             raise ValueError("ranks meet in the middle of an update, which therefore cannot be compiled as a whole")
         self._config, self._head = config, critic.head
-        self._policy = Trained(policy, config.actor_rate, config.max_grad_norm, group)
-        self._critic = Trained(critic, config.critic_rate, config.max_grad_norm, group)
+        self._policy, self._critic = (
+            Trained(module, rate, config.max_grad_norm, group, stop, on_nonfinite)
+            for module, rate in ((policy, config.actor_rate), (critic, config.critic_rate))
+        )
         self._target_policy, self._target_critic = (
             FlatNetwork(copy.deepcopy(module).requires_grad_(False)) for module in (policy, critic)
         )
@@ -117,6 +123,16 @@ class D4PGLearner:
         """`update` but for `count`, which must follow: what the device does the same way every time, and can be recorded."""
         *metrics, surprise = self._improve(drawn)
         return dict(zip(METRICS, metrics, strict=True)), surprise
+
+    def stop_together(self) -> None:
+        """Raise `StopRun` on all ranks, in place of the next step."""
+        self._critic.stop_together()
+
+    def check(self, losses: Mapping[str, Tensor]) -> dict[str, float]:
+        """The latest losses on the host; raises `NonFiniteError`, as `on_nonfinite` asks for."""
+        told = {name: float(value) for name, value in losses.items()}
+        skipped = [trained.steps.check(told, self.updates) for trained in self.trained.values()]
+        return told | {name: sum(counts[name] for counts in skipped) for name in skipped[0]}
 
     def count(self) -> None:
         """A step was taken: now and then the targets follow."""

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from paceline.distributed.reduce import FlatGradients
 from paceline.distributed.runtime import Group
+from paceline.learner.finite import FiniteSteps, OnNonFinite
+from paceline.stop import Stop
 
 
 class FlatNetwork:
@@ -49,19 +51,38 @@ class FlatNetwork:
 class Trained(FlatNetwork):
     """A network that is moved by Adam, by all ranks together."""
 
-    def __init__(self, module: nn.Module, rate: float, max_grad_norm: float | None, group: Group) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        rate: float,
+        max_grad_norm: float | None,
+        group: Group,
+        stop: Stop | None = None,
+        on_nonfinite: OnNonFinite = "stop",
+    ) -> None:
         super().__init__(module)
-        self.max_grad_norm, self._group = max_grad_norm, group
+        self.max_grad_norm, self._group, self._stop = max_grad_norm, group, stop or Stop(group)
+        self.steps = FiniteSteps(self.values.device, on_nonfinite)
         self.optimizer = torch.optim.Adam([self.values], lr=rate, fused=True, capturable=self.values.is_cuda)
 
     def descend(self, loss: Tensor) -> Tensor:
-        """Move by the gradient of the loss, averaged over all ranks; its norm."""
+        """Move by the gradient of the loss, averaged over all ranks; its norm. Where ranks stop, nothing is moved."""
         self.gradients.zero()
         loss.backward()
-        self.gradients.average(self._group)
+        self._average()
         norm = self.gradients.clip(self.max_grad_norm)
-        self.optimizer.step()
+        self.steps.take(self.optimizer, norm)
         return norm
+
+    def stop_together(self) -> None:
+        """Raise `StopRun`, in place of a step that the other ranks take: they learn of it from the gradients."""
+        self._stop.raise_if_alone()
+        self.gradients.zero()
+        self._average()
+
+    def _average(self) -> None:
+        agreed = self.gradients.average(self._group, vote=self._stop.is_requested and self._group.size > 1)
+        self._stop.raise_if(agreed)
 
     def moments(self) -> tuple[Tensor, Tensor, Tensor]:
         """Steps taken, and the means of the gradient and of its square: the optimiser's own memory, for who moves the network

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from paceline.cuda_graph import CudaGraph
+from paceline.cuda_streams import DeviceQueue
 from paceline.distributed.reduce import FlatGradients
 from paceline.distributed.runtime import Group
 from paceline.errors import UsageError
@@ -27,12 +28,15 @@ from paceline.experience.sequences import (
 )
 from paceline.learner.auxiliary import CPCA, Judgement, make_auxiliary
 from paceline.learner.entropy import EntropyCoefficient
+from paceline.learner.finite import FiniteSteps, OnNonFinite
 from paceline.learner.optimizer import OptimizerConfig, load_moments, make_optimizer, parts_of, set_rate
 from paceline.learner.ppo_config import PPOConfig
 from paceline.learner.traced import Course, course_of, trace
 from paceline.ops.ppo import approximate_kl, clipped_surrogate, policy_gradient, value_loss
 from paceline.policy.actor_critic import ActorCritic, Evaluation, Recall
 from paceline.policy.compute import ComputeConfig
+from paceline.stop import Stop
+from paceline.telemetry.phases import Phases
 
 ROW_METRICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "policy_lag")
 LARGE_MEMORY, LEAST_COLUMNS = 256, 4
@@ -73,8 +77,15 @@ class PPOLearner:
         optimizer_config: OptimizerConfig,
         generator: torch.Generator | None = None,
         compute: ComputeConfig | None = None,
+        *,
+        stop: Stop | None = None,
+        phases: Phases | None = None,
+        on_nonfinite: OnNonFinite = "stop",
     ) -> None:
         compute = compute or ComputeConfig()
+        self._stop, self._phases = stop or Stop(group), phases or Phases()
+        self._steps = FiniteSteps(group.device, on_nonfinite)
+        self._queue = DeviceQueue(group.device)
         self._policy, self._group, self.config, self._optimizer_config = policy, group, config, optimizer_config
         self._coefficient = _entropy_coefficient(policy, config, group.device)
         self._auxiliary = make_auxiliary(policy, config.auxiliary, group)
@@ -109,22 +120,32 @@ class PPOLearner:
         return int(self._policy.version)
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, float]:
-        """Learn from a finished rollout, after a share `progress` of the run; means over all ranks' rows."""
+        """Learn from a finished rollout, after a share `progress` of the run; means over all ranks' rows. Raises `StopRun` between two
+        mini-batches, and `NonFiniteError` at the end."""
         set_rate(self.optimizer, self._optimizer_config.rate_at(progress))
         if self.config.is_traced and rollout.turns is None:
             raise UsageError("ppo.targets vtrace needs streams of equal length; allowed with this system: gae, auto")
         if not self.config.traces_minibatches:
             self._prepare(rollout)
-        totals = self._no_sums()
-        for _ in range(self.config.epochs):
+        lag = self._lag_bounds(rollout)
+        try:
+            totals = self._learn_epochs(rollout)
+        finally:
+            self._policy.version += 1  # an interrupted update has changed the weights, too
+            self._phases.over("learning")
+        return self._report(totals, lag)
+
+    def _learn_epochs(self, rollout: Rollout) -> Tensor:
+        """All passes over the rollout: the sums of every metric over their rows, and the number of these."""
+        totals, all_steps = self._no_sums(), self.config.epochs * self.config.minibatches
+        for epoch in range(self.config.epochs):
             before = totals.clone()
-            for batch in self._split(rollout):
+            for number, batch in enumerate(self._split(rollout), epoch * self.config.minibatches):
+                self._phases.show("learning", number, all_steps, "mini-batches")
                 totals += self._step(rollout, batch)
             if self._moved_too_far(totals - before):
                 break
-        lag = self._lag_bounds(rollout)
-        self._policy.version += 1
-        return self._report(totals, lag)
+        return totals
 
     def _split(self, rollout: Rollout) -> Iterator[MiniBatch]:
         """One pass over the rollout in mini-batches."""
@@ -220,10 +241,14 @@ class PPOLearner:
 
     def _step(self, rollout: Rollout, batch: MiniBatch) -> Tensor:
         """One gradient step: sums of every metric over the rows, and their number."""
+        self._stop.raise_if_alone()
         graph = self._graph_for(rollout, batch)
         sums = graph.backward(batch) if graph is not None else self._backward(rollout, batch)
-        self._gradients.average(self._group)
-        return graph.apply() if graph is not None else self._apply(sums)
+        if self._group.size > 1:
+            self._stop.raise_if(self._gradients.average(self._group, vote=self._stop.is_requested))
+        sums = graph.apply() if graph is not None else self._apply(sums)
+        self._queue.wait()
+        return sums
 
     def _backward(self, rollout: Rollout, batch: MiniBatch) -> Tensor:
         """Gradients of this rank's mean loss, and the sums of every metric."""
@@ -239,13 +264,13 @@ class PPOLearner:
     def _apply(self, sums: Tensor) -> Tensor:
         """Move the weights by the gradients; `sums` completed. What is clipped is clipped by a norm of its own."""
         norms = {name: self._parts[name].clip(self._optimizer_config.max_grad_norm) for name in self._clipped}
-        self.optimizer.step()
         step = [norms["policy"]]
+        self._steps.take(self.optimizer, norms["policy"] if len(self._parts) == 1 else self._gradients.flat.norm())
         if self._coefficient is not None:
             self._coefficient.bound()
             step.append(self._coefficient().detach())
         sums[-1 - len(step) : -1] = torch.stack(step) * sums[-1]
-        return sums
+        return self._steps.counted(sums)
 
     def _no_sums(self) -> Tensor:
         """[metrics + 1]: the sums of every metric over no rows, and their number."""
@@ -362,7 +387,7 @@ class PPOLearner:
         *sums, count, least, most = torch.cat([self._group.sum_(totals), self._group.max_(lag)]).tolist()
         means = {name: total / max(count, 1.0) for name, total in zip(self._metrics, sums, strict=True)}
         bounds = {"policy_lag_min": -least, "policy_lag_max": most} if count else {}
-        return means | bounds
+        return means | bounds | self._steps.check(means, self.version)
 
     def state_dict(self) -> dict:
         taught = {name: module.state_dict() for name, module in self._taught.items() if name != "policy"}

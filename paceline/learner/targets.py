@@ -80,3 +80,8 @@ class Targets:
         """The slots go on where this rank's `state` was taken."""
         if self._normalizer is not None and state:
             self._normalizer.running.copy_(state["running"])
+
+    def start_anew(self, slots: Tensor) -> None:
+        """`slots` [B] begin new episodes."""
+        if self._normalizer is not None:
+            self._normalizer.running.index_fill_(0, slots, 0.0)

@@ -166,6 +166,12 @@ class Actor:
         """[C]: V of final observations."""
         return few_values(self._policy, cuts.obs, cuts.state)
 
+    def start_anew(self, slots: Tensor) -> None:
+        """The next decisions of `slots` [B] are the first of episodes."""
+        self.state = self.state.index_fill(0, slots, 0.0)
+        self.episode_start = self.episode_start.index_fill(0, slots, True)
+        self._was_active = torch.as_tensor(self._was_active).cpu().index_fill(0, slots.cpu(), True)
+
     def state_dict(self) -> dict[str, Tensor]:
         was_active = (
             torch.ones_like(self.episode_start) if self._was_active is None else torch.as_tensor(self._was_active)

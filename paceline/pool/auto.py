@@ -22,6 +22,7 @@ import numpy as np
 import psutil
 
 from paceline.envs.registry import Factory
+from paceline.errors import SimulatorError
 from paceline.pool.config import PoolConfig, available_core_ids
 from paceline.pool.process import ProcessPool
 from paceline.pool.protocol import Pool, PoolSpec
@@ -41,6 +42,8 @@ APART_SHARE = 0.25
 """A simulator of which processes of its own compute this share is one that runs beside its worker. (Of ViZDoom it is 0.55.)"""
 FEW_CORES = 4
 """On so many, cores are not taken to sleep while simulators are at work. (Measured on 2 and on 16.)"""
+PROBE_RESTARTS = 1
+"""How many times the one environment may be replaced while it is measured, where the configuration allows as many."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +56,8 @@ class Probe:
     """Processor time, had or wanted, over simulation time: near 1 for a simulator that computes, near 0 for one that waits."""
     is_apart: bool
     """Whether a good part of it is computed by processes that the simulator started."""
+    is_safe: bool
+    """Whether it has not failed meanwhile."""
 
 
 def choose(factory: Factory, config: PoolConfig, seed: int) -> Pool:
@@ -67,38 +72,59 @@ def choose(factory: Factory, config: PoolConfig, seed: int) -> Pool:
         return _decide(factory, config, seed, cost, workers, "it is a process of its own: two workers per core")
     if cost.step_seconds > HEAVY_SECONDS:
         return _decide(factory, config, seed, cost, min(config.num_envs, cores), "heavy steps: one worker per core")
-    trials: list[Callable[[], Pool]] = [lambda: SerialPool(factory, config, seed)] if config.kind == "auto" else []
+    may_run_here = config.kind == "auto" and cost.is_safe  # a fault in this process would end the run
+    trials: list[Callable[[], Pool]] = [lambda: SerialPool(factory, config, seed)] if may_run_here else []
     for workers in sorted({1, min(cores, config.num_envs)}):
         trials.append(partial(ProcessPool, factory, replace(config, workers=workers), seed))
     return _fastest(trials, seed)
 
 
 def probe(factory: Factory, config: PoolConfig) -> Probe:
-    """Step one environment in a worker process for a moment."""
-    with ProcessPool(factory, replace(config, num_envs=1, workers=1, groups=1, nice=0)) as pool:
-        actions = RandomActions(pool.spec)
-        worker = psutil.Process(pool.worker_pids()[0])
-        slots = pool.recv(min_slots=None).slots
-        pool.send(actions.next(slots), slots)
-        start, worker_start, children_start = time.monotonic(), *_demands(worker)
-        costs: list[float] = []
-        while time.monotonic() - start < PROBE_SECONDS or len(costs) < 3:
-            batch = pool.recv(min_slots=None)
-            costs.append(float(batch.step_seconds[0]))
-            pool.send(actions.next(batch.slots), batch.slots)
-        worker_end, children_end = _demands(worker)
+    """Step one environment in a worker process for a moment. What fails or hangs there is a `SimulatorError`, after one more try."""
+    allowed = config.max_restarts_per_hour if config.max_restarts is None else config.max_restarts
+    alone = replace(config, num_envs=1, workers=1, groups=1, nice=0, max_restarts=min(PROBE_RESTARTS, allowed))
+    try:
+        with ProcessPool(factory, alone) as pool:
+            slots = pool.recv(min_slots=None).slots
+            actions = RandomActions(pool.spec)
+            pool.send(actions.next(slots), slots)
+            while True:
+                restarts = pool.restarts
+                cost = _measure_one(pool, actions)
+                if pool.restarts == restarts:  # else the measurement belongs to no single worker
+                    return replace(cost, is_safe=restarts == 0)
+    except SimulatorError as error:
+        note = "it failed while one environment was measured to choose a pool; --pool.kind and --pool.workers choose one without"
+        raise SimulatorError(error.failure, note) from error
+
+
+def _measure_one(pool: ProcessPool, actions: RandomActions) -> Probe:
+    """What the only environment of `pool`, which is in flight, costs."""
+    worker = pool.worker_pids()[0]
+    start, worker_start, children_start = time.monotonic(), *_demands(worker)
+    costs: list[float] = []
+    while time.monotonic() - start < PROBE_SECONDS or len(costs) < 3:
+        batch = pool.recv(min_slots=None)
+        costs.append(float(batch.step_seconds[0]))
+        pool.send(actions.next(batch.slots), batch.slots)
+    worker_end, children_end = _demands(worker)
     by_worker, by_children = worker_end - worker_start, children_end - children_start
     return Probe(
         spec=pool.spec,
         step_seconds=float(np.mean(costs)),
         cpu_share=min(1.0, (by_worker + by_children) / sum(costs)),
         is_apart=by_children > APART_SHARE * (by_worker + by_children),
+        is_safe=True,
     )
 
 
-def _demands(worker: psutil.Process) -> tuple[float, float]:
-    """What a worker has demanded so far, and what the processes have that it started."""
-    return _demand_seconds(worker), sum(map(_demand_seconds, worker.children(recursive=True)))
+def _demands(pid: int) -> tuple[float, float]:
+    """What a worker has demanded so far, and what the processes have that it started; nothing, if it has ended."""
+    try:
+        worker = psutil.Process(pid)
+        return _demand_seconds(worker), sum(map(_demand_seconds, worker.children(recursive=True)))
+    except psutil.Error:
+        return 0.0, 0.0
 
 
 def _demand_seconds(process: psutil.Process) -> float:

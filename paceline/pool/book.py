@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from paceline.pool.protocol import PoolSpec, as_slots
@@ -49,6 +51,11 @@ class SlotBook:
                 f"recv would wait for ever: {want} slots wanted, but the caller holds {held} of {size}; send them first"
             )
         return want
+
+    @property
+    def num_in_flight(self) -> int:
+        """Slots that the caller does not hold: those that are ready count, too."""
+        return self._num_slots - sum(self._num_held)
 
     def num_ready(self, group: int | None) -> int:
         if group is not None:
@@ -146,19 +153,21 @@ class SlotBook:
             self._num_held = [held - count for held, count in zip(self._num_held, counts.tolist(), strict=True)]
         return envs
 
-    def in_flight(self, envs: list[int]) -> list[int]:
-        """Of `envs`, those that simulators are to answer for: neither ready nor waiting for the caller."""
-        ready = set().union(*self._ready)
-        agents = self._agents
-        return [env for env in envs if env not in ready and not self.held[env * agents : (env + 1) * agents].any()]
+    def in_flight(self) -> np.ndarray:
+        """By environment: whether a simulator has to answer for it. Then it is neither ready nor waiting for the caller."""
+        flying = np.logical_not(self.held.reshape(-1, self._agents).any(axis=1))
+        for ready in self._ready:
+            flying[ready] = False
+        return flying
 
-    def all_held(self) -> bool:
-        return bool(self.held.all())
+    def held_envs(self) -> list[int]:
+        """The environments of which the caller holds every slot."""
+        return np.flatnonzero(self.held.reshape(-1, self._agents).all(axis=1)).tolist()
 
-    def ready_all(self) -> None:
-        """As when every slot has finished its step and none was received yet."""
+    def ready_all(self, envs: Iterable[int] | None = None) -> None:
+        """As when `envs` (all, if None) have finished their step, none was received yet, and the others are in flight."""
         self.launch_all()
-        self.mark_ready(list(range(len(self._unsent))))
+        self.mark_ready(list(range(len(self._unsent)) if envs is None else envs))
 
     def launch_all(self) -> None:
         """As before anything was received: everything in flight."""

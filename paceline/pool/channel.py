@@ -41,12 +41,40 @@ class Message(NamedTuple):
     payload: bytes
 
 
-def send_command(fd: int, kind: int, payload: bytes) -> None:
-    """Write one command; blocks while the worker's pipe is full, and raises BrokenPipeError once the worker is gone."""
-    data = _COMMAND.pack(kind, len(payload)) + payload
-    written = os.write(fd, data)
-    while written < len(data):
-        written += os.write(fd, data[written:])
+class CommandWriter:
+    """A pool's end of one worker's commands pipe. Nothing waits here: what the pipe has no room for stays in a backlog,
+    which `flush` writes. So a worker that does not read cannot stop the pool."""
+
+    def __init__(self, fd: int) -> None:
+        os.set_blocking(fd, False)
+        self.fd = fd
+        self._backlog = bytearray()
+
+    def send(self, kind: int, payload: bytes = b"") -> bool:
+        """Write one command. Returns whether all of it is in the pipe; raises BrokenPipeError once the worker is gone."""
+        data = _COMMAND.pack(kind, len(payload)) + payload
+        if not self._backlog:
+            written = self._write(data)
+            if written == len(data):
+                return True
+            data = data[written:]
+        self._backlog += data
+        return False
+
+    def flush(self) -> bool:
+        """Write what there is room for. Returns whether the backlog is empty."""
+        while self._backlog:
+            written = self._write(memoryview(self._backlog)[:_READ_BYTES].tobytes())
+            if not written:
+                return False
+            del self._backlog[:written]
+        return True
+
+    def _write(self, data: bytes) -> int:
+        try:
+            return os.write(self.fd, data)
+        except BlockingIOError:
+            return 0
 
 
 def read_commands(fd: int) -> Iterator[tuple[int, bytes]]:

@@ -26,12 +26,15 @@ class PoolConfig:
     """Groups of slots that take turns; 2 is double buffering."""
     on_error: Literal["stop", "restart"] = "stop"
     """When an environment's own code raises or returns something invalid: end the run, or replace the environment."""
-    max_restarts: int = 10
-    """How many times in all a simulator may be replaced before the run ends."""
+    max_restarts_per_hour: int = 20
+    """How many times in any hour a simulator may be replaced. One more ends the run."""
+    max_restarts: int | None = None
+    """How many times in all a simulator may be replaced, in place of `max_restarts_per_hour`."""
     step_timeout_seconds: float = 60.0
-    """A step or reset that takes longer counts as hung."""
+    """A step or reset that takes longer counts as hung, as does the saving or restoring of one environment. `serial` pools cannot
+    notice that: their environments run in the training process."""
     start_timeout_seconds: float = 180.0
-    """Making the environments of one worker may take this long."""
+    """Making the environments of one worker may take this long, and so may making one anew."""
     nice: int = 5
     """Added to the workers' niceness, so that inference and learning go first on a crowded machine."""
     affinity: bool | None = None
@@ -47,7 +50,9 @@ class PoolConfig:
     def __post_init__(self) -> None:
         _at_least("num_envs", self.num_envs, 1)
         _at_least("groups", self.groups, 1)
-        _at_least("max_restarts", self.max_restarts, 0)
+        _at_least("max_restarts_per_hour", self.max_restarts_per_hour, 0)
+        if self.max_restarts is not None:
+            _at_least("max_restarts", self.max_restarts, 0)
         _at_least("nice", self.nice, 0)
         if self.workers is not None:
             _at_least("workers", self.workers, 1)

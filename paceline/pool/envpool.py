@@ -125,8 +125,14 @@ class EnvPoolPool:
         self._unsettled += parcels
         return self._deliver(merge(parcels) if parcels else self._nothing)
 
+    @property
+    def num_in_flight(self) -> int:
+        self._hold_received()
+        return int(np.count_nonzero(~self._held))
+
     def wake(self) -> None:
-        self._results.put(None)
+        self._woken = True
+        self._results.put(None)  # ends a wait; reentrant, so signal handlers may use it
 
     def send(self, actions: Array | Mapping[str, Array], slots: Array) -> None:
         self._require_running()
@@ -159,10 +165,12 @@ class EnvPoolPool:
         ends, self._ends = self._ends, []
         return [episode for end in ends for episode in _episodes(*end)]
 
-    def state(self) -> bytes:
+    restarts = 0
+
+    def state(self, timeout: float | None = None) -> bytes:
         raise UsageError("EnvPool's environments cannot be saved; for an exact resume use the serial or process pool")
 
-    def restore(self, state: bytes) -> None:
+    def restore(self, state: bytes) -> np.ndarray:
         raise UsageError(
             "EnvPool's environments cannot be restored; for an exact resume use the serial or process pool"
         )
@@ -329,8 +337,7 @@ class EnvPoolPool:
             self._note(self._results.get())
 
     def _note(self, result: tuple[int, Parcel] | Failure | None) -> None:
-        if result is None:
-            self._woken = True
+        if result is None:  # only to end a wait
             return
         if isinstance(result, Failure):
             self._stop()

@@ -1,22 +1,38 @@
-"""The guardian: a tiny process that ends a pool's workers, and all that they started, once the pool's process is gone.
+"""The guardian: a tiny process that cleans up after a pool's workers once they, or the pool's process, are gone.
 
-A worker that is stuck in a simulator's C code cannot notice that its parent was killed, and a worker that is killed
-takes nothing with it. So the pool tells the guardian, over a pipe, which process groups are its own; when the pipe
-closes without a word of farewell, the guardian kills those groups and every process that carries the pool's mark in
-its environment (simulators that moved into sessions of their own included).
+Two things outlive a process that is killed, and nobody else would end them:
+
+- Processes. A worker that is stuck in a simulator's C code cannot notice that its parent was killed, and a worker that
+  is killed takes nothing with it. So the pool tells the guardian, over a pipe, which process groups are its own. When
+  the pipe closes without a farewell, the guardian kills those groups and every process that carries the pool's mark in
+  its environment (simulators that moved into sessions of their own included).
+- Named shared memory, as ViZDoom makes it in /dev/shm. The guardian looks there now and then, and notes which of our
+  processes map what is new. A file goes once the workers that mapped it have ended and no living process maps it. Files
+  that are older than the pool stay.
 
 Run as a script, isolated from site-packages: it starts in milliseconds and imports nothing of ours.
+
+What the pool writes, a line each: `old FILE`, `start GROUP MARK`, `mapped MARK FILE`, `end GROUP MARK`, `farewell`. A FILE is NAME:INODE.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import sys
+import time
+from collections.abc import Iterable, Iterator
 
 MARK_VARIABLE = "PACELINE_POOL_MARK"
 FAREWELL = "farewell"
+SHARED_FOLDER = "/dev/shm"
+LOOK_SECONDS = 1.0
+LOOK_SHARE = 0.02
+"""Looking takes at most this share of a core."""
+DOUBTFUL_LOOKS = 5
+"""A file that none of our processes has mapped after so many looks is not ours."""
 
 
 def kill_group(pgid: int) -> None:
@@ -24,36 +40,152 @@ def kill_group(pgid: int) -> None:
         os.killpg(pgid, signal.SIGKILL)
 
 
-def kill_marked(mark: str) -> None:
-    """Kill every process whose environment carries `mark` or, a dot after it, a mark made from it. Linux only."""
+def marked(mark: str) -> dict[int, str]:
+    """Every process, with its own mark, whose environment carries `mark` or, a dot after it, a mark made from it. Linux only."""
     wanted = f"{MARK_VARIABLE}={mark}".encode()
+    found = {}
+    for pid in _pids():
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
+            for variable in file.read().split(b"\0"):
+                if variable == wanted or variable.startswith(wanted + b"."):
+                    found[pid] = variable.partition(b"=")[2].decode()
+    return found
+
+
+def kill_marked(mark: str) -> list[int]:
+    """Kill the `marked` processes; returns them."""
+    found = list(marked(mark))
+    for pid in found:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+    return found
+
+
+def shared_files() -> set[str]:
+    """The files in /dev/shm, as NAME:INODE: a name alone may come back with another file."""
+    with contextlib.suppress(OSError), os.scandir(SHARED_FOLDER) as entries:
+        return {f"{entry.name}:{entry.inode()}" for entry in entries if not entry.is_dir(follow_symlinks=False)}
+    return set()
+
+
+def mapped_files(pid: int) -> set[str]:
+    """The files in /dev/shm that a process maps, as NAME:INODE; empty where that cannot be known."""
+    files, folder = set(), f"{SHARED_FOLDER}/".encode()
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", "rb") as maps:
+        for line in maps:
+            start = line.find(folder)
+            if start >= 0:
+                name = os.fsdecode(line[start + len(folder) :].rstrip(b"\n"))
+                files.add(f"{name}:{int(line.split(None, 5)[4])}")
+    return files
+
+
+def _pids() -> Iterator[int]:
     with contextlib.suppress(FileNotFoundError):
         for entry in os.listdir("/proc"):
-            if not entry.isdigit() or int(entry) == os.getpid():
-                continue
+            if entry.isdigit() and int(entry) != os.getpid():
+                yield int(entry)
+
+
+class SharedMemory:
+    """The files in /dev/shm that our processes have mapped, and the workers that they belong to."""
+
+    def __init__(self, mark: str) -> None:
+        self._mark = mark
+        self.old: set[str] = set()
+        """Files that existed before the pool, or that proved to be others'."""
+        self._doubtful: dict[str, int] = {}
+        """Files that may still prove to be ours, and how often they were looked at."""
+        self._workers_of: dict[str, set[str]] = {}
+        """Marks of the workers that mapped a file of ours."""
+
+    def look(self) -> None:
+        """Find out to whom new files belong. Nothing new costs one look into a folder."""
+        present = shared_files()
+        self._workers_of = {file: workers for file, workers in self._workers_of.items() if file in present}
+        new = present - self.old - self._workers_of.keys()
+        if not new:
+            self._doubtful = {}
+            return
+        for pid, mark in marked(self._mark).items():
+            self.note(mark, new & mapped_files(pid))
+        self._doubtful = {file: self._doubtful.get(file, 0) + 1 for file in new - self._workers_of.keys()}
+        self.old.update(file for file, looks in self._doubtful.items() if looks >= DOUBTFUL_LOOKS)
+
+    def note(self, mark: str, files: Iterable[str]) -> None:
+        """The worker with `mark` has mapped `files`."""
+        for file in files:
+            if file not in self.old:
+                self._workers_of.setdefault(file, set()).add(mark)
+
+    def remove(self, ended: set[str] | None = None, killed: Iterable[int] = ()) -> None:
+        """Delete the files of the workers `ended` (of all, if None) that no living process maps; those `killed` may not be
+        gone yet."""
+        files = {file for file, workers in self._workers_of.items() if ended is None or workers <= ended} - self.old
+        if not files:
+            return
+        for pid in set(_pids()).difference(killed):
+            files -= mapped_files(pid)
+        for file in files & shared_files():
             with contextlib.suppress(OSError):
-                with open(f"/proc/{entry}/environ", "rb") as file:
-                    variables = file.read().split(b"\0")
-                if any(v == wanted or v.startswith(wanted + b".") for v in variables):
-                    os.kill(int(entry), signal.SIGKILL)
+                os.unlink(f"{SHARED_FOLDER}/{file.rpartition(':')[0]}")
+
+
+class Guardian:
+    def __init__(self, mark: str) -> None:
+        self._mark = mark
+        self._memory = SharedMemory(mark)
+        self._groups: set[int] = set()
+        self._ended: set[str] = set()
+
+    def run(self, fd: int) -> None:
+        """Do what is written to `fd`, look around in between, and clean up at the end."""
+        pending, next_look = b"", time.monotonic() + LOOK_SECONDS
+        while True:
+            if time.monotonic() >= next_look:
+                next_look = self._look()
+            if not select.select([fd], [], [], max(0.0, next_look - time.monotonic()))[0]:
+                continue
+            data = os.read(fd, 1 << 16)
+            if not data:
+                return self._kill_all()
+            *lines, pending = (pending + data).split(b"\n")
+            for line in map(os.fsdecode, lines):
+                if line == FAREWELL:
+                    return self._memory.remove()
+                self._obey(*line.split(" ", 2))
+
+    def _look(self) -> float:
+        """Look around; returns when to do so again."""
+        start = time.monotonic()
+        self._memory.look()
+        now = time.monotonic()
+        return now + max(LOOK_SECONDS, (now - start) / LOOK_SHARE)
+
+    def _obey(self, word: str, subject: str, rest: str = "") -> None:
+        if word == "old":
+            self._memory.old.add(" ".join(filter(None, (subject, rest))))
+        elif word == "start":
+            self._groups.add(int(subject))
+        elif word == "mapped":
+            self._memory.note(subject, [rest])
+        elif word == "end":
+            self._groups.discard(int(subject))
+            self._ended.add(rest)
+            self._memory.remove(self._ended)
+
+    def _kill_all(self) -> None:
+        self._memory.look()  # the pool's process is gone, but its workers may still show what they map
+        for group in self._groups:
+            kill_group(group)
+        killed = kill_marked(self._mark)
+        self._memory.remove(killed=killed)
 
 
 def main() -> None:
-    mark = sys.argv[1]
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    groups: set[int] = set()
-    for line in sys.stdin:
-        word = line.strip()
-        if word == FAREWELL:
-            return
-        if word.startswith("-"):
-            groups.discard(int(word[1:]))
-        else:
-            groups.add(int(word))
-    for group in groups:
-        kill_group(group)
-    kill_marked(mark)
+    Guardian(sys.argv[1]).run(sys.stdin.fileno())
 
 
 if __name__ == "__main__":

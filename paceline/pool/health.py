@@ -1,4 +1,4 @@
-"""What a pool knows of its workers' well-being: replacements, lost episodes, memory."""
+"""What a pool knows of its workers' well-being: lost episodes, memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ class Health:
     """Counters for reports, and a watch on memory: a simulator that leaks is named long before the machine is full."""
 
     def __init__(self, leak_megabytes: float) -> None:
-        self.restarts = 0
         self.lost_episodes = 0
         self.start_seconds = 0.0
         """From the pool's construction to the order for the first observations."""

@@ -14,9 +14,13 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Iterable, Mapping
+
+import psutil
 
 from paceline.pool import guardian, memory
-from paceline.pool.channel import Command, send_command
+from paceline.pool.channel import Command, CommandWriter
+from paceline.pool.worker import LEFT_TO_THE_POOL
 
 _ONE_THREAD = (
     "OMP_NUM_THREADS",
@@ -33,34 +37,56 @@ class WorkerProcess:
 
     def __init__(self, *, number: int, sender: int, mark: str, memory_fd: int, results_fd: int) -> None:
         self.number, self.sender = number, sender
+        self.mark = f"{mark}.{sender}"
         self.ended = False
-        self._mark = f"{mark}.{sender}"
         self._report_fd = memory.create("report")
-        commands_fd, self._commands_fd = os.pipe()
+        commands_fd, write_fd = os.pipe()
+        self.commands = CommandWriter(write_fd)
         fds = [commands_fd, results_fd, memory_fd, self._report_fd]
-        environment = os.environ | {guardian.MARK_VARIABLE: self._mark}
+        environment = os.environ | {guardian.MARK_VARIABLE: self.mark}
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
         for variable in _ONE_THREAD:
             environment.setdefault(variable, "1")
         arguments = [sys.executable, "-m", "paceline.pool.worker", str(number), str(sender), *map(str, fds)]
+        # The worker begins with these signals blocked, until it has handlers: one that comes early must not kill it.
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, LEFT_TO_THE_POOL)
         try:
             self._process = subprocess.Popen(
                 arguments, pass_fds=fds, env=environment, stdin=subprocess.DEVNULL, start_new_session=True
             )
         finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
             os.close(commands_fd)
         self.pid = self._process.pid
         self.pidfd = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
 
-    def command(self, kind: int, payload: bytes = b"") -> None:
-        """Send a command; one to a worker that has died is dropped, since its death is known or about to be noticed."""
+    def command(self, kind: int, payload: bytes = b"") -> bool:
+        """Send a command. Returns False if the pipe is full: then `flush` has to send the rest.
+
+        A command to a worker that has died is dropped, since its death is known or about to be noticed.
+        """
         if self.ended:
-            return
-        with contextlib.suppress(BrokenPipeError):
-            send_command(self._commands_fd, kind, payload)
+            return True
+        try:
+            return self.commands.send(kind, payload)
+        except BrokenPipeError:
+            return True
+
+    def flush(self) -> bool:
+        """Send what was left of commands. Returns whether nothing is left."""
+        try:
+            return self.commands.flush()
+        except BrokenPipeError:
+            return True
 
     def exited(self) -> bool:
         return self._process.poll() is not None
+
+    def is_stopped(self) -> bool:
+        """Whether a signal has stopped it (SIGSTOP, or Ctrl-Z)."""
+        with contextlib.suppress(psutil.Error):
+            return psutil.Process(self.pid).status() == psutil.STATUS_STOPPED
+        return False
 
     def stack(self) -> str:
         """Where the worker's threads are right now, whatever they are doing."""
@@ -72,49 +98,110 @@ class WorkerProcess:
             time.sleep(0.01)
         return self._report(start)
 
-    def end(self) -> str:
-        """Kill the worker and all that it started, free what was kept of it, and say how it ended."""
-        if self.ended:
-            return "was ended before"
-        self.ended = True
+    def kill(self) -> str:
+        """Kill the worker and its process group, wait for its end, and say how it ended."""
         died_alone = self.exited()
         guardian.kill_group(self.pid)
         code = self._process.wait()
-        guardian.kill_marked(self._mark)
-        for fd in (self._commands_fd, self._report_fd, self.pidfd):
-            if fd is not None:
-                os.close(fd)
         if not died_alone:
             return "was ended by the pool"
         if code < 0:
             return f"was killed by {signal.Signals(-code).name}"
         return f"exited by itself with code {code}"
 
+    def free(self) -> None:
+        """Free what was kept of a worker that has ended."""
+        self.ended = True
+        for fd in (self.commands.fd, self._report_fd, self.pidfd):
+            if fd is not None:
+                os.close(fd)
+
     def crash_report(self) -> str:
         """The traceback that a crash in native code left behind, if there was one."""
         return self._report(0)
 
-    def wait(self, seconds: float) -> bool:
+    def wait(self, seconds: float) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
-        return self.exited()
 
     def _report(self, start: int) -> str:
         size = os.fstat(self._report_fd).st_size - start
         return os.pread(self._report_fd, size, start).decode(errors="replace") if size > 0 else ""
 
 
-class Crew:
-    """All worker processes of one pool, the memory they share and the guardian that outlives us if need be."""
+class Guard:
+    """The guardian process, which outlives us if need be, and a new one in its place should it die first."""
 
-    def __init__(self) -> None:
-        self._mark = uuid.uuid4().hex
-        self._guardian = subprocess.Popen(
+    def __init__(self, mark: str) -> None:
+        self._mark = mark
+        self._old = guardian.shared_files()
+        self._process = self._launch()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def tell(self, *lines: str) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError, BlockingIOError):
+            self._process.stdin.write("".join(f"{line}\n" for line in lines))
+            self._process.stdin.flush()
+
+    def watch(self, workers: Iterable[WorkerProcess]) -> None:
+        """Start another guardian for `workers` if this one has died."""
+        if self._process.poll() is None:
+            return
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._process = self._launch()
+        self.tell(*(f"start {worker.pid} {worker.mark}" for worker in workers if not worker.ended))
+        self.note_marked(self._mark)
+
+    def note_made(self, worker: WorkerProcess) -> None:
+        """The worker has made its simulators: tell the guardian what shared memory it maps for them."""
+        self._note({worker.pid: worker.mark})
+
+    def note_marked(self, mark: str) -> None:
+        """Tell the guardian what shared memory all processes with `mark` map now; before they are killed."""
+        if not guardian.shared_files() <= self._old:
+            self._note(guardian.marked(mark))
+
+    def _note(self, marks: Mapping[int, str]) -> None:
+        """Of processes with these marks. Nothing new in /dev/shm costs one look into that folder."""
+        new = guardian.shared_files() - self._old
+        if new:
+            files = {(mark, file) for pid, mark in marks.items() for file in guardian.mapped_files(pid) & new}
+            self.tell(*(f"mapped {mark} {file}" for mark, file in files))
+
+    def dismiss(self) -> None:
+        self.tell(guardian.FAREWELL)
+        try:
+            self._process.communicate(timeout=_GOODBYE_SECONDS)
+        except (OSError, subprocess.TimeoutExpired):
+            self._process.kill()
+            self._process.wait()
+
+    def _launch(self) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
             [sys.executable, "-I", "-S", guardian.__file__, self._mark],
             stdin=subprocess.PIPE,
             start_new_session=True,
             text=True,
+            errors="surrogateescape",
         )
+        assert process.stdin is not None
+        process.stdin.write("".join(f"old {file}\n" for file in self._old))
+        process.stdin.flush()
+        return process
+
+
+class Crew:
+    """All worker processes of one pool, the memory they share, and the guardian."""
+
+    def __init__(self) -> None:
+        self._mark = uuid.uuid4().hex
+        self.guard = Guard(self._mark)
         self.results_fd, self._results_write_fd = os.pipe()
         os.set_blocking(self.results_fd, False)
         self.memory_fd = memory.create("pool")
@@ -132,7 +219,7 @@ class Crew:
             results_fd=self._results_write_fd,
         )
         self._started += 1
-        self._tell_guardian(str(worker.pid))
+        self.guard.tell(f"start {worker.pid} {worker.mark}")
         if number == len(self.workers):
             self.workers.append(worker)
         else:
@@ -140,9 +227,12 @@ class Crew:
         return worker
 
     def remove(self, worker: WorkerProcess) -> str:
-        """End one worker: how it ended, in words."""
-        ending = worker.end()
-        self._tell_guardian(f"-{worker.pid}")
+        """End one worker and all that it started: how it ended, in words."""
+        self.guard.note_marked(worker.mark)
+        ending = worker.kill()
+        guardian.kill_marked(worker.mark)
+        worker.free()
+        self.guard.tell(f"end {worker.pid} {worker.mark}")
         return ending
 
     def close(self) -> None:
@@ -150,21 +240,22 @@ class Crew:
         if self._closed:
             return
         self._closed = True
-        for worker in self.workers:
+        living = [worker for worker in self.workers if not worker.ended]
+        for worker in living:
             worker.command(Command.CLOSE)
         deadline = time.monotonic() + _GOODBYE_SECONDS
-        for worker in self.workers:
-            if not worker.ended:
-                worker.wait(max(0.0, deadline - time.monotonic()))
-            worker.end()
-        self._tell_guardian(guardian.FAREWELL)
-        with contextlib.suppress(OSError):
-            self._guardian.communicate(timeout=_GOODBYE_SECONDS)
+        for worker in living:
+            worker.wait(max(0.0, deadline - time.monotonic()))
+        self.guard.watch(living)
+        if not all(worker.exited() for worker in living):
+            self.guard.note_marked(self._mark)
+        for worker in living:
+            guardian.kill_group(worker.pid)
+        for worker in living:
+            worker.kill()
+        guardian.kill_marked(self._mark)
+        for worker in living:
+            worker.free()
+        self.guard.dismiss()
         for fd in (self.results_fd, self._results_write_fd, self.memory_fd):
             os.close(fd)
-
-    def _tell_guardian(self, line: str) -> None:
-        assert self._guardian.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._guardian.stdin.write(line + "\n")
-            self._guardian.stdin.flush()

@@ -135,10 +135,16 @@ class Pool(Protocol):
         """
         ...
 
+    @property
+    def num_in_flight(self) -> int:
+        """Slots that were sent, or have just begun, and were not received since."""
+        ...
+
     def wake(self) -> None:
-        """From any thread, at any time: whoever waits in `recv` gets an empty batch, and what is ready stays so. If nobody does, this
-        is for the next `recv` that would have to wait. Pools that compute in `recv` itself do not wait, and ignore it; EnvPool's
-        fastest simulators are waited for to the end of a step."""
+        """From any thread or signal handler, at any time: a `recv` that waits returns an empty batch, and what is ready stays so. If
+        none waits, the next `recv` that would have to wait returns one. `serial` pools step in `recv`: they stop between two
+        environments, and the next `recv` goes on from there. `tensor` pools never wait. EnvPool's fastest simulators are waited for
+        to the end of a step."""
         ...
 
     def send(self, actions: Array | Mapping[str, Array], slots: Array) -> None:
@@ -159,13 +165,27 @@ class Pool(Protocol):
     can_restore: bool
     """Whether `restore` works, whatever `state` says."""
 
-    def state(self) -> bytes:
-        """Everything needed to continue the streams exactly; all slots must be held by the caller."""
+    @property
+    def restarts(self) -> int:
+        """How many times a simulator was replaced."""
         ...
 
-    def restore(self, state: bytes) -> None:
+    def state(self, timeout: float | None = None) -> bytes:
+        """Everything needed to continue exactly, of every environment whose slots are all held by the caller.
+
+        Environments are left out, with a warning, if they are in flight, cannot be saved, or do not answer within `timeout` seconds
+        (`pool.start_timeout_seconds` if None), because their worker is busy, hung or dead. Nothing is raised for a worker that dies
+        meanwhile: it is replaced, or the next `recv` raises. `UsageError` if no environment of this kind can be saved.
+        """
+        ...
+
+    def restore(self, state: bytes) -> np.ndarray:
         """Continue from `state`: the next `recv` delivers the observations that were held when it was taken, as a first
-        batch, without the rewards and ends that came with them then."""
+        batch, without the rewards and ends that came with them then.
+
+        Returns the slots [int64] that `state` lacks. They start new episodes, under seeds that they did not have before, and
+        are in that first batch too.
+        """
         ...
 
     def close(self) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
-import pickle
 import time
+from collections import deque
 from collections.abc import Mapping
 
 import numpy as np
@@ -12,24 +11,24 @@ import numpy as np
 from paceline.envs.registry import Factory
 from paceline.errors import Failure, SimulatorError, UsageError
 from paceline.pool.book import SlotBook
+from paceline.pool.budget import RestartBudget
 from paceline.pool.config import PoolConfig
 from paceline.pool.protocol import Array, Episode, PoolSpec, StepBatch, named_actions
-from paceline.pool.seeds import env_seed
+from paceline.pool.saved import SavedPool, report_unsaved
 from paceline.pool.spaces import check_actions
 from paceline.pool.stepper import Stepper, agents_of, make_stepper, spaces_of
+from paceline.pool.streams import Streams
 from paceline.pool.table import SlotTable
-
-log = logging.getLogger(__name__)
 
 
 class SerialPool:
-    """A `Pool` in this process. Steps happen inside `recv`, in the order in which they were sent."""
+    """A `Pool` in this process. Steps happen inside `recv`, in the order in which they were sent. One that hangs, hangs the process."""
 
     can_restore = True
 
     def __init__(self, factory: Factory, config: PoolConfig, seed: int = 0) -> None:
-        self._factory, self._config, self._seed = factory, config, seed
-        self.restarts = 0
+        self._factory, self._config = factory, config
+        self._budget = RestartBudget(config)
         self._closed = False
         envs = [self._make_env(index) for index in range(config.num_envs)]
         observation_space, action_space = spaces_of(envs[0])
@@ -44,10 +43,11 @@ class SerialPool:
         )
         self._table = SlotTable(self.spec)
         self._steppers: list[Stepper] = [make_stepper(env, index, self._table) for index, env in enumerate(envs)]
-        self._incarnation = np.zeros(config.num_envs, np.int64)
+        self._streams = Streams(self._table, seed)
         self._episodes: list[Episode] = []
         self._book = SlotBook(self.spec)
-        self._queue: list[int] = []
+        self._queue: deque[int] = deque()
+        self._woken = False
         self.reset(seed)
 
     def recv(
@@ -61,13 +61,19 @@ class SerialPool:
         """See `Pool.recv`. Everything sent is stepped here, `max_slots` or not: in one process nothing is gained by
         leaving it for later. `timeout` cannot interrupt a step."""
         self._book.wanted(min_slots, group)
-        queue, self._queue = self._queue, []
-        for env in queue:
-            self._step(env)
+        while self._queue:
+            if self._woken:
+                self._woken = False
+                return self._table.batch(*self._book.take_none())
+            self._step(self._queue.popleft())
         return self._table.batch(*self._book.take(max_slots, group, first))
 
+    @property
+    def num_in_flight(self) -> int:
+        return self._book.num_in_flight
+
     def wake(self) -> None:
-        """Nobody waits here."""
+        self._woken = True
 
     def send(self, actions: Array | Mapping[str, Array], slots: Array) -> None:
         slots, rows = self._book.check(slots)
@@ -78,8 +84,8 @@ class SerialPool:
         self._queue += self._book.release(slots, rows).tolist()
 
     def reset(self, seed: int) -> None:
-        self._seed = seed
-        self._incarnation[:] = 0
+        self._streams.begin(seed)
+        self._woken = False
         self._queue.clear()
         self._episodes.clear()
         self._book.launch_all()
@@ -90,29 +96,46 @@ class SerialPool:
         episodes, self._episodes = self._episodes, []
         return episodes
 
-    def state(self) -> bytes:
-        if not self._book.all_held():
-            raise UsageError("a pool's state can be taken only while the caller holds all slots")
-        return pickle.dumps(
-            {
-                "envs": [stepper.state() for stepper in self._steppers],
-                "table": self._table.snapshot(),
-                "incarnation": self._incarnation,
-                "seed": self._seed,
-                "episodes": self._episodes,
-            }
-        )
+    @property
+    def restarts(self) -> int:
+        return self._budget.restarts
 
-    def restore(self, state: bytes) -> None:
-        saved = pickle.loads(state)
-        if len(saved["envs"]) != self.spec.num_envs:
-            raise UsageError(f"the saved pool had {len(saved['envs'])} environments; this one has {self.spec.num_envs}")
-        for stepper, inner in zip(self._steppers, saved["envs"], strict=True):
-            stepper.restore(inner)
-        self._table.restore(saved["table"])
-        self._incarnation, self._seed, self._episodes = saved["incarnation"], saved["seed"], saved["episodes"]
+    def state(self, timeout: float | None = None) -> bytes:
+        """See `Pool.state`. `timeout` cannot interrupt an environment; those that come after it are left out."""
+        deadline = time.monotonic() + (self._config.start_timeout_seconds if timeout is None else timeout)
+        states: dict[int, bytes] = {}
+        reasons: dict[int, str] = {}
+        for env in self._book.held_envs():
+            if time.monotonic() > deadline:
+                break
+            try:
+                states[env] = self._steppers[env].state()
+            except Exception as error:
+                reasons[env] = str(error)
+        report_unsaved(self.spec.num_slots, self.spec.agents_per_env, states, reasons)
+        return SavedPool(
+            envs=states,
+            table=self._table.snapshot(),
+            incarnation=self._streams.incarnation,
+            seed=self._streams.seed,
+            episodes=self._episodes,
+        ).pack()
+
+    def restore(self, state: bytes) -> np.ndarray:
+        saved = SavedPool.unpack(state, self.spec.num_envs)
+        for env, inner in saved.envs.items():
+            self._steppers[env].restore(inner)
+        anew = saved.missing()
+        self._table.restore(saved.table)
+        self._streams.begin(saved.seed, saved.incarnation)
+        self._streams.renew(anew)
+        self._episodes = saved.episodes
         self._queue.clear()
-        self._book.ready_all()
+        self._book.ready_all(saved.envs)
+        for env in anew:
+            self._start(env)
+        slots = [slot for env in anew for slot in self._steppers[env].slots]
+        return np.array(slots, np.int64)
 
     def close(self) -> None:
         if self._closed:
@@ -150,9 +173,9 @@ class SerialPool:
     def _start(self, env: int) -> None:
         stepper = self._steppers[env]
         start = time.perf_counter()
-        episode = int(self._table.episode[stepper.slots[0]]) + 1 if self._incarnation[env] else 0
+        ((_, seed, episode),) = self._streams.jobs([env])
         try:
-            stepper.reset(env_seed(self._seed, env, int(self._incarnation[env])), episode)
+            stepper.reset(seed, episode)
         except Exception as error:
             self._replace(env, error)
             return
@@ -164,12 +187,8 @@ class SerialPool:
         failure = self._steppers[env].failure(error)
         if self._config.on_error == "stop":
             raise SimulatorError(failure) from error
-        if self.restarts >= self._config.max_restarts:
-            note = f"the budget of {self._config.max_restarts} restarts is spent (pool.max_restarts)"
-            raise SimulatorError(failure, note) from error
-        self.restarts += 1
-        log.warning("replacing a simulator (%d of %d): %s", self.restarts, self._config.max_restarts, failure)
+        self._budget.spend(failure)
         self._steppers[env] = make_stepper(self._make_env(env), env, self._table)
-        self._incarnation[env] += 1
+        self._streams.renew([env])
         self._book.mark_lost(env)
         self._start(env)

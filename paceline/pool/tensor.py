@@ -26,6 +26,7 @@ from paceline.envs.registry import Factory
 from paceline.errors import UsageError
 from paceline.pool.config import PoolConfig
 from paceline.pool.protocol import Array, Episode, PoolSpec, StepBatch, as_slots, named_actions
+from paceline.pool.saved import report_unsaved
 from paceline.pool.seeds import env_seed
 from paceline.pool.spaces import Leaf
 from paceline.pool.tensor_episodes import EpisodeRing, GroupEpisodes
@@ -123,6 +124,9 @@ class TensorPool:
         self._always = torch.ones(num_slots, dtype=torch.bool, device=self._device)
         self._never = torch.zeros(num_slots, dtype=torch.bool, device=self._device)
         self._nothing = torch.zeros(num_slots, device=self._device)
+        self._seed = seed
+        self._incarnation = [0] * len(simulators)
+        """How many times each group was started anew under the seed."""
         self.reset(seed)
 
     def recv(
@@ -151,8 +155,12 @@ class TensorPool:
             )
         return self._batch(self._take(ready, max_slots))
 
+    @property
+    def num_in_flight(self) -> int:
+        return sum(len(self._ranges[group]) for group in self._steps)
+
     def wake(self) -> None:
-        """Nobody waits here."""
+        """`recv` never waits."""
 
     def send(self, actions: Array | Mapping[str, Array], slots: Array) -> None:
         """See `Pool.send`. `slots` is what a batch came with, or the same numbers on the host; whole groups only."""
@@ -172,11 +180,14 @@ class TensorPool:
             begin = end
 
     def reset(self, seed: int) -> None:
-        starts = [simulator.reset(env_seed(seed, group)) for group, simulator in enumerate(self._simulators)]
-        for episodes in self._episodes:
-            episodes.clear()
+        self._seed, self._incarnation = seed, [0] * len(self._simulators)
+        starts = [self._start(group) for group in range(len(self._simulators))]
         self._ring.take()
         self._begin(starts)
+
+    def _start(self, group: int) -> dict[str, Tensor]:
+        self._episodes[group].clear()
+        return self._simulators[group].reset(env_seed(self._seed, group, self._incarnation[group]))
 
     def take_episodes(self) -> list[Episode]:
         """Reads the device, and raises what was wrong with a reward since the last call."""
@@ -184,33 +195,48 @@ class TensorPool:
             episodes.check()
         return self._ring.take()
 
-    def state(self) -> bytes:
-        if self._steps:
-            raise UsageError("a pool's state can be taken only while the caller holds all slots")
+    restarts = 0
+
+    def state(self, timeout: float | None = None) -> bytes:
+        """See `Pool.state`. The device is waited for, `timeout` or not."""
+        held = [group for group in range(len(self._simulators)) if group not in self._steps]
+        envs = [env for group in held for env in self.spec.group_envs(group)]
+        report_unsaved(self.spec.num_slots, self.spec.agents_per_env, envs, {})
         buffer = io.BytesIO()
         torch.save(
             {
-                "simulators": [simulator.state_dict() for simulator in self._simulators],
-                "episodes": [episodes.state_dict() for episodes in self._episodes],
+                "sizes": [len(slots) for slots in self._ranges],
+                "seed": self._seed,
+                "incarnation": self._incarnation,
+                "simulators": {group: self._simulators[group].state_dict() for group in held},
+                "episodes": {group: self._episodes[group].state_dict() for group in held},
                 "ring": self._ring.state_dict(),
-                "obs": self._held_obs,
+                "obs": {group: self._held_obs[group] for group in held},
             },
             buffer,
         )
         return buffer.getvalue()
 
-    def restore(self, state: bytes) -> None:
+    def restore(self, state: bytes) -> np.ndarray:
         saved = torch.load(io.BytesIO(state), map_location=self._device, weights_only=True)
-        if len(saved["simulators"]) != len(self._simulators):
-            raise UsageError(f"the saved pool had {len(saved['simulators'])} groups; this has {len(self._simulators)}")
-        sizes = [len(next(iter(obs.values()))) for _, obs in sorted(saved["obs"].items())]
+        obs = saved["obs"]
+        # States from before groups could be missing have all of them, and no sizes.
+        sizes = saved.get("sizes") or [len(next(iter(obs[group].values()))) for group in sorted(obs)]
+        if len(sizes) != len(self._simulators):
+            raise UsageError(f"the saved pool had {len(sizes)} groups; this has {len(self._simulators)}")
         if sizes != [len(slots) for slots in self._ranges]:
             raise UsageError(f"the saved pool had {sum(sizes)} environments; this has {self.spec.num_envs}")
-        for group, simulator in enumerate(self._simulators):
-            simulator.load_state_dict(saved["simulators"][group])
+        self._seed, self._incarnation = saved.get("seed", self._seed), saved.get("incarnation", self._incarnation)
+        for group in obs:
+            self._simulators[group].load_state_dict(saved["simulators"][group])
             self._episodes[group].load_state_dict(saved["episodes"][group])
+        anew = [group for group in range(len(sizes)) if group not in obs]
+        for group in anew:
+            self._incarnation[group] += 1
+            obs[group] = self._start(group)
         self._ring.load_state_dict(saved["ring"])
-        self._begin([saved["obs"][group] for group in range(len(self._simulators))])
+        self._begin([obs[group] for group in range(len(sizes))])
+        return np.array([slot for group in anew for slot in self._ranges[group]], np.int64)
 
     def close(self) -> None:
         """There is nothing to end: tensors go when the pool goes."""

@@ -13,13 +13,14 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Iterator
 from typing import Any
-
-import numpy as np
 
 from paceline.errors import Failure, UsageError
 from paceline.pool import memory
 from paceline.pool.channel import Command, Result, ResultWriter, pack_ints, read_commands, unpack_ints
+from paceline.pool.heartbeat import IDLE, MAKE, RESET, RESTORE, SAVE, STEP, Heartbeat
+from paceline.pool.layout import lay_out
 from paceline.pool.protocol import Episode
 from paceline.pool.stepper import Stepper, agents_of, make_stepper, spaces_of
 from paceline.pool.table import SlotTable
@@ -29,25 +30,8 @@ ANNOUNCE_SECONDS = 0.001
 message for many light steps, and no fast environment waits for a slow neighbour. A pool that waits for everybody says
 so (`Heartbeat.patience`), and is told of whole jobs only."""
 
-IDLE = -1
-"""In place of an environment's index: the worker waits for a command."""
-
-
-class Heartbeat:
-    """What every worker does right now, in the head of the shared memory: readable when a worker answers no more."""
-
-    def __init__(self, buffer: Any, num_workers: int) -> None:
-        self.patience = np.ndarray(1, np.float64, buffer=buffer)
-        self.since = np.ndarray(num_workers, np.float64, buffer=buffer, offset=8)
-        self.env = np.ndarray(num_workers, np.int32, buffer=buffer, offset=8 + self.since.nbytes)
-
-    def cells(self) -> tuple[Any, Any]:
-        """`since` and `env` for writing single cells cheaply."""
-        return memoryview(self.since), memoryview(self.env)  # type: ignore[arg-type]
-
-    @staticmethod
-    def nbytes(num_workers: int) -> int:
-        return -(-(8 + 12 * num_workers) // 64) * 64
+LEFT_TO_THE_POOL = (signal.SIGINT, signal.SIGTERM)
+"""Workers ignore these signals: schedulers send them to all processes of a job, and the pool's process decides what to do."""
 
 
 class Worker:
@@ -82,6 +66,18 @@ class Worker:
             with contextlib.suppress(Exception):
                 stepper.close()
 
+    @contextlib.contextmanager
+    def _busy(self, env: int, phase: int) -> Iterator[float]:
+        """Show in the heartbeat what is done with an environment; gives the time at which it begins."""
+        heartbeat, number = self._heartbeat, self._number
+        assert heartbeat is not None
+        start = heartbeat.since[number] = time.monotonic()
+        heartbeat.phase[number], heartbeat.env[number] = phase, env
+        try:
+            yield start
+        finally:
+            heartbeat.env[number], heartbeat.phase[number] = IDLE, STEP
+
     def _build(self, payload: bytes) -> None:
         job = pickle.loads(payload)
         if job["nice"]:
@@ -105,37 +101,34 @@ class Worker:
         except Exception as error:
             self._fail(_failure(error, "make", env))
             return False
+        leave_signals_to_the_pool()
         return True
 
     def _attach(self, payload: bytes) -> None:
         spec, num_workers = pickle.loads(payload)
-        shared = memoryview(memory.attach(self._memory_fd))
-        self._heartbeat = Heartbeat(shared, num_workers)
-        self._table = SlotTable(spec, shared[Heartbeat.nbytes(num_workers) :])
+        self._heartbeat, self._table = lay_out(memory.attach(self._memory_fd), spec, num_workers)
         self._steppers = {env: make_stepper(made, env, self._table) for env, made in self._envs.items()}
 
     def _remake(self, payload: bytes) -> None:
         (env,) = unpack_ints(payload)
-        with contextlib.suppress(Exception):
-            self._steppers[env].close()
-        if self._make(env):
-            assert self._table is not None
-            self._steppers[env] = make_stepper(self._envs[env], env, self._table)
+        with self._busy(env, MAKE):
+            with contextlib.suppress(Exception):
+                self._steppers[env].close()
+            if self._make(env):
+                assert self._table is not None
+                self._steppers[env] = make_stepper(self._envs[env], env, self._table)
 
     def _reset(self, payload: bytes) -> None:
         for env, seed, episode in pickle.loads(payload):
-            self._do(env, lambda env=env, seed=seed, episode=episode: self._steppers[env].reset(seed, episode))
-        self._idle()
-
-    def _do(self, env: int, action: Any) -> None:
-        start = self._begin(env)
-        try:
-            action()
-        except Exception as error:
-            self._fail(self._steppers[env].failure(error))
-            return
-        self._note_time(env, time.monotonic() - start)
-        self._results.send(Result.READY, pack_ints([env]))
+            with self._busy(env, RESET) as start:
+                try:
+                    self._steppers[env].reset(seed, episode)
+                except Exception as error:
+                    self._fail(self._steppers[env].failure(error))
+                    continue
+                self._note_time(env, time.monotonic() - start)
+            self._results.send(Result.READY, pack_ints([env]))
+        leave_signals_to_the_pool()
 
     def _step(self, payload: bytes) -> None:
         heartbeat, steppers, table = self._heartbeat, self._steppers, self._table
@@ -180,26 +173,23 @@ class Worker:
             self._results.send(Result.READY, pack_ints(finished))
 
     def _state(self, payload: bytes) -> None:
-        try:
-            states: Any = {env: stepper.state() for env, stepper in self._steppers.items()}
-        except Exception as error:
-            states = str(error)
-        self._results.send(Result.STATE, pickle.dumps(states))
+        request, envs = pickle.loads(payload)
+        states: dict[int, bytes] = {}
+        reasons: dict[int, str] = {}
+        for env in envs:
+            with self._busy(env, SAVE):
+                try:
+                    states[env] = self._steppers[env].state()
+                except Exception as error:
+                    reasons[env] = str(error)
+        self._results.send(Result.STATE, pickle.dumps((request, (states, reasons))))
 
     def _restore(self, payload: bytes) -> None:
-        for env, state in pickle.loads(payload).items():
-            self._steppers[env].restore(state)
-        self._results.send(Result.RESTORED, b"")
-
-    def _begin(self, env: int) -> float:
-        assert self._heartbeat is not None
-        start = self._heartbeat.since[self._number] = time.monotonic()
-        self._heartbeat.env[self._number] = env
-        return start
-
-    def _idle(self) -> None:
-        assert self._heartbeat is not None
-        self._heartbeat.env[self._number] = IDLE
+        request, states = pickle.loads(payload)
+        for env, state in states.items():
+            with self._busy(env, RESTORE):
+                self._steppers[env].restore(state)
+        self._results.send(Result.RESTORED, pickle.dumps((request, None)))
 
     def _note_time(self, env: int, seconds: float) -> None:
         assert self._table is not None
@@ -215,11 +205,27 @@ def _failure(error: Exception, phase: str, *envs: int) -> Failure:
     return Failure(cause=f"{type(error).__name__}: {error}", phase=phase, envs=envs, traceback=text)
 
 
+def leave_signals_to_the_pool() -> None:
+    """Do nothing on Ctrl-C and SIGTERM. To be called again after simulators were made: some install handlers of their own.
+
+    SIGTERM gets a handler that does nothing, and no `SIG_IGN`: the simulators' own processes would inherit that, and a simulator that
+    ends them by a SIGTERM would wait for ever.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _do_nothing)
+    signal.siginterrupt(signal.SIGTERM, False)
+
+
+def _do_nothing(number: int, frame: object) -> None:
+    pass
+
+
 def main() -> None:
+    leave_signals_to_the_pool()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, LEFT_TO_THE_POOL)  # `launch` has blocked them until here
     number, sender, commands_fd, results_fd, memory_fd, report_fd = map(int, sys.argv[1:])
     for fd in (commands_fd, results_fd, memory_fd, report_fd):
         os.set_inheritable(fd, False)  # a simulator's own processes must not keep our pipes open
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.enable(report_fd)
     faulthandler.register(signal.SIGUSR1, report_fd)
     with contextlib.suppress(BrokenPipeError):  # the pool is gone: so are we

@@ -36,8 +36,13 @@ RECIPES: dict[str, Callable[[], Config]] = {
 
 
 def find(name: str) -> Config:
-    """The configuration of a recipe; in its name - and _ are the same."""
+    """The configuration of a recipe."""
+    return RECIPES[known_as(name)]()
+
+
+def known_as(name: str) -> str:
+    """A recipe's own name; - and _ are the same in it."""
     name = next((known for known in RECIPES if known.replace("-", "_") == name.replace("-", "_")), name)
     if name not in RECIPES:
         raise UsageError(f"recipe {name!r} does not exist{closest(name, RECIPES)}; allowed: {', '.join(RECIPES)}")
-    return RECIPES[name]()
+    return name

@@ -66,8 +66,7 @@ class APPOConfig:
 def appo(run: Run[OnPolicy]) -> None:
     """Section 3 of the paper."""
     config, pool, clock = run.config, run.pool, run.clock
-    with clock.time("simulation"):
-        held = pool.recv(min_slots=None)
+    held = run.receive_all()
     if isinstance(held.reward, Tensor):  # a batched simulator shares its device with the learner: they take turns
         require_one_decider(config.batching)
         lock_step(run, held, own="count")
@@ -78,17 +77,23 @@ def appo(run: Run[OnPolicy]) -> None:
     rollout = Rollout(steps, slots, run.group.device, book=book, spare=True)
     beside = _collects_beside(run)
     learning = Learning(run, rollout, book, size, beside=beside)
+    collected = 0
     with Turns(run, rollout, book, learning=beside) as turns, learning.thread as thread:
         while not thread.is_over:
             if thread.wants_checkpoint:
                 held = turns.take_in(held)
                 thread.save()
+            if run.stop.is_requested:
+                thread.wait()  # it ends, together with those of the other ranks
+                continue
             with clock.time("learning"):
                 if not learning.offer_all():
                     continue
             if len(held):
                 turns.decide(held)
             held = turns.receive()
+            collected = (collected + len(held)) % (size * steps)
+            run.phases.show("collecting", collected, size * steps)
         turns.take_in(held)  # the last checkpoint has every simulator
 
 
@@ -177,13 +182,14 @@ class Learning:
             self._book.release(offer.batch.book)
             self._is_waited_for = False
             self._learned.release()
-            if run.checkpoint_due():
+            if run.checkpoint_due:
                 self.thread.let_save()
             if self.thread.is_closed or run.finished():
                 return
 
     def _learn(self, lesson: Rollout, offer: Offer) -> dict[str, float]:
         run, agent = self._run, self._run.agent
+        run.stop.raise_if_agreed()
         if offer.written is not None:
             torch.cuda.current_stream().wait_event(offer.written)
         agent.learner.before_pass()  # what is left to know about the batch takes one too
@@ -202,8 +208,10 @@ class Learning:
             self._threads = wanted
 
     def _next(self) -> Offer | None:
-        """The next batch; None once the main thread has left."""
+        """The next batch; None once the main thread has left. Raises `StopRun` if the run has to stop."""
         while not self.thread.is_closed:
+            if self._run.stop.is_requested:
+                self._run.stop.raise_if_agreed()
             with contextlib.suppress(queue.Empty):
                 return self._offers.get(timeout=POLL_SECONDS)
         return None

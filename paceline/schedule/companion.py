@@ -29,7 +29,7 @@ class Companion:
 
     def __init__(self, run: Run, work: Callable[[], None]) -> None:
         self._run, self._work = run, work
-        self._over, self._closed = threading.Event(), threading.Event()
+        self._over, self._closed, self._ended = threading.Event(), threading.Event(), threading.Event()
         self._saving, self._saved = threading.Event(), threading.Event()
         self._error: BaseException | None = None
         self._device = run.group.device
@@ -43,7 +43,9 @@ class Companion:
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self._run.stop.request("failure")  # the thread ends with its mini-batch
         self._closed.set()
         self._saved.set()
         self._thread.join(JOIN_SECONDS)
@@ -56,6 +58,10 @@ class Companion:
         if self._error is not None:
             raise self._error
         return self._over.is_set()
+
+    def wait(self) -> None:
+        """Wait for the work to end, for a moment."""
+        self._ended.wait(POLL_SECONDS)
 
     @property
     def wants_checkpoint(self) -> bool:
@@ -75,7 +81,7 @@ class Companion:
         return self._closed.is_set()
 
     def let_save(self) -> None:
-        """Stand still until the main thread has saved."""
+        """Stand still until the main thread has saved. It does not come to that if the run stops."""
         self._saved.clear()
         self._saving.set()
         while not (self._saved.wait(POLL_SECONDS) or self._closed.is_set()):
@@ -90,6 +96,8 @@ class Companion:
             self._error = error
         else:
             self._over.set()
+        finally:
+            self._ended.set()
 
     def _stream(self) -> contextlib.AbstractContextManager:
         if self._ready is None:

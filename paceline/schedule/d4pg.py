@@ -41,17 +41,16 @@ def d4pg(run: Run[OffPolicy]) -> None:
 def in_turn(run: Run[OffPolicy], collection: Collection, lessons: Lessons) -> None:
     """Collect until there is something to learn from, learn as much as belongs to it."""
     limiter = run.agent.limiter
+    run.begin_iteration()
     while not lessons.over:
         while not limiter.may_draw():
             collection.step(all_slots=True)
-            if run.group.size == 1 and run.interrupted:
-                return  # ranks meet in reports only; a lone one need not wait for the next
+            lessons.stop_if_requested()
         with run.clock.time("learning"):
             lessons.learn(collection.take_episodes())
-        if lessons.checkpoint_due:
+        if lessons.have_reported:
             collection.take_in()
-            run.save()
-            lessons.checkpoint_due = False
+            run.begin_iteration()
 
 
 def beside(run: Run[OffPolicy], collection: Collection, lessons: Lessons) -> None:
@@ -59,13 +58,11 @@ def beside(run: Run[OffPolicy], collection: Collection, lessons: Lessons) -> Non
 
     def learn_until_over() -> None:
         while not (thread.is_closed or lessons.over):
+            lessons.stop_if_requested()
             if run.agent.limiter.wait(to_draw=True, seconds=POLL_SECONDS):
                 lessons.learn(collection.take_episodes())
-                if lessons.checkpoint_due:
+                if lessons.have_reported and run.checkpoint_due:
                     thread.let_save()
-                    lessons.checkpoint_due = False
-            elif run.group.size == 1 and run.finished():
-                return  # as in `in_turn`
 
     thread = Companion(run, learn_until_over)
     with thread:
@@ -73,6 +70,9 @@ def beside(run: Run[OffPolicy], collection: Collection, lessons: Lessons) -> Non
             if thread.wants_checkpoint:
                 collection.take_in()
                 thread.save()
+            if run.stop.is_requested:
+                thread.wait()  # it ends, together with those of the other ranks
+                continue
             with run.clock.time("learning"):
                 if not run.agent.limiter.wait(to_draw=False, seconds=POLL_SECONDS):
                     continue  # the learner is behind
@@ -87,14 +87,13 @@ class Collection:
         self._batching = AdaptiveBatching(run.pool, run.config.batching)
         self._episodes: list[Episode] = []
         self._lock = threading.Lock()
-        with run.clock.time("simulation"):
-            self._held = run.pool.recv(min_slots=None)
+        self._held = run.receive_all()
         self._in_flight = 0
         self._remote = make_remote(run)
 
     def step(self, *, all_slots: bool = False) -> None:
         """Decide for those held, and receive whoever is ready next."""
-        agent, pool, clock = self._agent, self._pool, self._clock
+        run, agent, pool, clock = self._run, self._agent, self._pool, self._clock
         with clock.time("inference"):
             agent.pick_up()
             actions = agent.act(self._held)
@@ -103,8 +102,12 @@ class Collection:
             self._in_flight += len(self._held)
             self._held = pool.recv(min_slots=None) if all_slots else self._batching.receive(self._in_flight)
             self._in_flight -= len(self._held)
+        if len(self._held) == 0:
+            return  # the wait was ended: the run has to stop
         with clock.time("inference"):
             agent.complete(self._held)
+        if not agent.limiter.has_begun:
+            run.phases.show("filling the replay", agent.collected, run.config.limiter.minimum, "steps")
         finished = pool.take_episodes()
         explored, evaluated = agent.explorer.divide(finished)
         agent.note_evaluated(evaluated)
@@ -115,14 +118,14 @@ class Collection:
             self._episodes += explored
 
     def take_in(self) -> None:
-        """Wait for everything in flight: then all slots are held."""
+        """Wait for everything in flight: then all slots are held, unless the run is to stop."""
         self._batching.pause()
-        if self._in_flight == 0:
+        if self._in_flight == 0 or self._run.stop.is_requested:
             return
         kept = part(self._held, np.ones(len(self._held), bool))  # its arrays hold until the next `recv` only
         with self._clock.time("simulation"):
             batch: StepBatch = self._pool.recv(min_slots=self._in_flight)
-        self._in_flight = 0
+        self._in_flight -= len(batch)
         self._agent.complete(batch)
         self._held = union([kept, batch])
 
@@ -152,18 +155,24 @@ class Lessons:
     def __init__(self, run: Run[OffPolicy]) -> None:
         self._run, self._agent = run, run.agent
         self._episodes: list[Episode] = []
-        self.over = self.checkpoint_due = False
+        self.over = self.have_reported = False
 
     def learn(self, episodes: list[Episode]) -> None:
         """One update; now and then, by all ranks together, a report and a look whether the run is over."""
         run, agent = self._run, self._agent
+        run.phases.clear()
         losses = agent.learn()
         self._episodes += episodes
-        if agent.learner.updates % UPDATES_PER_REPORT:
+        self.have_reported = agent.learner.updates % UPDATES_PER_REPORT == 0
+        if not self.have_reported:
             return
-        told = {name: float(value) for name, value in losses.items()} | agent.evaluation()
+        told = agent.learner.check(losses) | agent.evaluation()
         told |= {"updates": float(agent.learner.updates), "replay": float(len(agent.replay))}
         run.report(agent.take_collected(), told, self._episodes)
         self._episodes = []
-        self.checkpoint_due = run.checkpoint_due()
         self.over = run.finished()
+
+    def stop_if_requested(self) -> None:
+        """Raise `StopRun` if the run has to stop, together with the other ranks."""
+        if self._run.stop.is_requested:
+            self._agent.learner.stop_together()

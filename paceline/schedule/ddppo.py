@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 
 def ddppo(run: Run[OnPolicy]) -> None:
     """Algorithm of the paper's figure 9."""
-    with run.clock.time("simulation"):
-        batch = run.pool.recv(min_slots=None)
-    lock_step(run, batch, own="count")
+    lock_step(run, run.receive_all(), own="count")
 
 
 def lock_step(run: Run[OnPolicy], batch: StepBatch, own: Literal["count", "deadline"]) -> None:
@@ -38,7 +36,7 @@ def lock_step(run: Run[OnPolicy], batch: StepBatch, own: Literal["count", "deadl
         else make_acting(agent.actor, rollout, agent.deciders[:1], recorded=False)
     )
     preemption = make_preemption(config, run.group, config.rollout_steps * slots, own)
-    while not run.finished():
+    while run.begin_iteration():
         rollout.clear()
         preemption.begin(0)
         for step in range(1, config.rollout_steps + 1):
@@ -50,16 +48,18 @@ def lock_step(run: Run[OnPolicy], batch: StepBatch, own: Literal["count", "deadl
                 acting.note()  # while simulators step
             with clock.time("simulation"):
                 batch = pool.recv(min_slots=None)
+            if len(batch) < slots:  # the wait was ended: the run has to stop
+                break
             with clock.time("inference"):
                 acting.complete(batch)
-            if preemption.should_stop(step * slots):
+            run.phases.show("collecting", step, config.rollout_steps)
+            if run.stop.is_requested or preemption.should_stop(step * slots):
                 break
         acting.flush()
+        run.stop.raise_if_agreed()
         preemption.finished(step * slots)
         with clock.time("learning"):
             agent.targets.complete(rollout, batch)
             losses = agent.learn(rollout, run.progress)
         preemption.learned()
         run.report(rollout.num_steps, losses)
-        if run.checkpoint_due():
-            run.save()

@@ -17,6 +17,7 @@ from paceline.policy.batching import AdaptiveBatching, BatchingConfig
 from paceline.policy.deciders import Deciders
 from paceline.pool.batches import copied, union, without_obs
 from paceline.pool.protocol import StepBatch
+from paceline.stop import StopRun
 
 if TYPE_CHECKING:
     from paceline.agent.on_policy import OnPolicy
@@ -31,7 +32,7 @@ class Turns:
         self, run: Run[OnPolicy], rollout: Rollout, book: Variable | Chunks, *, learning: bool = False
     ) -> None:
         """With `learning`, that goes on meanwhile on the same device."""
-        self._pool, self._agent, self._clock = run.pool, run.agent, run.clock
+        self._pool, self._agent, self._clock, self._stop = run.pool, run.agent, run.clock, run.stop
         self._rollout, self._book = rollout, book
         self._on_cpu = run.group.device.type == "cpu"
         deciders = run.agent.deciders
@@ -90,14 +91,16 @@ class Turns:
         self._batching.pause()
 
     def take_in(self, held: StepBatch) -> StepBatch:
-        """Wait for all slots that are not `held`: then all are."""
+        """Wait for all slots that are not `held`: then all are, unless the run is to stop."""
         self.pause()
         in_flight = self._book.num_in_flight
         if in_flight == 0:
             return held
         held = copied(held)  # its arrays hold until the next `recv` only
         rest = [held]
-        while in_flight > 0:  # a wait may have been ended for decisions that are made by now
+        while (
+            in_flight > 0 and not self._stop.is_requested
+        ):  # a wait may have been ended for decisions that are made by now
             with self._clock.time("simulation"):
                 batch = self._pool.recv(min_slots=in_flight)
             self._complete(batch)
@@ -113,7 +116,9 @@ class Turns:
     def __enter__(self) -> Turns:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is StopRun:
+            self.pause()  # a checkpoint is saved, which has the states of all slots that are not in flight
         self.close()
 
     def _send_decided(self, *, wait: bool) -> bool:

@@ -44,9 +44,8 @@ class VERConfig:
 
 def ver(run: Run[OnPolicy]) -> None:
     """Section 2 of the paper."""
-    config, pool, clock = run.config, run.pool, run.clock
-    with clock.time("simulation"):
-        held = pool.recv(min_slots=None)
+    config, pool = run.config, run.pool
+    held = run.receive_all()
     if isinstance(held.reward, Tensor):  # a batched simulator steps all of its streams at once: nothing is uneven
         if config.ver.overlap:
             raise UsageError("ver.overlap is for simulators in other processes; batched ones step in this one")
@@ -70,15 +69,15 @@ def ver(run: Run[OnPolicy]) -> None:
 
 def in_turn(run: Run[OnPolicy], rollout: Rollout, preemption: Preemption, collector: Collector) -> None:
     """Collect, learn, collect, learn."""
-    while not run.finished():
+    while collector.begin_iteration():
         collector.collect()
+        run.stop.raise_if_agreed()
         with run.clock.time("learning"):
             run.agent.targets.complete(rollout, collector.held)
             losses = run.agent.learn(rollout, run.progress)
         preemption.learned()
         run.report(rollout.num_steps, losses)
         rollout.clear()
-        collector.save_if_due()
 
 
 def overlapping(run: Run[OnPolicy], rollout: Rollout, preemption: Preemption, collector: Collector) -> None:
@@ -86,11 +85,12 @@ def overlapping(run: Run[OnPolicy], rollout: Rollout, preemption: Preemption, co
     agent = run.agent
     lesson: Rollout | None = None
     with ThreadPoolExecutor(1, initializer=use_threads, initargs=(torch.get_num_threads(),)) as beside:
-        while not run.finished():
+        while collector.begin_iteration():
             learning = beside.submit(_timed, agent.learn, lesson, run.progress) if lesson is not None else None
             collector.collect()
             with run.clock.time("learning"):
                 losses, seconds = learning.result() if learning is not None else ({}, 0.0)
+                run.stop.raise_if_agreed()
                 agent.targets.complete(rollout, collector.held)
                 agent.publish()
                 agent.pick_up()
@@ -99,7 +99,6 @@ def overlapping(run: Run[OnPolicy], rollout: Rollout, preemption: Preemption, co
                 run.report(lesson.num_steps, losses)
             lesson = rollout.frozen()
             rollout.clear()
-            collector.save_if_due()
 
 
 def _timed(
@@ -124,7 +123,8 @@ class Collector:
         parked: list[StepBatch] = []
         held = self.held
         preemption.begin(book.completed)
-        while not book.is_full and not preemption.should_stop(book.completed):
+        while not (book.is_full or run.stop.is_requested or preemption.should_stop(book.completed)):
+            run.phases.show("collecting", book.completed, book.goal)
             missing = book.goal - book.completed
             if not run.config.ver.variable:
                 done = book.collected[held.slots] >= run.config.rollout_steps
@@ -138,13 +138,12 @@ class Collector:
         turns.pause()
         self.held = union([*parked, held]) if parked else held
 
-    def save_if_due(self) -> None:
-        """A checkpoint, with all simulators in it. A deterministic run goes the same way whether it saves or not."""
-        due = self._run.checkpoint_due()
-        if due or self._run.config.deterministic:
+    def begin_iteration(self) -> bool:
+        """Save if it is time to, with all simulators; whether the run goes on. A deterministic run takes the same course whether it
+        saves or not."""
+        if self._run.checkpoint_due or self._run.config.deterministic:
             self.take_in()
-        if due:
-            self._run.save()
+        return self._run.begin_iteration()
 
     def take_in(self) -> None:
         """Wait for everything in flight, which the next rollout begins with."""

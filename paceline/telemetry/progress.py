@@ -1,9 +1,12 @@
-"""The live display of a run: quiet when the output is not a terminal."""
+"""The display of a run: a live table on a terminal, one plain line now and then elsewhere."""
 
 from __future__ import annotations
 
 import sys
+import threading
+import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -14,73 +17,142 @@ from rich.text import Text
 
 from paceline.telemetry.bottleneck import bottleneck
 from paceline.telemetry.clock import ACTIVITIES
+from paceline.telemetry.console import console as shared_console
+from paceline.telemetry.phases import Phases
 
 _COLORS = dict(zip(ACTIVITIES, ("green", "cyan", "blue", "magenta", "yellow", "bright_black"), strict=True))
-_BAR_WIDTH = 60
+_COLUMNS = {
+    "step": ("step", ",.0f"),
+    "sps": ("sps", ",.0f"),
+    "fps": ("fps", ",.0f"),
+    "return": ("episode_return", ".1f"),
+    "length": ("episode_length", ".1f"),
+    "lag": ("policy_lag", ".1f"),
+    "entropy": ("entropy", ".3f"),
+}
+_WIDE_COLUMNS = {
+    "policy loss": ("policy_loss", ".4f"),
+    "value loss": ("value_loss", ".4f"),
+    "critic loss": ("critic_loss", ".4f"),
+    "kl": ("approx_kl", ".4f"),
+    "clipped": ("clip_fraction", ".0%"),
+    "grad norm": ("grad_norm", ".2f"),
+    "rate": ("learning_rate", ".2e"),
+    "evaluation": ("evaluation_return", ".1f"),
+}
+"""Shown where the terminal has room, and the run has them."""
+_WIDE = 120
 
 
 class Progress:
-    """Shows the latest report. Use as a context manager."""
+    """Shows what a run does and the latest report, from `__enter__` to `__exit__`."""
 
-    def __init__(self, title: str, console: Console | None = None) -> None:
-        self._title = title
-        self._console = console or Console()
-        self._live = Live(console=self._console, refresh_per_second=4, transient=False) if self._shown() else None
-
-    def _shown(self) -> bool:
-        return self._console.is_terminal and sys.stdout.isatty()
+    def __init__(
+        self, title: str, folder: Path, phases: Phases, *, line_seconds: float = 10.0, console: Console | None = None
+    ) -> None:
+        """Without a terminal there is a line every `line_seconds`."""
+        self._title, self._folder, self._phases, self._line_seconds = title, folder, phases, line_seconds
+        self._console = console or shared_console()
+        self._began = time.monotonic()
+        self._report: Mapping[str, Any] | None = None
+        self._share_done, self._seconds_left = 0.0, None
+        self._closed = threading.Event()
+        self._live = (
+            Live(console=self._console, refresh_per_second=4, get_renderable=self._render)
+            if self._console.is_terminal
+            else None
+        )
+        self._thread = threading.Thread(target=self._write_lines, name="progress", daemon=True)
 
     def __enter__(self) -> Progress:
-        if self._live is not None:
-            self._live.start()
+        (self._live or self._thread).start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._closed.set()
         if self._live is not None:
             self._live.stop()
+        elif self._thread.is_alive():
+            self._thread.join()
 
-    def show(self, report: Mapping[str, Any], share_done: float) -> None:
-        if self._live is not None:
-            self._live.update(render(self._title, report, share_done))
+    def show(self, report: Mapping[str, Any], share_done: float, seconds_left: float | None) -> None:
+        """The latest report, after a share of the run; about how long the rest takes."""
+        self._report, self._share_done, self._seconds_left = report, share_done, seconds_left  # type: ignore[assignment]
+
+    def _render(self) -> RenderableType:
+        head = f"{self._title}   {duration(time.monotonic() - self._began)}   {self._phases}"
+        foot = Text(f"run folder: {self._folder}", style="bright_black", overflow="fold")
+        if self._report is None:
+            return Group(Text(head, style="bold"), foot)
+        width = self._console.width
+        return Group(Text(head, style="bold"), render(self._report, self._share_done, self._seconds_left, width), foot)
+
+    def _write_lines(self) -> None:
+        self._write(f"{self._title}; run folder: {self._folder}")
+        while not self._closed.wait(self._line_seconds):
+            began = duration(time.monotonic() - self._began)
+            parts = [line(self._report, self._share_done, self._seconds_left)] if self._report is not None else []
+            self._write(f"[{began}] " + ", ".join([*parts, *filter(None, [str(self._phases)])]))
+
+    def _write(self, text: str) -> None:
+        file = self._console.file if self._console is not shared_console() else sys.stderr
+        file.write(text + "\n")
+        file.flush()
 
 
-def render(title: str, report: Mapping[str, Any], share_done: float) -> RenderableType:
-    """The display of one report."""
+def render(report: Mapping[str, Any], share_done: float, seconds_left: float | None, width: int) -> RenderableType:
+    """The display of one report, for a terminal of so many columns."""
+    columns = _COLUMNS if width < _WIDE else _COLUMNS | {n: c for n, c in _WIDE_COLUMNS.items() if c[0] in report}
     numbers = Table.grid(padding=(0, 3))
-    numbers.add_row("step", "sps", "fps", "return", "length", "lag", "entropy", style="bright_black")
-    numbers.add_row(
-        f"{report['step']:,}",
-        f"{report['sps']:,.0f}",
-        f"{report['fps']:,.0f}",
-        _number(report.get("episode_return")),
-        _number(report.get("episode_length")),
-        _number(report.get("policy_lag")),
-        _number(report.get("entropy"), 3),
-        style="bold",
-    )
-    bar = Table.grid()  # on a line of its own, which a bare ProgressBar does not end
-    bar.add_row(ProgressBar(total=1.0, completed=share_done, width=_BAR_WIDTH))
+    numbers.add_row(*columns, style="bright_black")
+    numbers.add_row(*(_number(report.get(key), digits) for key, digits in columns.values()), style="bold")
+    left = "" if seconds_left is None else f", {duration(seconds_left)} left"
+    bar = Table.grid(padding=(0, 2))  # on a line of its own, which a bare ProgressBar does not end
+    label = f"{share_done:.0%}{left}"
+    bar.add_row(ProgressBar(total=1.0, completed=share_done, width=max(10, width - len(label) - 4)), label)
     shares = {name: report.get(f"time/{name}", 0.0) for name in ACTIVITIES}
-    return Group(
-        Text.assemble((title, "bold"), f"   {report['seconds']:.0f} s"),
-        bar,
-        numbers,
-        share_bar(shares),
-        Text(bottleneck(shares), style="italic bright_black"),
-    )
+    return Group(bar, numbers, share_bar(shares, width), Text(bottleneck(shares), style="italic bright_black"))
 
 
-def share_bar(shares: Mapping[str, float]) -> Text:
+def share_bar(shares: Mapping[str, float], width: int) -> Text:
     """The time shares as one coloured bar with its legend."""
-    bar = Text()
+    legend = {name: f"{name} {share:.0%}" for name, share in shares.items() if share >= 0.01}
+    room = max(10, width - sum(len(text) + 1 for text in legend.values()) - 4)
+    bar = Text(overflow="ellipsis", no_wrap=True)
     for name, share in shares.items():
-        bar.append("█" * round(share * _BAR_WIDTH), style=_COLORS[name])
+        bar.append("█" * int(share * room), style=_COLORS[name])
     bar.append("  ")
-    for name, share in shares.items():
-        if share >= 0.01:
-            bar.append(f"{name} {share:.0%} ", style=_COLORS[name])
+    for name, text in legend.items():
+        bar.append(f"{text} ", style=_COLORS[name])
     return bar
 
 
-def _number(value: float | None, digits: int = 1) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
+def line(report: Mapping[str, Any], share_done: float, seconds_left: float | None) -> str:
+    """One report as a line that can be searched."""
+    parts = [f"step {report['step']:,} ({share_done:.0%})", f"sps {report['sps']:,.0f}", f"fps {report['fps']:,.0f}"]
+    parts.append(f"return {_number(report.get('episode_return'), '.1f')}")
+    if report.get("policy_lag") is not None:
+        parts.append(f"lag {report['policy_lag']:.1f}")
+    if seconds_left is not None:
+        parts.append(f"{duration(seconds_left)} left")
+    shares = {name: report.get(f"time/{name}", 0.0) for name in ACTIVITIES}
+    busiest = max(shares, key=lambda name: shares[name])
+    return ", ".join([*parts, f"{busiest} {shares[busiest]:.0%}"])
+
+
+def duration(seconds: float) -> str:
+    """As a clock shows it: 42 s, 3:07, 1:02:30.
+
+    >>> duration(3750)
+    '1:02:30'
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _number(value: float | None, digits: str) -> str:
+    return "-" if value is None else format(value, digits)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from typing import Any
 
@@ -47,14 +49,28 @@ class Counting(gym.Env):
 class Faulty(Counting):
     """`Counting` that fails at step `at` of the episode, in environment `only` (all if None), by `fault`."""
 
-    def __init__(self, env: int, fault: str, at: int = 3, only: int | None = None, mark: str | None = None) -> None:
+    def __init__(
+        self,
+        env: int,
+        fault: str,
+        at: int = 3,
+        only: int | None = None,
+        mark: str | None = None,
+        segment: str | None = None,
+    ) -> None:
         super().__init__(env)
+        if segment is not None:  # as ViZDoom does: a file in /dev/shm that a killed process leaves behind
+            with open(f"/dev/shm/{segment}-{env}-{os.getpid()}", "w+b") as file:
+                file.truncate(4096)
+                self.memory = mmap.mmap(file.fileno(), 4096)
         self.fault, self.at, self.mark = fault, at, mark
         self.armed = only is None or env == only
         if mark is not None and os.path.exists(mark):
             self.armed = False  # fail once: a replacement is well
         if fault == "raise_in_make" and self.armed:
             raise RuntimeError("cannot be made")
+        if fault == "hang_in_make" and self.armed:
+            time.sleep(600)
         if fault == "child" and self.armed:
             # As ViZDoom and CARLA do: a process of its own, in a session of its own, deaf to SIGTERM.
             code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
@@ -63,6 +79,8 @@ class Faulty(Counting):
     def reset(self, *, seed: int | None = None, options: Any = None):
         if self.fault == "raise_in_reset" and self.armed:
             raise RuntimeError("cannot be reset")
+        if self.fault == "hang_in_reset" and self.armed:
+            time.sleep(600)
         return super().reset(seed=seed, options=options)
 
     def step(self, action):
@@ -87,6 +105,48 @@ class Faulty(Counting):
             if self.fault == "segfault":
                 os.kill(os.getpid(), signal.SIGSEGV)
         return observation, reward, terminated, truncated, info
+
+
+class Fragile(Counting):
+    """Environment 2 raises in its third step; the first to replace it hangs `where`, "make" or "close", until the next is made."""
+
+    def __init__(self, env: int, marks: str, where: str) -> None:
+        super().__init__(env, length=50)
+        self.where, self.raised, self.hung = where, os.path.join(marks, "raised"), os.path.join(marks, "hung")
+        if env == 2 and where == "make":
+            self._hang()
+
+    def step(self, action):
+        if self.env == 2 and self.steps == 2 and not os.path.exists(self.raised):
+            open(self.raised, "w").close()
+            raise RuntimeError("the floor is lava")
+        return super().step(action)
+
+    def close(self):
+        if self.env == 2 and self.where == "close":
+            self._hang()
+
+    def _hang(self) -> None:
+        if os.path.exists(self.raised) and not os.path.exists(self.hung):
+            open(self.hung, "w").close()
+            time.sleep(600)
+
+
+class Heavy(Counting):
+    """Has a state that no pipe has room for."""
+
+    def __init__(self, env: int) -> None:
+        super().__init__(env)
+        self.ballast = np.zeros(1 << 17)
+
+
+class Unsaveable(Counting):
+    """Environments from `first` on cannot be saved."""
+
+    def __init__(self, env: int, first: int = 0) -> None:
+        super().__init__(env, length=50)
+        if env >= first:
+            self.lock = threading.Lock()
 
 
 class Leaking(Counting):

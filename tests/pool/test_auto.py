@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from paceline.envs.registry import Factory
-from paceline.pool import PoolConfig, auto, make_pool
+from paceline.errors import SimulatorError
+from paceline.pool import PoolConfig, auto, make_pool, process
 from paceline.pool.process import ProcessPool
 from paceline.pool.serial import SerialPool
-from tests.pool.faulty import Counting, counting
+from tests.pool.faulty import Counting, counting, faulty
 
 
 class Sleeping(Counting):
@@ -123,3 +124,33 @@ def test_measuring_leaves_no_trace_in_the_stream():
 def test_process_without_a_number_of_workers_never_runs_here():
     with make_pool(counting(), PoolConfig(kind="process", num_envs=2)) as pool:
         assert isinstance(pool, ProcessPool)
+
+
+@pytest.fixture
+def _quick_looks(monkeypatch):
+    monkeypatch.setattr(process, "TEND_SECONDS", 0.1)
+
+
+@pytest.mark.usefixtures("_quick_looks")
+@pytest.mark.parametrize(
+    ("fault", "cause"),
+    [
+        ("exit", r"in step \(slot 0, worker 0.*exited by itself with code 3"),
+        ("hang", r"in step \(slot 0, worker 0.*no answer for .*pool.step_timeout_seconds"),
+        ("hang_in_reset", r"in reset \(slot 0, worker 0.*no answer for .*pool.step_timeout_seconds"),
+        ("hang_in_make", r"in make \(slot 0, worker 0\): making an environment for .*pool.start_timeout_seconds"),
+        ("raise", r"in step \(slot 0, worker 0.*the floor is lava"),
+    ],
+)
+def test_a_simulator_that_fails_while_it_is_measured_is_named(fault, cause):
+    start_timeout = 1.0 if fault == "hang_in_make" else 60.0
+    config = PoolConfig(num_envs=4, step_timeout_seconds=0.5, start_timeout_seconds=start_timeout)
+    with pytest.raises(SimulatorError, match=rf"(?s){cause}.*measured to choose a pool"):
+        make_pool(faulty(fault, at=2), config)
+
+
+def test_a_simulator_that_failed_once_while_it_was_measured_does_not_run_in_this_process(tmp_path, monkeypatch):
+    monkeypatch.setattr(auto, "TRIAL_SECONDS", 0.02)
+    with make_pool(faulty("exit", mark=str(tmp_path / "failed")), PoolConfig(num_envs=2)) as pool:
+        assert isinstance(pool, ProcessPool)
+        assert len(pool.recv(min_slots=None)) == 2

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+import select
 import threading
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.pool.channel import (
+    CommandWriter,
     ResultReader,
     ResultWriter,
     pack_ints,
     read_commands,
-    send_command,
     unpack_ints,
 )
 
@@ -77,14 +78,32 @@ def test_commands_of_any_size_arrive_in_order(sizes):
     fd, write_fd = os.pipe()
 
     def write():
+        writer = CommandWriter(write_fd)
         for index, size in enumerate(sizes):
-            send_command(write_fd, index, bytes([index]) * size)
+            writer.send(index, bytes([index]) * size)
+        while not writer.flush():
+            select.select([], [write_fd], [])
         os.close(write_fd)
 
     thread = threading.Thread(target=write)
     thread.start()
     assert list(read_commands(fd)) == [(index, bytes([index]) * size) for index, size in enumerate(sizes)]
     thread.join()
+    os.close(fd)
+
+
+def test_commands_to_a_worker_that_does_not_read_block_nobody():
+    fd, write_fd = os.pipe()
+    writer = CommandWriter(write_fd)
+    sent = [writer.send(3, bytes(1000)) for _ in range(200)]
+    assert sent[0] and not sent[-1] and not writer.flush()
+    commands = read_commands(fd)
+    received = 0
+    while not writer.flush():
+        assert next(commands) == (3, bytes(1000))
+        received += 1
+    os.close(write_fd)
+    assert received + len(list(commands)) == 200
     os.close(fd)
 
 

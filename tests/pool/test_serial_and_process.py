@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.envs.registry import Factory
-from paceline.errors import UsageError
 from paceline.pool import make_pool
 from paceline.pool.config import PoolConfig
 from paceline.pool.process import ProcessPool
@@ -173,12 +172,6 @@ def test_state_and_restore_continue_exactly(make):
         assert (batch.obs["obs"] == held).all() and not batch.ended().any() and not batch.reward.any()
         other.send(act(batch.slots, 0), batch.slots)
         assert record(other, 12) == expected
-
-
-def test_a_state_is_taken_only_of_a_pool_at_rest(make):
-    pool = make(counting())
-    with pytest.raises(UsageError, match="holds all slots"):
-        pool.state()
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "HalfCheetah-v5"])

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import io
+import logging
+import time
+from pathlib import Path
 
 import pytest
 from rich.console import Console
+from rich.logging import RichHandler
 
 from paceline.telemetry.bottleneck import bottleneck
 from paceline.telemetry.clock import ACTIVITIES, Clock
+from paceline.telemetry.console import console
+from paceline.telemetry.phases import Phases
 from paceline.telemetry.progress import Progress, render
 
 REPORT = {
@@ -25,26 +31,77 @@ REPORT = {
 }
 
 
-def text_of(report) -> list[str]:
-    console = Console(file=io.StringIO(), width=120, force_terminal=False)
-    console.print(render("ddppo on gym:CartPole-v1", report, 0.5))
+def text_of(report, width: int = 110) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, force_terminal=False)
+    console.print(render(report, 0.25, 90.0, width))
     return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
 
 
 def test_every_part_has_its_own_line():
     lines = text_of(REPORT)
-    assert len(lines) == 6
-    assert lines[2].split()[:3] == ["step", "sps", "fps"]
-    assert lines[3].split()[:5] == ["24,576", "3,732", "14,928", "162.8", "-"]
-    assert "simulation 70%" in lines[4] and "learning 30%" in lines[4]
-    assert lines[5].startswith("simulation takes 70% of the time; try:")
+    assert len(lines) == 5
+    assert lines[0].endswith("25%, 1:30 left")
+    assert lines[1].split()[:3] == ["step", "sps", "fps"]
+    assert lines[2].split()[:5] == ["24,576", "3,732", "14,928", "162.8", "-"]
+    assert "simulation 70%" in lines[3] and "learning 30%" in lines[3]
+    assert lines[4].startswith("simulation takes 70% of the time; try:")
 
 
-def test_quiet_when_not_a_terminal():
-    console = Console(file=io.StringIO(), force_terminal=False)
-    with Progress("title", console) as progress:
-        progress.show(REPORT, 0.5)
-    assert console.file.getvalue() == ""  # type: ignore[attr-defined]
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_the_display_uses_the_width_and_no_more(width):
+    lines = text_of(REPORT | {"policy_loss": 0.01, "grad_norm": 0.5}, width)
+    assert len(lines) in (5, 6), "only the advice may take a second line"
+    assert max(map(len, lines)) <= width
+    assert len(lines[0]) >= width - 4, "the bar goes from side to side"
+    assert ("grad norm" in lines[1]) == (width >= 120)
+
+
+def plain(phases: Phases, **options) -> tuple[Progress, io.StringIO]:
+    file = io.StringIO()
+    console = Console(file=file, width=20, force_terminal=False)
+    return Progress("ddppo on gym:CartPole-v1", Path("runs/x"), phases, console=console, **options), file
+
+
+def test_without_a_terminal_lines_are_plain_and_never_wrapped():
+    phases = Phases()
+    progress, file = plain(phases, line_seconds=0.01)
+    phases.show("collecting", 35, 100)
+    phases.show("learning", 2, 8, "mini-batches")
+    with progress:
+        progress.show(REPORT, 0.25, 90.0)
+        while file.getvalue().count("\n") < 3:
+            time.sleep(0.005)
+    first, second, *_ = file.getvalue().splitlines()
+    assert first == "ddppo on gym:CartPole-v1; run folder: runs/x"
+    assert "step 24,576 (25%), sps 3,732" in second and "return 162.8" in second and "1:30 left" in second
+    assert "collecting 35%, learning 2 of 8 mini-batches" in second
+
+
+def test_from_the_first_second_the_display_says_what_the_run_does():
+    phases = Phases()
+    phases.show("starting simulators", 12, 64)
+    console = Console(file=io.StringIO(), width=100, force_terminal=True)
+    with Progress("appo on doom:basic", Path("runs/x"), phases, console=console):
+        pass
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "starting simulators" in shown and "run folder: runs/x" in shown
+
+
+def test_what_is_logged_appears_above_the_live_display(monkeypatch):
+    """One console: the display is drawn again below the message, and overwrites nothing of it."""
+    shared = Console(file=io.StringIO(), width=100, height=30, force_terminal=True)
+    monkeypatch.setattr("paceline.telemetry.console._shared", shared)
+    handler = RichHandler(console=console(), show_path=False, show_time=False)
+    record = logging.LogRecord(
+        "x", logging.WARNING, "f", 1, "Traceback\n  File user.py, line 3\nZeroDivisionError", None, None
+    )
+    phases = Phases()
+    phases.show("collecting", 1, 2)
+    with Progress("title", Path("runs/x"), phases):
+        handler.emit(record)
+    text = shared.file.getvalue()  # type: ignore[attr-defined]
+    message, below = text.index("ZeroDivisionError"), text.rindex("run folder")
+    assert "user.py" in text and message < below
 
 
 @pytest.mark.parametrize("activity", ACTIVITIES)

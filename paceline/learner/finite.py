@@ -1,0 +1,85 @@
+"""Gradient steps that are not taken: numbers that are not finite never reach the weights.
+
+A step whose gradient is not finite is skipped and counted. The learner then ends the run, or goes on (`on_nonfinite skip`) unless
+too many steps in a row were skipped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from paceline.errors import PacelineError
+
+OnNonFinite = Literal["stop", "skip"]
+MOST_IN_A_ROW = 10
+"""Gradient steps that may be skipped one after the other."""
+
+
+class NonFiniteError(PacelineError):
+    """Learning came to numbers that are not finite."""
+
+
+class FiniteSteps:
+    """Takes an optimiser's steps if they are finite. The counts stay on the device: nothing but `check` waits for it."""
+
+    def __init__(self, device: torch.device, on_nonfinite: OnNonFinite = "stop") -> None:
+        self._skips, self._on_cpu = on_nonfinite == "skip", device.type == "cpu"
+        self._skipped_last = False
+        self.counts = torch.zeros(4, device=device)
+        """Whether the last step was skipped, how many were in a row, the most in a row, and all of them."""
+
+    def take(self, optimizer: torch.optim.Optimizer, norm: Tensor) -> None:
+        """One step, unless `norm`, that of its gradient, is not finite."""
+        if self._on_cpu and math.isfinite(norm.item()):
+            if self._skipped_last:
+                self._skipped_last = False
+                self.counts[:2] = 0.0
+            optimizer.step()
+            return
+        self._skipped_last = True
+        count_(self.counts, norm)
+        if not self._on_cpu:
+            optimizer.found_inf = self.counts[0]  # type: ignore[attr-defined]  # where it is 1, fused Adam changes nothing
+            optimizer.step()
+
+    def counted(self, sums: Tensor) -> Tensor:
+        """Sums of metrics over the rows of the last step. They are 0 where it was skipped and the run goes on."""
+        return torch.where(self.counts[0] > 0, 0.0, sums) if self._skips else sums
+
+    def check(self, losses: Mapping[str, float], update: int) -> dict[str, float]:
+        """Raise `NonFiniteError` if steps were skipped that must not be, or if a loss is not finite; otherwise how many were skipped in
+        all. Waits for the device."""
+        _, _, most, skipped = self.counts.tolist()
+        wrong = [f"{name} is {value}" for name, value in losses.items() if not math.isfinite(value)]
+        if self._skips:
+            if most >= MOST_IN_A_ROW:
+                raise NonFiniteError(
+                    f"update {update}: {most:.0f} gradients in a row were not finite, more than on_nonfinite skip leaves out"
+                )
+            return {"skipped_steps": skipped}
+        if skipped or wrong:
+            gradients = [f"{skipped:.0f} gradients were not finite"] if skipped else []
+            raise NonFiniteError(f"update {update}: {', '.join(gradients + wrong)}")
+        return {}
+
+
+def count_(counts: Tensor, norm: Tensor) -> Tensor:
+    """Count a step in place, in `FiniteSteps.counts`; [] bool: whether it is to be taken. It can be recorded and compiled."""
+    finite = norm.isfinite()
+    skipped = (~finite).float()
+    in_a_row = (counts[1] + 1.0) * skipped
+    counts.copy_(torch.stack([skipped, in_a_row, torch.maximum(counts[2], in_a_row), counts[3] + skipped]))
+    return finite
+
+
+def require_finite(policy: nn.Module) -> None:
+    """Raise `NonFiniteError` for a weight that is not finite: no checkpoint may have one. Waits for the device."""
+    wrong = [name for name, values in policy.named_parameters() if not bool(values.isfinite().all())]
+    wrong += [name for name, values in policy.named_buffers() if bool(values.isnan().any())]  # bounds may be infinite
+    if wrong:
+        raise NonFiniteError(f"the weights {', '.join(wrong[:3])} are not finite, and no checkpoint of them is written")

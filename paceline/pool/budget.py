@@ -1,0 +1,41 @@
+"""How often simulators may be replaced before the run ends."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+
+from paceline.errors import Failure, SimulatorError
+from paceline.pool.config import PoolConfig
+
+log = logging.getLogger(__name__)
+
+HOUR_SECONDS = 3600.0
+
+
+class RestartBudget:
+    """Counts replacements. A total (`pool.max_restarts`) limits them if one is set, a rate otherwise."""
+
+    def __init__(self, config: PoolConfig) -> None:
+        self.restarts = 0
+        """Replacements so far."""
+        self._total, self._per_hour = config.max_restarts, config.max_restarts_per_hour
+        self._recent: deque[float] = deque()
+        """When the replacements of the last hour happened."""
+
+    def spend(self, failure: Failure) -> None:
+        """Count one more replacement, and report why. A spent budget is an error."""
+        now = time.monotonic()
+        while self._recent and now - self._recent[0] >= HOUR_SECONDS:
+            self._recent.popleft()
+        if self._total is not None:
+            spent, allowed, period, option = self.restarts, self._total, "", "pool.max_restarts"
+        else:
+            spent, allowed, period = len(self._recent), self._per_hour, " an hour"
+            option = "pool.max_restarts_per_hour"
+        if spent >= allowed:
+            raise SimulatorError(failure, f"the budget of {allowed} restarts{period} is spent ({option})")
+        self.restarts += 1
+        self._recent.append(now)
+        log.warning("replacing a simulator (%d of %d%s): %s", spent + 1, allowed, period, failure)

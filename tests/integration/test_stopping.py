@@ -1,0 +1,184 @@
+"""A run stops soon after it was asked to, in every system and pool, with a checkpoint that goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from paceline.checkpoint import CheckpointFolder
+from paceline.config import Config
+from paceline.experience.limiter import LimiterConfig
+from paceline.learner.d4pg import D4PGConfig
+from paceline.learner.ppo import PPOLearner
+from paceline.learner.ppo_config import PPOConfig
+from paceline.policy.actor_critic import PolicyConfig
+from paceline.pool.config import PoolConfig
+from paceline.run import Run, train
+from paceline.telemetry.phases import Phases
+from tests.integration.ranks import on_ranks
+
+STEP_SECONDS = 0.5
+BOUND = 5.0 + STEP_SECONDS + 2.0
+"""What is promised, and 2 s for a machine that is busy with other tests."""
+
+
+def slow(system: str, pool: str, seconds: float = STEP_SECONDS, **changes) -> Config:
+    """An iteration of eight such simulators takes minutes."""
+    kind = "&continuous=true" if system == "d4pg" else ""
+    return dataclasses.replace(
+        Config(
+            env=f"tests.integration.slow:Slow?seconds={seconds}{kind}",
+            system=system,
+            steps=100_000,
+            rollout_steps=64,
+            device="cpu",
+            threads=1,
+            pool=PoolConfig(num_envs=8, kind=pool, workers=2, nice=0),
+            policy=PolicyConfig(hidden=(8,)),
+            limiter=LimiterConfig(minimum=16),
+            d4pg=D4PGConfig(batch=8),
+        ),
+        **changes,
+    )
+
+
+class Asking:
+    """Sends SIGTERM to this process as soon as a run does what `phase` names; knows how long it then took to end."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, phase: str) -> None:
+        self._reached, self.asked_at = threading.Event(), 0.0
+        plain = Phases.show
+
+        def show(phases: Phases, name: str, done: int, total: int, unit: str = "") -> None:
+            plain(phases, name, done, total, unit)
+            if name == phase and done > 0:
+                self._reached.set()
+
+        monkeypatch.setattr(Phases, "show", show)
+        threading.Thread(target=self._ask, daemon=True).start()
+
+    def _ask(self) -> None:
+        assert self._reached.wait(60)
+        self.asked_at = time.monotonic()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    @property
+    def seconds(self) -> float:
+        assert self.asked_at > 0
+        return time.monotonic() - self.asked_at
+
+
+def goes_on(config: Config, folder: Path, **changes) -> Run:
+    """The run, continued to an end that quick simulators reach soon."""
+    quick = config.env.replace(f"seconds={STEP_SECONDS}", "seconds=0")
+    return train(dataclasses.replace(config, env=quick, **changes), folder, resume="latest")
+
+
+@pytest.mark.parametrize(
+    ("system", "pool"), [("ddppo", "serial"), ("ddppo", "process"), ("ver", "process"), ("appo", "process")]
+)
+def test_stop_in_mid_collection_takes_one_simulator_step(tmp_path, monkeypatch, system, pool):
+    asking = Asking(monkeypatch, "collecting")
+    config = slow(system, pool)
+    run = train(config, tmp_path)
+    assert asking.seconds < BOUND
+    assert run.interrupted and run.step == 0, "what was collected is given up"
+    assert CheckpointFolder(tmp_path / "checkpoints").load().state["step"] == 0
+    monkeypatch.undo()
+    assert goes_on(config, tmp_path, steps=512).step >= 512
+
+
+def test_stop_of_d4pg_in_mid_collection(tmp_path, monkeypatch):
+    asking = Asking(monkeypatch, "filling the replay")
+    config = slow("d4pg", "process", limiter=LimiterConfig(minimum=1000))
+    run = train(config, tmp_path)
+    assert asking.seconds < BOUND and run.interrupted
+    monkeypatch.undo()
+    resumed = goes_on(config, tmp_path, steps=1500, limiter=LimiterConfig(minimum=1000, samples_per_insert=1.0))
+    assert resumed.step >= 1500
+
+
+@pytest.mark.parametrize("system", ["ddppo", "ver", "appo"])
+def test_stop_in_mid_learning_takes_one_minibatch(tmp_path, monkeypatch, system):
+    """Mini-batches of half a second, of which an update has 128."""
+    asking = Asking(monkeypatch, "learning")
+    plain = PPOLearner._backward
+
+    def sluggish(learner, rollout, batch):
+        time.sleep(STEP_SECONDS)
+        return plain(learner, rollout, batch)
+
+    monkeypatch.setattr(PPOLearner, "_backward", sluggish)
+    config = slow(system, "process", 0.0, ppo=PPOConfig(epochs=4, minibatches=32))
+    run = train(config, tmp_path)
+    assert asking.seconds < BOUND
+    assert run.interrupted and run.step == 0, "a rollout that is half learned from does not count"
+    monkeypatch.undo()
+    assert goes_on(config, tmp_path, steps=512).step >= 512
+
+
+@pytest.mark.parametrize("system", ["ddppo", "appo", "d4pg"])
+def test_seconds_end_a_run_in_mid_iteration(tmp_path, system):
+    begin = time.monotonic()
+    config = slow(system, "process", seconds=3600.0)  # of a step: nobody waits for it
+    run = train(
+        dataclasses.replace(config, env=config.env.replace("3600.0", "3600.0&busy_from=2"), seconds=2.0), tmp_path
+    )
+    assert time.monotonic() - begin < 2.0 + BOUND + 5.0, "with the start of the simulators"
+    assert not run.interrupted
+    assert CheckpointFolder(tmp_path / "checkpoints").load().state["step"] == run.step
+
+
+def test_two_ranks_stop_together_though_only_one_was_asked(tmp_path):
+    """The signal reaches rank 1 alone."""
+    config, folder = slow("ddppo", "process"), str(tmp_path)
+
+    def work():
+        place = int(os.environ["RANK"])
+        if place == 1:
+            plain = Phases.show
+
+            def show(phases, name, done, total, unit=""):
+                plain(phases, name, done, total, unit)
+                if name == "collecting" and done == 2:
+                    os.kill(os.getpid(), signal.SIGTERM)
+
+            Phases.show = show
+        begin = time.monotonic()
+        run = train(config, Path(folder))
+        return run.interrupted, run.step, time.monotonic() - begin
+
+    for interrupted, step, seconds in on_ranks(2, work):
+        assert interrupted and step == 0
+        assert seconds < 60, "an iteration takes two minutes"
+    assert len(CheckpointFolder(tmp_path / "checkpoints").load().state["ranks"]) == 2
+
+
+def test_second_ctrl_c_ends_at_once_and_leaves_no_process(tmp_path):
+    """The first waits for a simulator that takes an hour."""
+    options = ["--env", "tests.integration.slow:Slow?seconds=3600", "--pool.kind", "serial", "--pool.num-envs", "2"]
+    command = [sys.executable, "-m", "paceline.cli", "train", "cartpole", *options, "--run-dir", str(tmp_path / "run")]
+    run = subprocess.Popen(
+        [*command, "--log-seconds", "0.2", "--device", "cpu"], stderr=subprocess.PIPE, text=True, bufsize=1
+    )
+    assert run.stderr is not None
+    for line in run.stderr:
+        if "collecting" in line or "first observations" in line or line.startswith("[3 s"):
+            break
+    children = [child.pid for child in psutil.Process(run.pid).children(recursive=True)]
+    run.send_signal(signal.SIGINT)
+    time.sleep(1.2)  # sooner it would be taken for the first one again
+    assert run.poll() is None
+    run.send_signal(signal.SIGINT)
+    assert run.wait(timeout=10) == 130
+    assert not [pid for pid in children if psutil.pid_exists(pid)]
+    assert not (tmp_path / "run" / "checkpoints" / "latest").exists()
