@@ -146,7 +146,7 @@ def test_a_home_that_cannot_be_written_to_is_said_once_and_costs_only_recognitio
 
 
 @pytest.mark.parametrize(
-    "arguments", [["eval"], ["export", "--format", "torchscript"], ["train", "--resume", "--run-dir"]]
+    "arguments", [["eval"], ["export", "--format", "torchscript"], ["train", "--steps", "512", "--resume", "--run-dir"]]
 )
 def test_code_that_somebody_elses_run_names_does_not_run(copied, tmp_path, monkeypatch, capsys, arguments):
     folder, ran = copied("cartpole"), tmp_path / "ran"
