@@ -27,7 +27,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from paceline.errors import PacelineError, UsageError
-from paceline.files import cannot_write, check_room, flush, flush_folder, os_error_of, replace_text, temporary_name
+from paceline.files import cannot_write, check_room, flush, os_error_of, replace_text, temporary_name
 from paceline.trust import sign
 
 log = logging.getLogger(__name__)
@@ -128,7 +128,6 @@ class CheckpointFolder:
             finally:
                 shutil.rmtree(temporary, ignore_errors=True)
             shutil.rmtree(replaced, ignore_errors=True)
-            flush_folder(self._folder)
             for pointer in ["latest", *(["best"] if best else [])]:
                 replace_text(self._folder / pointer, final.name + "\n")
         self._prune()
@@ -245,7 +244,7 @@ def _write(folder: Path, weights: dict[str, Tensor], state: dict[str, Any], pool
         (folder / f"pool_{rank}.bin").write_bytes(pool)
     manifest = {path.name: _fingerprint(path) for path in sorted(folder.iterdir())}
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=2))
-    sign(folder / MANIFEST)
+    sign(folder / MANIFEST, Path.write_text)  # all of the folder is flushed together
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ import os
 import secrets
 import stat
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from paceline.envs.registry import code_named_by
@@ -29,14 +30,14 @@ SECRET_BYTES = 32
 ENDING = ".sig"
 
 
-def sign(path: Path) -> None:
+def sign(path: Path, write: Callable[[Path, str], object] = replace_text) -> None:
     """Sign a file that this user has just written. Without a secret it stays unsigned, which is said once."""
     secret, signature = _secret(), _signature_path(path)
     if isinstance(secret, str):
         _warn_once(secret)
         signature.unlink(missing_ok=True)
     else:
-        replace_text(signature, f"{_name(secret)} {_digest(secret, path.name, path.read_bytes())}\n")
+        write(signature, f"{_name(secret)} {_digest(secret, path.name, path.read_bytes())}\n")
 
 
 def why_foreign(path: Path) -> str | None:
