@@ -2,27 +2,42 @@
 
 `checkpoints/step_N/` holds `weights.safetensors` (the policy), `state.pt` (everything else, readable with
 `weights_only=True`), `pool_R.bin` (rank R's simulators, where their state can be saved) and `manifest.json`, which has
-the size and digest of every file. `checkpoints/latest` and `checkpoints/best` name one of them. A checkpoint appears
+the size and digest of every file, and is signed (see `trust`). `checkpoints/latest` and `checkpoints/best` name one of them. A checkpoint appears
 under its name only when all of it is on disk: a crash while writing leaves the one before.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import logging
 import os
+import pickle
+import re
 import shutil
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from paceline.errors import PacelineError, UsageError
+from paceline.files import cannot_write, check_room, flush, os_error_of, replace_text, temporary_name
+from paceline.trust import sign
+
+log = logging.getLogger(__name__)
 
 WEIGHTS, STATE, MANIFEST = "weights.safetensors", "state.pt", "manifest.json"
+NAME = r"step_\d+"
+TORCH = b"PK\x03\x04"
+"""How torch's files begin. No pickle that begins so can be loaded."""
+ROOM = 64 * 1024
+"""Bytes that a checkpoint takes beside its tensors, at least."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +57,11 @@ class CheckpointConfig:
 
 
 class CheckpointError(PacelineError):
-    """A checkpoint that cannot be used."""
+    """A checkpoint that cannot be used. `cause` is the message without what could be done about it."""
+
+    def __init__(self, message: str, *, cause: str | None = None) -> None:
+        super().__init__(message)
+        self.cause = cause or message
 
 
 class NoSuchCheckpoint(CheckpointError):
@@ -58,10 +77,27 @@ class Checkpoint:
     folder: Path
     weights: dict[str, Tensor]
     state: dict[str, Any]
+    files: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Size and digest of every file that belongs to it."""
+
+    @property
+    def manifest(self) -> Path:
+        return self.folder / MANIFEST
+
+    @property
+    def has_pickles(self) -> bool:
+        """Whether simulators were saved as pickles, which run code when they are loaded. A `tensor` pool's are in torch's format."""
+        return any(
+            name.startswith("pool_") and not (self.folder / name).read_bytes().startswith(TORCH) for name in self.files
+        )
 
     def pool_state(self, rank: int) -> bytes | None:
-        path = self.folder / f"pool_{rank}.bin"
-        return path.read_bytes() if path.exists() else None
+        """The simulators of a rank. A file that the manifest does not have, or no longer agrees with, is none."""
+        expected = self.files.get(f"pool_{rank}.bin")
+        if expected is None:
+            return None
+        data = (self.folder / f"pool_{rank}.bin").read_bytes()
+        return data if hashlib.sha256(data).hexdigest() == expected["sha256"] else None
 
 
 class CheckpointFolder:
@@ -73,36 +109,63 @@ class CheckpointFolder:
     def save(
         self, step: int, weights: dict[str, Tensor], state: dict[str, Any], pools: dict[int, bytes], *, best: bool
     ) -> Path:
-        """Write `step_N` and name it the latest, and the best if it is."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        final, temporary = self._folder / f"step_{step}", self._folder / f".step_{step}.{os.getpid()}"
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir()
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}, temporary / WEIGHTS)
-        torch.save(state, temporary / STATE)
-        for rank, pool in pools.items():
-            (temporary / f"pool_{rank}.bin").write_bytes(pool)
-        manifest = {path.name: _fingerprint(path) for path in sorted(temporary.iterdir())}
-        (temporary / MANIFEST).write_text(json.dumps(manifest, indent=2))
-        _flush(temporary)
-        shutil.rmtree(final, ignore_errors=True)
-        os.replace(temporary, final)
-        self._name("latest", final.name)
-        if best:
-            self._name("best", final.name)
+        """Write `step_N` and name it the latest, and the best if it is. `DiskFull` where there is no room for it: then those
+        before are as they were."""
+        final = self._folder / f"step_{step}"
+        needed = _bytes_of((weights, state, pools), set()) + ROOM
+        with _words(final, needed):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            check_room(final, needed)
+            temporary, replaced = temporary_name(final), temporary_name(self._folder / "replaced")
+            shutil.rmtree(temporary, ignore_errors=True)
+            try:
+                temporary.mkdir()
+                _write(temporary, weights, state, pools)
+                _flush(temporary)
+                if final.exists():  # a run that went back: what is there is not deleted before the new one is whole
+                    os.replace(final, replaced)
+                os.replace(temporary, final)
+            finally:
+                shutil.rmtree(temporary, ignore_errors=True)
+            shutil.rmtree(replaced, ignore_errors=True)
+            for pointer in ["latest", *(["best"] if best else [])]:
+                replace_text(self._folder / pointer, final.name + "\n")
         self._prune()
         return final
 
     def load(self, which: str = "latest") -> Checkpoint:
-        """Read `latest`, `best` or `step_N`; a damaged one is an error that says how to go back to another."""
+        """Read `latest`, `best` or `step_N`.
+
+        A damaged one is an error that says how to go back to another. Instead of a damaged `latest` the one that was written
+        before it is read, with a warning.
+        """
         pointer = self._folder / which
-        name = pointer.read_text().strip() if pointer.is_file() else which
+        name = pointer.read_text(errors="replace").strip() if pointer.is_file() else which
+        others = [other for other in self._by_age()[::-1] if other != name] if which == "latest" else []
+        problems: list[CheckpointError] = []
+        for candidate in [name, *others]:
+            try:
+                found = self._load(candidate)
+            except CheckpointError as error:
+                problems.append(error)
+                continue
+            for problem in problems:
+                log.warning("%s; %s is used instead", problem.cause, candidate)
+            return found
+        raise problems[0]
+
+    def _load(self, name: str) -> Checkpoint:
         folder = self._folder / name
-        if not folder.is_dir():
-            raise NoSuchCheckpoint(f"there is no checkpoint {which!r} in {self._folder}; there are: {self._listing()}")
-        self._verify(folder)
-        state = torch.load(folder / STATE, map_location="cpu", weights_only=True)
-        return Checkpoint(folder=folder, weights=load_file(folder / WEIGHTS), state=state)
+        if re.fullmatch(NAME, name) is None or not folder.is_dir():
+            cause = f"there is no checkpoint {name!r} in {self._folder}"
+            raise NoSuchCheckpoint(f"{cause}; there are: {self._listing()}", cause=cause)
+        files = self._verify(folder)
+        try:
+            state = torch.load(folder / STATE, map_location="cpu", weights_only=True)
+            weights = load_file(folder / WEIGHTS)
+        except (OSError, RuntimeError, pickle.UnpicklingError, SafetensorError) as error:
+            raise self._damaged(folder, f"it cannot be read ({str(error).splitlines()[0]})") from error
+        return Checkpoint(folder=folder, weights=weights, state=state, files=files)
 
     def latest(self) -> str | None:
         """The name of the latest checkpoint, if there is any."""
@@ -111,31 +174,41 @@ class CheckpointFolder:
 
     def steps(self) -> list[int]:
         """The steps that there are checkpoints of, ascending."""
+        return sorted(int(name.removeprefix("step_")) for name in self._names())
+
+    def _names(self) -> list[str]:
         if not self._folder.is_dir():
             return []
-        return sorted(int(path.name.removeprefix("step_")) for path in self._folder.glob("step_*") if path.is_dir())
+        return [path.name for path in self._folder.iterdir() if re.fullmatch(NAME, path.name) and path.is_dir()]
 
-    def _written(self, name: str) -> float:
-        """When a checkpoint was."""
-        try:
-            return (self._folder / name / MANIFEST).stat().st_mtime
-        except OSError:
-            return 0.0
+    def _by_age(self) -> list[str]:
+        """The names of all checkpoints, the one that was written last at the end."""
 
-    def _verify(self, folder: Path) -> None:
+        def written(step: int) -> float:
+            try:
+                return (self._folder / f"step_{step}" / MANIFEST).stat().st_mtime
+            except OSError:
+                return 0.0
+
+        return [f"step_{step}" for step in sorted(self.steps(), key=written)]
+
+    def _verify(self, folder: Path) -> dict[str, dict[str, Any]]:
+        """Size and digest of every file, all of which are as they were written."""
         try:
             manifest = json.loads((folder / MANIFEST).read_text())
-        except (OSError, json.JSONDecodeError) as error:
+            sizes = {name: manifest[name]["bytes"] for name in {*manifest, WEIGHTS, STATE}}
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise self._damaged(folder, f"{MANIFEST} cannot be read ({error})") from error
         for name, expected in manifest.items():
-            path = folder / name
+            path = folder / Path(name).name
             if not path.exists():
                 raise self._damaged(folder, f"{name} is missing")
             found = _fingerprint(path)
-            if found["bytes"] != expected["bytes"]:
-                raise self._damaged(folder, f"{name} has {found['bytes']} bytes instead of {expected['bytes']}")
+            if found["bytes"] != sizes[name]:
+                raise self._damaged(folder, f"{name} has {found['bytes']} bytes instead of {sizes[name]}")
             if found != expected:
                 raise self._damaged(folder, f"{name} was changed: its digest does not match")
+        return manifest
 
     def _damaged(self, folder: Path, why: str) -> CheckpointError:
         others = [f"step_{step}" for step in self.steps() if f"step_{step}" != folder.name]
@@ -144,34 +217,60 @@ class CheckpointFolder:
             if others
             else "there is no other one"
         )
-        return CheckpointError(f"checkpoint {folder} is damaged: {why}; {hint}")
+        cause = f"checkpoint {folder} is damaged: {why}"
+        return CheckpointError(f"{cause}; {hint}", cause=cause)
 
     def _listing(self) -> str:
         return ", ".join(f"step_{step}" for step in self.steps()) or "none"
 
-    def _name(self, pointer: str, target: str) -> None:
-        temporary = self._folder / f".{pointer}.{os.getpid()}"
-        temporary.write_text(target + "\n")
-        os.replace(temporary, self._folder / pointer)
-
     def _prune(self) -> None:
         """Keep those that were written last, which need not be of the highest steps: a run may have gone back to an earlier
         one."""
-        by_age = sorted((f"step_{step}" for step in self.steps()), key=self._written)
         pointers = [self._folder / name for name in ("latest", "best")]
-        kept = {*by_age[-self._keep :], *(pointer.read_text().strip() for pointer in pointers if pointer.exists())}
+        kept = {
+            *self._by_age()[-self._keep :],
+            *(pointer.read_text().strip() for pointer in pointers if pointer.exists()),
+        }
         for step in self.steps():
             if f"step_{step}" not in kept:
                 shutil.rmtree(self._folder / f"step_{step}", ignore_errors=True)
 
 
-def flush(path: Path) -> None:
-    """A file, or the list of what is in a folder, is on disk when this returns."""
-    fd = os.open(path, os.O_RDONLY)
+def _write(folder: Path, weights: dict[str, Tensor], state: dict[str, Any], pools: dict[int, bytes]) -> None:
+    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}, folder / WEIGHTS)
+    with open(folder / STATE, "wb") as file:  # given a path, torch does not say what is wrong with the disk
+        torch.save(state, file)
+    for rank, pool in pools.items():
+        (folder / f"pool_{rank}.bin").write_bytes(pool)
+    manifest = {path.name: _fingerprint(path) for path in sorted(folder.iterdir())}
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=2))
+    sign(folder / MANIFEST, Path.write_text)  # all of the folder is flushed together
+
+
+@contextlib.contextmanager
+def _words(path: Path, needed: int) -> Iterator[None]:
+    """Say in words why `path` cannot be written, whichever library noticed."""
     try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+        yield
+    except (OSError, RuntimeError, SafetensorError) as error:
+        cause = os_error_of(error)
+        if cause is None:
+            raise
+        raise cannot_write(path, cause, needed) from error
+
+
+def _bytes_of(value: Any, seen: set[int]) -> int:
+    """About what `value` takes on disk: its tensors' memory, each counted once, and its bytes."""
+    if isinstance(value, Tensor):
+        storage = value.untyped_storage()
+        new = storage.data_ptr() not in seen
+        seen.add(storage.data_ptr())
+        return storage.nbytes() if new else 0
+    if isinstance(value, dict):
+        return sum(_bytes_of(item, seen) for item in value.values())
+    if isinstance(value, list | tuple):
+        return sum(_bytes_of(item, seen) for item in value)
+    return len(value) if isinstance(value, bytes) else 0
 
 
 def _fingerprint(path: Path) -> dict[str, Any]:

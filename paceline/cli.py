@@ -102,6 +102,8 @@ class Eval:
     """Also film one episode."""
     json: bool = False
     """Print one JSON object instead of a table."""
+    trust: bool = False
+    """Run the code that the run's folder names, even though this user did not write it (see SECURITY.md)."""
 
     def run(self) -> None:
         from paceline.evaluation import evaluate, navigation
@@ -135,7 +137,8 @@ class Eval:
             raise UsageError(
                 f"{option} is for PointGoal navigation (pointnav), and {env or self.run_folder} is not that"
             )
-        return evaluate.evaluate(self.run_folder, episodes=100 if self.episodes is None else self.episodes, **common)
+        episodes = 100 if self.episodes is None else self.episodes
+        return evaluate.evaluate(self.run_folder, episodes=episodes, trust=self.trust, **common)
 
     def _only_agent(self) -> str:
         """The baseline's name, if nothing is asked for that only a policy can do."""
@@ -156,6 +159,8 @@ class Report:
     """The file; by default report.html in the run's folder."""
     episodes: int = 200
     """Of pointnav, how many episodes of the val split are played."""
+    trust: bool = False
+    """Changes nothing: a report runs no code that the run's folder names. All commands that read a run have it."""
 
     def run(self) -> None:
         from paceline.evaluation.report import write_report
@@ -178,11 +183,13 @@ class Export:
     """latest, best or step_N."""
     output: Path | None = None
     """The file; by default policy.onnx or policy.pt in the run's folder."""
+    trust: bool = False
+    """Run the code that the run's folder names, even though this user did not write it (see SECURITY.md)."""
 
     def run(self) -> None:
         from paceline.export import export
 
-        done = export(self.run_folder, self.format, checkpoint=self.checkpoint, output=self.output)
+        done = export(self.run_folder, self.format, checkpoint=self.checkpoint, output=self.output, trust=self.trust)
         table = Table("", "name", "type", "shape", box=None, header_style="bold", pad_edge=False)
         for side, ports in (("input", done.inputs), ("output", done.outputs)):
             for port in ports:

@@ -19,6 +19,7 @@ from paceline.envs.registry import closest
 from paceline.errors import UsageError
 from paceline.experience.limiter import LimiterConfig
 from paceline.experience.replay import ReplayConfig
+from paceline.files import replace_text
 from paceline.learner.d4pg import D4PGConfig
 from paceline.learner.finite import OnNonFinite
 from paceline.learner.optimizer import OptimizerConfig
@@ -30,6 +31,7 @@ from paceline.policy.deterministic import ControlConfig
 from paceline.pool.config import PoolConfig
 from paceline.schedule.appo import APPOConfig
 from paceline.schedule.ver import VERConfig
+from paceline.trust import sign
 
 System = Literal["ddppo", "ver", "appo", "d4pg"]
 
@@ -124,7 +126,9 @@ class Config:
         return dataclasses.replace(self.ppo, targets="vtrace" if self.system == "appo" else "gae")
 
     def save(self, path: Path) -> None:
-        path.write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n")
+        """Write it as a whole or not at all, signed as this user's own."""
+        replace_text(path, json.dumps(dataclasses.asdict(self), indent=2) + "\n")
+        sign(path)
 
     @classmethod
     def load(cls, path: Path) -> Config:
@@ -132,7 +136,7 @@ class Config:
             data = json.loads(path.read_text())
         except OSError as error:
             raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-        except json.JSONDecodeError as error:
+        except ValueError as error:
             raise UsageError(f"{path} is not a configuration: {error}") from error
         return _build(cls, data, str(path))
 

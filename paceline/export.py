@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import io
 import json
-import os
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -31,6 +31,7 @@ from torch import Tensor, nn
 from paceline.distributed.runtime import choose_device
 from paceline.errors import MissingExtra, PacelineError, UsageError
 from paceline.evaluation.saved import SavedRun
+from paceline.files import replacing
 from paceline.policy.actor_critic import ActorCritic
 from paceline.policy.deterministic import DeterministicPolicy
 from paceline.policy.distributions import Gaussians
@@ -76,29 +77,28 @@ class Exported:
     """What executed the file to compare it with the policy; None if nothing installed could."""
 
 
-def export(folder: Path, format: Format, *, checkpoint: str = "latest", output: Path | None = None) -> Exported:
+def export(
+    folder: Path, format: Format, *, checkpoint: str = "latest", output: Path | None = None, trust: bool = False
+) -> Exported:
     """Write the deterministic policy of the run in `folder`, by default into that folder as policy.onnx or policy.pt.
 
-    The file appears under its name only when it is found to give what the policy gives.
+    The file appears under its name only when it is found to give what the policy gives. With `trust`, the environment that
+    the folder names is made, for its spaces, whoever wrote it.
     """
     if format not in get_args(Format):
         raise UsageError(f"format {format!r} does not exist; allowed: {', '.join(get_args(Format))}")
     path = output or folder / f"policy{SUFFIX[format]}"
     if not path.absolute().parent.is_dir():
         raise UsageError(f"output {str(path)!r}: the folder {path.absolute().parent} does not exist")
-    run = SavedRun.load(folder, checkpoint)
+    run = SavedRun.load(folder, checkpoint, trust=trust)
     spec = run.spec()
     policy = run.policy(spec, choose_device("cpu", 0))
     function = PolicyFunction(policy, spec) if isinstance(policy, ActorCritic) else ControlFunction(policy, spec)
-    temporary = path.with_name(f".{os.getpid()}.{path.name}")
-    try:
+    with replacing(path) as temporary:
         (write_onnx if format == "onnx" else write_torchscript)(function, temporary)
         reader = read_onnx(temporary) if format == "onnx" else ("PyTorch", read_torchscript(temporary))
         if reader is not None:
             verify(reader[1], policy, function)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
     return Exported(
         path=path,
         checkpoint=run.checkpoint,
@@ -204,7 +204,9 @@ def write_torchscript(function: Function, path: Path) -> None:
     with _quiet():
         traced = torch.jit.trace(function, tuple(function.examples(EXAMPLE_ROWS, 0)))
         signature = {side: [asdict(port) for port in getattr(function, side)] for side in ("inputs", "outputs")}
-        torch.jit.save(traced, str(path), _extra_files={SIGNATURE: json.dumps(signature)})
+        written = io.BytesIO()  # given a path, torch does not say what is wrong with the disk
+        torch.jit.save(traced, written, _extra_files={SIGNATURE: json.dumps(signature)})
+        path.write_bytes(written.getvalue())
 
 
 def read_torchscript(path: Path) -> Runner:

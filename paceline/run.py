@@ -7,7 +7,6 @@ import copy
 import dataclasses
 import logging
 import os
-import shutil
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -22,20 +21,24 @@ from paceline.agent.protocol import Agent
 from paceline.checkpoint import Checkpoint, CheckpointFolder
 from paceline.config import Config
 from paceline.distributed.reduce import gather
-from paceline.distributed.runtime import Group
+from paceline.distributed.runtime import Group, Place
 from paceline.envs.registry import resolve
 from paceline.errors import UsageError
+from paceline.files import DiskFull
 from paceline.learner.finite import NonFiniteError, require_finite
 from paceline.policy.allocator import keep_freed_memory
 from paceline.pool import Pool, PoolConfig, make_pool
 from paceline.pool.protocol import Episode, StepBatch
+from paceline.pool.tensor import TensorPool
 from paceline.process_settings import restored_settings
 from paceline.resume import require_same_network, require_same_spaces, require_unfinished
+from paceline.run_folder import open_run_folder
 from paceline.stop import Stop, StopRun
 from paceline.telemetry.clock import Clock
 from paceline.telemetry.metrics import MetricsWriter
 from paceline.telemetry.phases import Phases
 from paceline.telemetry.progress import Progress
+from paceline.trust import may_unpickle
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +67,8 @@ class Snapshot:
     pool: bytes | None
     """The state of its simulators; None where it cannot be had."""
     best: bool
+    problem: DiskFull | None
+    """Why this rank's own part is not there."""
 
 
 class Run(Generic[AgentT]):
@@ -92,6 +97,8 @@ class Run(Generic[AgentT]):
         self.checkpoint_due = False
         """Whether to save between this iteration and the next, which all ranks agree on in a report."""
         self._iterations = 0
+        self._restarts = 0.0
+        """Simulators that were replaced, of all ranks, since this process began."""
         self._has_begun = False
         """Whether every slot has had its first observation."""
         self._snapshot: Snapshot | None = None
@@ -111,7 +118,8 @@ class Run(Generic[AgentT]):
     @property
     def interrupted(self) -> bool:
         """Whether the user, and not the deadline, has stopped the run."""
-        return self.stop.is_requested and self.stop.reason != "deadline" and not self._is_out_of_time
+        stopped = self.stop.is_requested and not self.finished()
+        return stopped and self.stop.reason != "deadline" and not self._is_out_of_time
 
     @property
     def _is_out_of_time(self) -> bool:
@@ -175,10 +183,11 @@ class Run(Generic[AgentT]):
             sum(episode.episode_return for episode in finished),
             float(sum(episode.length for episode in finished)),
             *(sum(episode.info[name] for episode in finished) for name in self.pool.spec.measures),
+            float(self.pool.restarts),
             self.seconds / self.group.size,
         ]
         with self.clock.time("communication"):
-            all_steps, due, *sums, self._agreed_seconds = self.group.sum_(
+            all_steps, due, *sums, self._restarts, self._agreed_seconds = self.group.sum_(
                 torch.tensor(sums, dtype=torch.float64, device=self.group.device)
             ).tolist()
         self.step += int(all_steps)
@@ -223,6 +232,7 @@ class Run(Generic[AgentT]):
             "sps": sps,
             "fps": sps * frameskip,
             **self.episode_means(),
+            "simulator_restarts": self._restarts,
             "learning_rate": self.agent.learning_rate(self.progress),
             **losses,
             **{f"time/{name}": share for name, share in self.clock.take_shares().items()},
@@ -237,9 +247,9 @@ class Run(Generic[AgentT]):
         left += [] if self.config.seconds is None else [self.config.seconds - self.seconds]
         return max(0.0, min(left)) if left else None
 
-    def save(self) -> None:
+    def save(self, *, final: bool = False) -> None:
         """Write a checkpoint; called by all ranks together, between two iterations."""
-        self._write(self._take_snapshot())
+        self._write(self._take_snapshot(), final=final)
 
     def _take_snapshot(self, *, stopped: bool = False, state_seconds: float | None = None) -> Snapshot:
         """What this rank adds to a checkpoint; `stopped` in the middle of an iteration. The states of simulators are waited for no
@@ -251,45 +261,69 @@ class Run(Generic[AgentT]):
             pool_state = None
             log.debug("simulators are not in the checkpoint: %s", error)
         mean = self.episode_means()["episode_return"]
-        best = mean is not None and mean > self._best
-        self._best = max(self._best, mean if mean is not None else self._best)
+        agent, problem = None, None
+        try:
+            agent = self.agent.rank_state(stopped=stopped or self.pool.num_in_flight > 0)
+        except DiskFull as error:  # the other ranks have to be told
+            problem = error
         return Snapshot(
             step=self.step,
             weights=self.policy.state_dict(),
             shared={
                 "step": self.step,
                 "seconds": self.seconds,
-                "best": self._best,
+                "best": self._best if mean is None else max(self._best, mean),
                 "episodes": list(self._episodes),
                 "agent": self.agent.state(),
             },
             mine={
                 "rng": torch.get_rng_state(),
                 "cuda_rng": torch.cuda.get_rng_state() if self.group.device.type == "cuda" else None,
-                "agent": self.agent.rank_state(stopped=stopped or self.pool.num_in_flight > 0),
+                "agent": agent,
             },
             pool=pool_state,
-            best=best,
+            best=mean is not None and mean > self._best,
+            problem=problem,
         )
 
-    def _write(self, snapshot: Snapshot) -> None:
+    def _write(self, snapshot: Snapshot, *, final: bool = False) -> None:
+        """Write a checkpoint of all ranks' snapshots. Where the disk is full, only the `final` one is an error; any other is tried
+        again when the next is due."""
         self.phases.show("saving a checkpoint", 0, 0)
-        ranks = gather(self.group, (snapshot.mine, snapshot.pool))
+        ranks = gather(self.group, (snapshot.mine, snapshot.pool, snapshot.problem))
         self._last_checkpoint, self.checkpoint_due = time.monotonic(), False
-        if self.group.is_first:
-            state = snapshot.shared | {"ranks": [mine for mine, _ in ranks]}
-            pools = {rank: pool for rank, (_, pool) in enumerate(ranks) if pool is not None}
-            self._checkpoints.save(snapshot.step, snapshot.weights, state, pools, best=snapshot.best)
+        problem = self._write_files(snapshot, ranks) if self.group.is_first else None
+        if not self.group.any(problem is not None):
+            self._best = snapshot.shared["best"]
+            self.agent.checkpointed(snapshot.mine["agent"])
         self.phases.over("saving a checkpoint")
+        if problem is not None and final:
+            raise DiskFull(f"{problem}; {self._last_good()}") from problem
+        if problem is not None:
+            seconds = self.config.checkpoint.seconds
+            log.warning("%s; %s. It is tried again in %g s", problem, self._last_good(), seconds)
+
+    def _write_files(self, snapshot: Snapshot, ranks: list[tuple[Any, Any, Any]]) -> DiskFull | None:
+        """What was wrong with it, if the disk is full."""
+        problems = [problem for *_, problem in ranks if problem is not None]
+        if problems:
+            return problems[0]
+        state = snapshot.shared | {"ranks": [mine for mine, *_ in ranks]}
+        pools = {rank: pool for rank, (_, pool, _) in enumerate(ranks) if pool is not None}
+        try:
+            self._checkpoints.save(snapshot.step, snapshot.weights, state, pools, best=snapshot.best)
+        except DiskFull as error:
+            return error
+        return None
 
     def _save_stopped(self) -> None:
         """A checkpoint after the training loop was stopped in the middle of an iteration."""
         if self._snapshot is not None:
-            self._write(self._snapshot)
+            self._write(self._snapshot, final=True)
             return
         if self._has_begun:
             self._drain()
-        self._write(self._take_snapshot(stopped=True, state_seconds=STATE_SECONDS))
+        self._write(self._take_snapshot(stopped=True, state_seconds=STATE_SECONDS), final=True)
 
     def _drain(self) -> None:
         """Receive what simulators finish soon, so that the checkpoint has their states."""
@@ -299,8 +333,9 @@ class Run(Generic[AgentT]):
             if len(batch):
                 self.agent.observe(batch)
 
-    def restore(self, checkpoint: Checkpoint) -> None:
-        """Continue from a checkpoint: exactly if it has this rank's simulators, with fresh episodes otherwise."""
+    def restore(self, checkpoint: Checkpoint, *, may_unpickle: bool = True) -> None:
+        """Continue from a checkpoint: exactly if it has this rank's simulators, and their pickles may be loaded where they are
+        such; with fresh episodes otherwise."""
         state = checkpoint.state
         ranks = state["ranks"]
         own, mine = self.group.rank < len(ranks), ranks[min(self.group.rank, len(ranks) - 1)]
@@ -321,6 +356,8 @@ class Run(Generic[AgentT]):
             return
         if not self.pool.can_restore:
             log.warning("EnvPool cannot go on with the checkpoint's simulators: all episodes start anew")
+            return
+        if not isinstance(self.pool, TensorPool) and not may_unpickle:
             return
         self.pool.recv(min_slots=None)
         try:
@@ -350,10 +387,11 @@ class Run(Generic[AgentT]):
                 self._tell_of_the_end()
                 self._save_stopped()
             except NonFiniteError as error:
-                raise NonFiniteError(f"{error}; {self._last_good()}") from error
+                hint = "A smaller learning rate may help; --on-nonfinite skip leaves out single gradient steps"
+                raise NonFiniteError(f"{error}; {self._last_good()}. {hint}") from error
             else:
                 self._tell_of_the_end()
-                self.save()
+                self.save(final=True)
 
     def _tell_of_the_end(self) -> None:
         """The end is always reported."""
@@ -362,12 +400,9 @@ class Run(Generic[AgentT]):
 
     def _last_good(self) -> str:
         name = self._checkpoints.latest()
-        last = (
-            "there is no checkpoint yet"
-            if name is None
-            else f"the last good checkpoint is {self.folder / 'checkpoints' / name}"
-        )
-        return f"{last}. A smaller learning rate may help; --on-nonfinite skip leaves out single gradient steps"
+        if name is None:
+            return "there is no checkpoint yet"
+        return f"the last good checkpoint is {self.folder / 'checkpoints' / name}"
 
 
 def _metrics_writer(config: Config, folder: Path) -> MetricsWriter:
@@ -375,31 +410,31 @@ def _metrics_writer(config: Config, folder: Path) -> MetricsWriter:
 
 
 @restored_settings()
-def train(config: Config, folder: Path, *, resume: str | None = None) -> Run:
+def train(config: Config, folder: Path, *, resume: str | None = None, trust: bool = False) -> Run:
     """Run `config` in `folder` to its end. `resume` names the checkpoint to continue from: latest, best or step_N.
 
-    What it changes in the process (threads, precision, determinism, random numbers) is as before when it ends.
+    With `trust`, simulators saved in that checkpoint are loaded whoever wrote it. What this changes in the process (threads, precision,
+    determinism, random numbers) is as before when it ends.
     """
     keep_freed_memory()
-    group = Group.join(config.device)
-    existed = folder.exists()
-    try:
-        with contextlib.ExitStack() as stack:
-            run = _open(config, folder, resume, group, stack)
-            return _finish(run)
-    except UsageError:
-        if group.is_first and not existed and not (folder / "checkpoints").exists():
-            shutil.rmtree(folder, ignore_errors=True)  # what was asked for in a wrong way leaves nothing behind
-        raise
-    finally:
-        group.close()
+    with contextlib.ExitStack() as stack:
+        if Place.find().rank == 0:
+            stack.enter_context(open_run_folder(folder))
+        group = Group.join(config.device)
+        stack.callback(group.close)
+        return _finish(_open(config, folder, resume, trust, group, stack))
 
 
-def _open(config: Config, folder: Path, resume: str | None, group: Group, stack: contextlib.ExitStack) -> Run:
+def _open(
+    config: Config, folder: Path, resume: str | None, trust: bool, group: Group, stack: contextlib.ExitStack
+) -> Run:
     """The parts of a run, put together, and restored if it is resumed. `stack` closes them. Until then nothing in the folder of a
     resumed run changes."""
     from paceline.agent.make import make_agent
 
+    # Before the display, where the user could not be asked.
+    checkpoint = _checkpoint_to_resume(config, folder, resume) if resume is not None else None
+    loads = checkpoint is not None and checkpoint.has_pickles and may_unpickle(checkpoint.manifest, trust=trust)
     stop, phases, clock = Stop(group), Phases(), Clock()
     progress = None
     if group.is_first:
@@ -407,7 +442,6 @@ def _open(config: Config, folder: Path, resume: str | None, group: Group, stack:
         progress = stack.enter_context(Progress(title, folder, phases, line_seconds=config.log_seconds))
     stack.enter_context(stop.on_signals())
     prepare(config, group)
-    checkpoint = _checkpoint_to_resume(config, folder, resume) if resume is not None else None
     pool = make_pool(
         config.env,
         pool_config(config, group.device),
@@ -421,7 +455,7 @@ def _open(config: Config, folder: Path, resume: str | None, group: Group, stack:
     run: Run[Any] = Run(config, group, pool, folder, agent, clock=clock, stop=stop, phases=phases, progress=progress)
     if checkpoint is not None:
         require_same_spaces(checkpoint.weights, run.policy.state_dict(), Config.load(folder / "config.json"), config)
-        run.restore(checkpoint)
+        run.restore(checkpoint, may_unpickle=loads)
         if group.is_first:
             log.info("continuing from step %s, checkpoint %s", f"{run.step:,}", checkpoint.folder)
     folder.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,9 @@ from paceline.config import Config
 from paceline.distributed.launch import LAUNCHED, end_with_parent, exit_code, launch_ranks
 from paceline.distributed.runtime import Place
 from paceline.errors import UsageError
+from paceline.run_folder import check_run_folder
 from paceline.telemetry.console import say
+from paceline.trust import may_run
 
 USAGE = "paceline train RECIPE [options], paceline train --config FILE [options], paceline train --resume --run-dir DIR"
 
@@ -34,6 +36,8 @@ class TrainOptions(Config):
     """Processes on this machine that train together. Under torchrun or srun, they decide."""
     report: bool = False
     """Write report.html at the end; `paceline report` does it for any run, at any time."""
+    trust: bool = False
+    """With --resume or --config: run the code that these name, even though this user did not write them (see SECURITY.md)."""
 
     def config(self) -> Config:
         return Config(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Config)})
@@ -41,22 +45,24 @@ class TrainOptions(Config):
 
 def main(arguments: list[str]) -> int:
     """Run `paceline train` with `arguments`; the exit code."""
-    label, base, rest = _starting_point(arguments)
+    label, base, rest, file = _starting_point(arguments)
     defaults = TrainOptions(**{field.name: getattr(base, field.name) for field in dataclasses.fields(Config)})
     options = tyro.cli(TrainOptions, args=rest, default=defaults, prog=f"paceline train {label}")
     config = options.config()
+    trust = options.trust or (file is not None and _trusts(config, base, file, rest))
     place = Place.find()
     folder = options.run_dir or Path("runs") / f"{label}-{config.system}-{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
     if options.ranks > 1 and place.size == 1:
         run_dir = [] if options.run_dir is not None else ["--run-dir", str(folder)]  # the same for all
-        return launch_ranks(options.ranks, ["train", *arguments, *run_dir])
+        check_run_folder(folder)  # what is wrong with it is said once, before there are ranks
+        return launch_ranks(options.ranks, ["train", *arguments, *run_dir, *(["--trust"] if trust else [])])
     if not options.resume and (folder / "checkpoints").exists() and place.rank == 0:
         raise UsageError(f"{folder} holds a run already; --resume continues it, another --run-dir starts a new one")
     if LAUNCHED in os.environ:
         end_with_parent()  # torchrun may be killed too
     from paceline.run import train
 
-    run = train(config, folder, resume=options.from_checkpoint if options.resume else None)
+    run = train(config, folder, resume=options.from_checkpoint if options.resume else None, trust=trust)
     if run.group.is_first:
         say(_summary(run, folder))
         if options.report and not run.interrupted:
@@ -66,25 +72,35 @@ def main(arguments: list[str]) -> int:
     return exit_code(run.interrupted)
 
 
-def _starting_point(arguments: list[str]) -> tuple[str, Config, list[str]]:
-    """What the options change: the run that is resumed, a recipe, or a configuration file."""
+def _trusts(config: Config, base: Config, file: Path, arguments: list[str]) -> bool:
+    """Whether the user says that `file`, where `base` comes from, is to be trusted; refused if it has to be and is not.
+
+    What is named on the command line is the user's own.
+    """
+    named = any(argument.split("=")[0] == "--env" for argument in arguments)
+    address = config.remote.address if config.remote.actors and config.remote.address == base.remote.address else None
+    return may_run(None if named else config.env, file, address=address)
+
+
+def _starting_point(arguments: list[str]) -> tuple[str, Config, list[str], Path | None]:
+    """What the options change: the run that is resumed, a recipe, or a configuration file; and the file that it comes from."""
     recipe = arguments[0] if arguments and not arguments[0].startswith("-") else None
     if "--resume" in arguments:
         rest = arguments if recipe is None else arguments[1:]
         return _resumed(recipe, _value_of("--run-dir", arguments), rest)
     if recipe is not None:
         name = recipes.known_as(recipe)
-        return name, dataclasses.replace(recipes.find(name), recipe=name), arguments[1:]
+        return name, dataclasses.replace(recipes.find(name), recipe=name), arguments[1:], None
     if "--config" in arguments:
         path = Path(_value_of("--config", arguments))
         at = arguments.index("--config")
-        return path.stem, Config.load(path), arguments[:at] + arguments[at + 2 :]
+        return path.stem, Config.load(path), arguments[:at] + arguments[at + 2 :], path
     if {"-h", "--help"} & set(arguments):
-        return "RECIPE", Config(), arguments
+        return "RECIPE", Config(), arguments, None
     raise UsageError(f"train what? {USAGE}; recipes: {', '.join(recipes.RECIPES)}")
 
 
-def _resumed(recipe: str | None, run_dir: str, rest: list[str]) -> tuple[str, Config, list[str]]:
+def _resumed(recipe: str | None, run_dir: str, rest: list[str]) -> tuple[str, Config, list[str], Path]:
     """A run goes on with its own configuration; a recipe may be named if it is the run's own."""
     folder = Path(run_dir)
     config = Config.load(folder / "config.json")
@@ -93,7 +109,7 @@ def _resumed(recipe: str | None, run_dir: str, rest: list[str]) -> tuple[str, Co
         raise UsageError(
             f"the run in {folder} is {own}, and cannot go on as {recipe}; to continue it: paceline train --resume --run-dir {folder}"
         )
-    return folder.name, config, rest
+    return folder.name, config, rest, folder / "config.json"
 
 
 def _value_of(option: str, arguments: list[str]) -> str:

@@ -1,8 +1,11 @@
-"""For all tests: a test that changes how the process computes puts it back, or the next one computes otherwise."""
+"""What all tests share. A test that changes how the process computes puts it back, or the next one computes otherwise."""
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -16,3 +19,23 @@ def arithmetic_stays() -> Iterator[None]:
     after = arithmetic()
     changed = {name: (before[name], after[name]) for name in before if before[name] != after[name]}
     assert not changed, f"the test left other settings behind than it found (before, after): {changed}"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def secret_of_the_tests(tmp_path_factory) -> None:
+    """Runs are signed with a secret of the tests' own, and the user's is not touched."""
+    os.environ["XDG_CONFIG_HOME"] = str(tmp_path_factory.mktemp("xdg_config"))
+
+
+@pytest.fixture
+def tiny_disk(tmp_path) -> Iterator[Path]:
+    """A folder on a disk of 300 KB."""
+    folder = tmp_path / "tiny_disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(folder)]
+    try:
+        subprocess.run(command, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"nothing can be mounted here: {error}")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)

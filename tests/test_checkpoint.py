@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 
 import pytest
@@ -9,6 +10,8 @@ import torch
 
 from paceline import checkpoint
 from paceline.checkpoint import CheckpointError, CheckpointFolder
+from paceline.files import DiskFull
+from tests.pickles import Touch
 
 WEIGHTS = {"layer.weight": torch.arange(6.0).view(2, 3), "mean": torch.tensor(3.0)}
 
@@ -77,8 +80,109 @@ def test_damage_is_a_clear_error_that_names_another(tmp_path, name, damage):
     else:
         path.unlink()
     with pytest.raises(CheckpointError, match=rf"step_2 is damaged: {name} .*--checkpoint step_1"):
-        folder.load()
+        folder.load("step_2")
     assert folder.load("step_1").state["step"] == 1
+
+
+def test_resuming_falls_back_to_the_newest_whole_checkpoint_and_says_so(tmp_path, caplog):
+    """One that was named is not replaced by another."""
+    folder = CheckpointFolder(tmp_path)
+    for step in (1, 2, 3):
+        save(folder, step, best=step == 3)
+    (tmp_path / "step_3" / checkpoint.STATE).write_bytes(b"")
+    (tmp_path / "step_2" / checkpoint.WEIGHTS).unlink()
+    assert folder.load("latest").state["step"] == 1
+    warnings = [record.getMessage() for record in caplog.records]
+    assert len(warnings) == 2 and all("step_1 is used instead" in warning for warning in warnings)
+    assert "step_3 is damaged: state.pt has 0 bytes" in warnings[0]
+    assert "step_2 is damaged: weights.safetensors is missing" in warnings[1]
+    for named in ("best", "step_3", "step_2"):
+        with pytest.raises(CheckpointError, match="is damaged"):
+            folder.load(named)
+    (tmp_path / "step_1" / checkpoint.MANIFEST).unlink()
+    with pytest.raises(CheckpointError, match="step_3 is damaged"):
+        folder.load("latest")
+
+
+def test_a_pointer_that_names_nothing_is_not_the_end(tmp_path, caplog):
+    folder = CheckpointFolder(tmp_path)
+    save(folder, 1)
+    (tmp_path / "latest").write_text("../elsewhere")
+    assert folder.load("latest").state["step"] == 1
+    assert "no checkpoint '../elsewhere'" in caplog.text
+
+
+@pytest.mark.parametrize("manifest", ["[1, 2]", "{}", '{"weights.safetensors": 3, "state.pt": {}}'])
+def test_a_manifest_that_lists_nothing_is_damage(tmp_path, manifest):
+    folder = CheckpointFolder(tmp_path)
+    (save(folder, 1) / checkpoint.MANIFEST).write_text(manifest)
+    with pytest.raises(CheckpointError, match="manifest.json cannot be read"):
+        folder.load()
+
+
+def test_a_state_that_would_run_code_is_damage_and_runs_none(tmp_path):
+    folder = CheckpointFolder(tmp_path / "checkpoints")
+    path = save(folder, 1) / checkpoint.STATE
+    torch.save({"step": Touch(tmp_path / "ran")}, path)
+    manifest = json.loads((path.parent / checkpoint.MANIFEST).read_text())
+    manifest[checkpoint.STATE] = checkpoint._fingerprint(path)
+    (path.parent / checkpoint.MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        folder.load()
+    assert not (tmp_path / "ran").exists()
+
+
+def test_simulators_that_the_manifest_does_not_have_are_not_read(tmp_path):
+    folder = CheckpointFolder(tmp_path)
+    (save(folder, 1) / "pool_1.bin").write_bytes(b"somebody put this here")
+    loaded = folder.load()
+    assert loaded.pool_state(1) is None and loaded.pool_state(0) == b"pool"
+    (tmp_path / "step_1" / "pool_0.bin").write_bytes(b"loop")
+    assert loaded.pool_state(0) is None, "changed since it was verified"
+
+
+def test_a_full_disk_is_said_in_words_and_keeps_what_there_is(tiny_disk):
+    """Of this size the checkpoint does not even begin: what it needs is known before."""
+    folder = CheckpointFolder(tiny_disk)
+    save(folder, 1)
+    with pytest.raises(
+        DiskFull, match=r"step_2 cannot be written: the disk is full \(it needs 1\.\d MiB, and \d+ KiB are free"
+    ):
+        save(folder, 2, large=torch.zeros(300_000))
+    assert sorted(path.name for path in tiny_disk.iterdir()) == ["latest", "step_1"], "no half checkpoint is left"
+    assert folder.load().state["step"] == 1 and folder.latest() == "step_1"
+
+
+@pytest.mark.parametrize("part", ["weights", "state", "pools"])
+def test_a_disk_that_fills_up_while_it_is_written_is_said_in_words(tiny_disk, monkeypatch, part):
+    """As it is where a quota is used up, which nobody can ask for before. Whichever library writes the part."""
+    monkeypatch.setattr(checkpoint, "check_room", lambda path, needed: None)
+    folder = CheckpointFolder(tiny_disk)
+    save(folder, 1)
+    large = torch.zeros(100_000)
+    parts = {"weights": WEIGHTS, "state": {}, "pools": {}}
+    parts[part] = {"weights": {"large": large}, "state": {"large": large}, "pools": {0: bytes(400_000)}}[part]
+    with pytest.raises(DiskFull, match="step_2 cannot be written: the disk is full"):
+        folder.save(2, **parts, best=False)
+    assert sorted(path.name for path in tiny_disk.iterdir()) == ["latest", "step_1"]
+
+
+def test_a_quota_is_said_in_words(tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    monkeypatch.setattr(checkpoint, "_flush", fail)
+    with pytest.raises(DiskFull, match="the disk quota is used up"):
+        save(CheckpointFolder(tmp_path), 1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_checkpoint_of_the_same_step_replaces_the_one_before(tmp_path):
+    folder = CheckpointFolder(tmp_path)
+    save(folder, 1, part="old")
+    save(folder, 1, part="new")
+    assert folder.load().state["part"] == "new"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["latest", "step_1"]
 
 
 def test_a_manifest_that_is_no_json(tmp_path):

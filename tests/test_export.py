@@ -14,7 +14,8 @@ from gymnasium import spaces
 from paceline import export as module
 from paceline.errors import MissingExtra, UsageError
 from paceline.evaluation.saved import SavedRun
-from paceline.export import ExportError, PolicyFunction, export, read_onnx, read_torchscript, verify
+from paceline.export import SUFFIX, ExportError, PolicyFunction, export, read_onnx, read_torchscript, verify
+from paceline.files import DiskFull
 from paceline.policy.actor_critic import ActorCritic, PolicyConfig
 from paceline.policy.cores import CoreConfig
 from paceline.policy.heads import HeadConfig
@@ -196,3 +197,11 @@ def test_impossible_requests_say_what_is_allowed(runs, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(MissingExtra, match=r"paceline\[onnx\]"):
         export(runs("discrete"), "onnx", output=tmp_path / "p.onnx")
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_full_disk_is_said_in_words_and_leaves_nothing(runs, tiny_disk, format):
+    (tiny_disk / "large").write_bytes(bytes(300 * 1024 - 4096))
+    with pytest.raises(DiskFull, match=r"policy.\w+ cannot be written: the disk is full"):
+        export(runs("image"), format, output=tiny_disk / f"policy{SUFFIX[format]}")
+    assert [path.name for path in tiny_disk.iterdir()] == ["large"]

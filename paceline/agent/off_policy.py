@@ -208,6 +208,9 @@ class OffPolicy:
             "explorer": self.explorer.state_dict(),
         }
 
+    def checkpointed(self, rank_state: dict[str, Any]) -> None:
+        self._archive.checkpointed(rank_state["replay"])
+
     def load(self, weights: dict[str, Tensor], state: dict[str, Any], rank_state: dict[str, Any], *, own: bool) -> None:
         self.policy.load_state_dict(weights)
         self._publication.publish()

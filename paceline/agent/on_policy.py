@@ -146,6 +146,9 @@ class OnPolicy:
             "rollout": self._rollout.state_dict() if self._rollout is not None and not stopped else None,
         }
 
+    def checkpointed(self, rank_state: dict[str, Any]) -> None:
+        """A checkpoint has everything."""
+
     def load(self, weights: dict[str, Tensor], state: dict[str, Any], rank_state: dict[str, Any], *, own: bool) -> None:
         self.policy.load_state_dict(weights)
         self.publish()

@@ -34,6 +34,10 @@ class Agent(Protocol):
         """What is this rank's own. With `stopped`, the training loop was interrupted, and what it had collected is given up."""
         ...
 
+    def checkpointed(self, rank_state: dict[str, Any]) -> None:
+        """A checkpoint with this state was written."""
+        ...
+
     def load(self, weights: dict[str, Tensor], state: dict[str, Any], rank_state: dict[str, Any], *, own: bool) -> None:
         """Take over what was learned; simulators begin new episodes. `rank_state` is this rank's `own` or, where it was no
         part of the saved run, another's."""

@@ -84,6 +84,11 @@ def resolve(env_id: EnvId) -> Factory:
     return Factory(make=partial(_make, settings), frameskip=settings.frameskip, label=str(env_id))
 
 
+def named_code(env_id: EnvId) -> str | None:
+    """A scenario's file can name the engine's program (`vizdoom_path`)."""
+    return f"start the program that {env_id.name!r} names" if env_id.name.endswith(".cfg") else None
+
+
 def _make(settings: Settings, env_index: int) -> Doom:
     return Doom(settings)
 

@@ -12,6 +12,7 @@ from envpool.registration import registry
 from gymnasium import spaces
 
 from paceline.envs.ids import EnvId
+from paceline.envs.options import has_text
 from paceline.envs.registry import Factory, check_options, closest
 from paceline.errors import UsageError
 
@@ -96,6 +97,13 @@ def resolve(env_id: EnvId) -> Factory:
         )
     frameskip = int(config.get("frame_skip", config.get("action_repeat", 1)))
     return Factory(make=task, frameskip=max(1, frameskip), backend="envpool", label=str(env_id))
+
+
+def named_code(env_id: EnvId) -> str | None:
+    """Some texts are files and programs: `vzd_path` is started, for one."""
+    if has_text([*env_id.options.values()]):
+        return f"give EnvPool's {env_id.name!r} texts, which may be the names of programs"
+    return None
 
 
 def names() -> Iterable[str]:

@@ -17,6 +17,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from paceline.envs.ids import EnvId
+from paceline.envs.options import has_text
 from paceline.envs.registry import Factory, check_options, closest
 from paceline.errors import UsageError
 
@@ -51,6 +52,18 @@ def resolve(env_id: EnvId) -> Factory:
         order_enforce=False,
     )
     return Factory(make=partial(_make, spec, str(env_id)), label=str(env_id))
+
+
+def named_code(env_id: EnvId) -> str | None:
+    """`gym:module:ID` imports the module. What comes with Gymnasium runs no text that it is given; of others nobody knows."""
+    module, _, name = env_id.name.rpartition(":")
+    if module:
+        return f"import the module {module!r}"
+    spec = gymnasium.registry.get(name)
+    of_gymnasium = spec is not None and str(spec.entry_point).startswith("gymnasium.envs.")
+    if not of_gymnasium and has_text([*env_id.options.values()]):
+        return f"give {name!r} texts, which may be the names of modules or programs"
+    return None
 
 
 def _make(spec: EnvSpec, label: str, env_index: int) -> gymnasium.Env:

@@ -59,3 +59,12 @@ class Options:
 
     def error(self, name: str, allowed: str) -> UsageError:
         return UsageError(f"option {name!r} of {str(self._env_id)!r} is {self.get(name)!r}; allowed: {allowed}")
+
+
+def has_text(value: Any) -> bool:
+    """Whether an option is a text, or holds one: a simulator may take it for the name of a file, a module or a program."""
+    if isinstance(value, dict):
+        return has_text([*value, *value.values()])
+    if isinstance(value, list | tuple | set):
+        return any(map(has_text, value))
+    return isinstance(value, str | bytes)

@@ -46,6 +46,13 @@ def resolve(env_id: EnvId) -> Factory:
     return Factory(make=make, label=str(env_id))
 
 
+def named_code(env_id: EnvId) -> str | None:
+    """PettingZoo's own modules were installed by the user; any other is imported because the id says so."""
+    if {env_id.name, f"{OWN}.{env_id.name}"} & set(names()):
+        return None
+    return f"import the module {env_id.name!r}"
+
+
 def _make(module_name: str, options: Mapping[str, Any], label: str, env_index: int) -> Any:
     env = _quiet_import(module_name).parallel_env(**options)
     try:

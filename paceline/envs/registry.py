@@ -41,7 +41,10 @@ class Factory:
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """One kind of environment. Its module has `resolve(EnvId) -> Factory` and `names() -> Iterable[str]`."""
+    """One kind of environment. Its module has `resolve(EnvId) -> Factory` and `names() -> Iterable[str]`.
+
+    Where an id can name code, it also has `named_code(EnvId) -> str | None` (see `code_named_by`).
+    """
 
     module: str
     extra: str | None
@@ -127,6 +130,18 @@ def resolve(env: str | EnvId | Callable[..., Any] | Factory) -> Factory:
             f"allowed: {', '.join(FAMILIES)}, or package.module:function for your own"
         )
     return load(env_id.family).resolve(env_id)
+
+
+def code_named_by(env: str) -> str | None:
+    """What code of the author's choice an id would run, in words that follow "it would"; None if it names none.
+
+    Ids of installed simulators run these, with options that they check. Nothing that the id names is imported here.
+    """
+    env_id = EnvId.parse(env)
+    if env_id.family not in FAMILIES:
+        return f"import the module {env_id.family!r} and call {env_id.name!r}" if env_id.name else None
+    named_code = getattr(load(env_id.family), "named_code", None)
+    return None if named_code is None else named_code(env_id)
 
 
 def load(name: str) -> Any:

@@ -51,13 +51,17 @@ def evaluate(
     num_envs: int | None = None,
     env: str | None = None,
     video: Path | None = None,
+    trust: bool = False,
 ) -> dict[str, Any]:
-    """Play `episodes` episodes with the policy of the run in `folder`; what `paceline eval --json` prints."""
+    """Play `episodes` episodes with the policy of the run in `folder`; what `paceline eval --json` prints.
+
+    With `trust`, the environment that the folder names is run whoever wrote it; `env` is the caller's own choice.
+    """
     for name, value, least in (("episodes", episodes, 1), ("num_envs", num_envs, 1), ("seed", seed, 0)):
         if value is not None and value < least:
             raise UsageError(f"{name} must be at least {least}, got {value}")
-    run = SavedRun.load(folder, checkpoint)
-    env = env or run.config.env
+    run = SavedRun.load(folder, checkpoint, trust=trust)
+    env = env or run.env()
     if video is not None:
         from paceline.evaluation.video import film
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from paceline.errors import UsageError
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -42,24 +45,35 @@ class History:
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
+    """The reports that are whole. The last line may be broken: a run was killed as it wrote, or is writing it now."""
     try:
-        lines = path.read_text().splitlines()
+        lines = path.read_bytes().splitlines()
     except OSError as error:
         raise UsageError(f"{path.parent} has no reports of a run: metrics.jsonl: {error.strerror}") from error
     rows: list[dict[str, Any]] = []
+    broken: list[int] = []
     for number, line in enumerate(lines, 1):
-        try:
-            row = json.loads(line)
-            step = row["step"]
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
-            if number == len(lines):
-                break  # a run that was killed as it wrote
-            raise UsageError(f"{path}, line {number}: not a report of a run ({line[:40]!r})") from error
+        row = _report(line)
+        if row is None:
+            broken.append(number)
+            continue
         # A run that was resumed from an earlier checkpoint has left behind what it had done since.
-        while rows and rows[-1]["step"] >= step:
+        while rows and rows[-1]["step"] >= row["step"]:
             rows.pop()
         rows.append(row)
+    damaged = [number for number in broken if number < len(lines)]
+    if damaged:
+        log.warning("%s: %d damaged lines are left out, the first is line %d", path, len(damaged), damaged[0])
     return rows
+
+
+def _report(line: bytes) -> dict[str, Any] | None:
+    """A line of the file; None if it is not a report."""
+    try:
+        row = json.loads(line)
+    except ValueError:  # no JSON, or no text
+        return None
+    return row if isinstance(row, dict) and type(row.get("step")) in (int, float) else None
 
 
 def _number(value: Any) -> float:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 import platform
 import time
 from collections.abc import Iterable
@@ -26,6 +25,7 @@ from paceline.evaluation import charts, report_page
 from paceline.evaluation.history import History
 from paceline.evaluation.navigation import is_navigation
 from paceline.evaluation.report_page import Tile
+from paceline.files import replace_text
 from paceline.pool.config import available_core_ids
 
 RATES = {"episode_success": "success", "episode_spl": "SPL"}
@@ -54,13 +54,7 @@ def write_report(folder: Path, *, evaluate_episodes: int = 200, output: Path | N
         raise UsageError(f"output {str(path)!r}: the folder {path.absolute().parent} does not exist")
     config, history = Config.load(folder / "config.json"), History.load(folder)
     text = _page(folder, config, history, evaluate_episodes)
-    # Under another name until it is whole: whoever reloads the page meanwhile sees the old one.
-    temporary = path.with_name(f".{os.getpid()}.{path.name}")
-    try:
-        temporary.write_text(text)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    replace_text(path, text)  # whoever reloads the page meanwhile sees the old one
     return path
 
 

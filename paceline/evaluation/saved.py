@@ -21,6 +21,7 @@ from paceline.policy.deterministic import DeterministicPolicy
 from paceline.pool import Pool, make_pool
 from paceline.pool.config import PoolConfig
 from paceline.pool.protocol import PoolSpec
+from paceline.trust import may_run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,9 +33,11 @@ class SavedRun:
     checkpoint: str
     """The checkpoint's own name, step_N, whichever way it was asked for."""
     weights: dict[str, Tensor]
+    trust: bool = False
+    """Whether the user trusts the folder, whoever wrote it."""
 
     @classmethod
-    def load(cls, folder: Path, checkpoint: str = "latest") -> SavedRun:
+    def load(cls, folder: Path, checkpoint: str = "latest", *, trust: bool = False) -> SavedRun:
         """Read a run's configuration and its checkpoint `latest`, `best` or `step_N`."""
         if re.fullmatch(r"latest|best|step_\d+", checkpoint) is None:
             raise UsageError(f"checkpoint {checkpoint!r} does not exist; allowed: latest, best, step_N")
@@ -42,7 +45,12 @@ class SavedRun:
             raise UsageError(f"{folder} is not the folder of a run: there is no config.json in it")
         config = Config.load(folder / "config.json")
         loaded = CheckpointFolder(folder / "checkpoints").load(checkpoint)
-        return cls(folder=folder, config=config, checkpoint=loaded.folder.name, weights=loaded.weights)
+        return cls(folder=folder, config=config, checkpoint=loaded.folder.name, weights=loaded.weights, trust=trust)
+
+    def env(self) -> str:
+        """The environment of the run; refused if it would run code that this user neither wrote nor trusts."""
+        may_run(self.config.env, self.folder / "config.json", trust=self.trust)
+        return self.config.env
 
     def device(self) -> torch.device:
         """Where the run was trained if this machine has that, and the CPU otherwise."""
@@ -60,7 +68,7 @@ class SavedRun:
 
     def spec(self) -> PoolSpec:
         """What the run's observations and actions are, from one environment made for the purpose."""
-        factory = resolve(self.config.env)
+        factory = resolve(self.env())
         config = PoolConfig(kind="serial" if factory.steps_singly else "auto", num_envs=1)
         with contextlib.closing(make_pool(factory, config)) as pool:
             return pool.spec

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,6 +21,7 @@ from paceline.envs.registry import Factory, resolve
 from paceline.errors import MissingExtra, UsageError
 from paceline.evaluation.player import Player
 from paceline.evaluation.saved import SavedRun
+from paceline.files import replacing
 from paceline.pool import Pool, make_pool
 from paceline.pool.config import PoolConfig
 from paceline.pool.protocol import PoolSpec, StepBatch
@@ -46,14 +46,8 @@ def film(run: SavedRun, path: Path, *, env: str, sampled: bool = False, seed: in
     camera, pool = set_up(env, seed, str(device))
     with contextlib.closing(pool):
         player = Player(run.policy(pool.spec, device), pool.spec.num_slots, device, sampled=sampled, seed=seed)
-        # Under another name until it is whole; a file that is there already stays as it is if this fails.
-        temporary = path.with_name(f".{os.getpid()}.{path.name}")
-        try:
-            with WRITERS[path.suffix](temporary, camera.frames_per_second) as write:
-                count = _roll(pool, player, camera, write)
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with replacing(path) as temporary, WRITERS[path.suffix](temporary, camera.frames_per_second) as write:
+            count = _roll(pool, player, camera, write)
     return count
 
 

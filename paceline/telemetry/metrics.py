@@ -1,43 +1,151 @@
-"""Metrics on disk: one JSON object per report in metrics.jsonl, the same numbers in TensorBoard and, if asked, W&B."""
+"""Metrics on disk: one JSON object per report in metrics.jsonl, the same numbers in TensorBoard and, if asked, W&B.
+
+A report that cannot be written does not end a run: it is said once, and at the end how many are missing.
+"""
 
 from __future__ import annotations
 
 import json
+import logging
 import math
-from collections.abc import Mapping
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from paceline.errors import MissingExtra
+from paceline.errors import MissingExtra, PacelineError
+from paceline.files import cannot_write
+
+log = logging.getLogger(__name__)
 
 
 class MetricsWriter:
-    """Writes the reports of one run; only the first rank has one."""
+    """Writes the reports of one run; only the first rank has one. In the run's folder nothing changes before the first
+    report."""
 
     def __init__(
         self, folder: Path, *, wandb_project: str | None = None, config: Mapping[str, Any] | None = None
     ) -> None:
-        from torch.utils.tensorboard.writer import SummaryWriter
-
-        self._file = open(folder / "metrics.jsonl", "a", buffering=1)  # noqa: SIM115 - kept open for the whole run
-        self._tensorboard = SummaryWriter(str(folder / "tensorboard"))
-        self._wandb = _start_wandb(folder, wandb_project, config) if wandb_project else None
+        self._lines = LineFile(folder / "metrics.jsonl")
+        self._tensorboard = OptionalSink("TensorBoard", lambda: EventFile(folder / "tensorboard"))
+        wandb = _start_wandb(folder, wandb_project, config) if wandb_project else None
+        self._wandb = None if wandb is None else OptionalSink("Weights & Biases", lambda: wandb)
 
     def write(self, report: Mapping[str, Any]) -> None:
         """One report; it needs a `step`. Numbers that are not finite are written as null: JSON has no others."""
-        self._file.write(json.dumps({key: _plain(value) for key, value in report.items()}) + "\n")
-        step = report["step"]
-        for key, value in report.items():
-            if isinstance(value, int | float) and key != "step" and math.isfinite(value):
-                self._tensorboard.add_scalar(key, value, step)
+        self._lines.append(json.dumps({key: _plain(value) for key, value in report.items()}))
+        self._tensorboard.use(lambda events: events.add(report))
         if self._wandb is not None:
-            self._wandb.log(dict(report), step=step)
+            self._wandb.use(lambda run: run.log(dict(report), step=report["step"]))
+
+    def close(self) -> None:
+        self._lines.close()
+        self._tensorboard.close(lambda events: events.close())
+        if self._wandb is not None:
+            self._wandb.close(lambda run: run.finish())
+
+
+class LineFile:
+    """A file of whole lines. A line that does not fit on the disk is left out, and half of one is never there."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: BinaryIO | None = None
+        self.missing = 0
+        """Lines that could not be written."""
+
+    def append(self, line: str) -> None:
+        try:
+            if self._file is None:
+                self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 - kept open for the whole run
+                _cut_half_line(self._path, self._file)
+            _append_all(self._file, line.encode() + b"\n")
+        except OSError as error:
+            self.missing += 1
+            if self.missing == 1:
+                log.warning("%s; training goes on", cannot_write(self._path, error))
+
+    def close(self) -> None:
+        if self.missing:
+            log.warning("%d reports could not be written to %s", self.missing, self._path)
+        if self._file is not None:
+            self._file.close()
+
+
+class EventFile:
+    """TensorBoard's events. torch's own writer has a thread, which ends with a traceback when the disk is full."""
+
+    def __init__(self, folder: Path) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        self._event, self._summary = Event, Summary
+        folder.mkdir(exist_ok=True)
+        # TensorBoard reads the files of a folder in the order of their names.
+        name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}"
+        self._file = open(folder / name, "xb", buffering=0)  # noqa: SIM115 - kept open for the whole run
+        self._records = RecordWriter(self._file)
+        self._records.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
+
+    def add(self, report: Mapping[str, Any]) -> None:
+        """The numbers of a report, by their names."""
+        values = [
+            self._summary.Value(tag=name, simple_value=value)
+            for name, value in report.items()
+            if isinstance(value, int | float) and name != "step" and math.isfinite(value)
+        ]
+        event = self._event(wall_time=time.time(), step=report["step"], summary=self._summary(value=values))
+        self._records.write(event.SerializeToString())
 
     def close(self) -> None:
         self._file.close()
-        self._tensorboard.close()
-        if self._wandb is not None:
-            self._wandb.finish()
+
+
+class OptionalSink:
+    """Another place for reports. A run does not depend on it: its first failure is said, and its last use."""
+
+    def __init__(self, name: str, make: Callable[[], Any]) -> None:
+        self._name, self._make = name, make
+        self._made: Any = None
+        self._failed = False
+
+    def use(self, action: Callable[[Any], Any]) -> None:
+        """Do `action` with it, which is made first if it was not yet."""
+        if self._failed:
+            return
+        try:
+            if self._made is None:
+                self._made = self._make()
+            action(self._made)
+        except Exception as error:
+            self._failed = True
+            log.warning("no more reports go to %s: %s: %s", self._name, type(error).__name__, error)
+
+    def close(self, action: Callable[[Any], Any]) -> None:
+        """End it by `action`, if it was made and has not failed."""
+        if self._made is not None:
+            self.use(action)
+
+
+def _append_all(file: BinaryIO, data: bytes) -> None:
+    end = file.seek(0, 2)
+    try:
+        while data:  # a disk that is nearly full takes a part
+            data = data[file.write(data) :]
+    except OSError:
+        file.truncate(end)
+        raise
+
+
+def _cut_half_line(path: Path, file: BinaryIO) -> None:
+    """A run that was killed as it wrote has left half a line, to which the next would be added."""
+    data = path.read_bytes()
+    whole = data.rfind(b"\n") + 1
+    if whole < len(data):
+        file.truncate(whole)
 
 
 def _plain(value: Any) -> Any:
@@ -49,4 +157,7 @@ def _start_wandb(folder: Path, project: str, config: Mapping[str, Any] | None) -
         import wandb
     except ImportError as error:
         raise MissingExtra("--wandb-project", "wandb", error) from error
-    return wandb.init(project=project, dir=str(folder), name=folder.name, config=dict(config or {}))
+    try:
+        return wandb.init(project=project, dir=str(folder), name=folder.name, config=dict(config or {}))
+    except Exception as error:
+        raise PacelineError(f"Weights & Biases cannot be started: {type(error).__name__}: {error}") from error

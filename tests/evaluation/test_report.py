@@ -133,13 +133,33 @@ def test_what_is_no_run_is_said_to_be_none(cartpole, tmp_path):
     (tmp_path / "metrics.jsonl").write_text("")
     with pytest.raises(UsageError, match="has not reported anything yet"):
         write_report(tmp_path)
-    (tmp_path / "metrics.jsonl").write_text('nonsense\n{"step": 1}\n')
-    with pytest.raises(UsageError, match="line 1"):
+    (tmp_path / "metrics.jsonl").write_text("nonsense\n")
+    with pytest.raises(UsageError, match="has not reported anything yet"):
         write_report(tmp_path)
     with pytest.raises(UsageError, match="does not exist"):
         write_report(cartpole, output=tmp_path / "no" / "report.html")
     with pytest.raises(UsageError, match="at least 1"):
         write_report(cartpole, evaluate_episodes=0)
+
+
+def test_broken_lines_are_left_out_with_one_warning(tmp_path, caplog):
+    """A run that was killed as it wrote, and resumed, has left half a line in the middle."""
+    lines = [
+        b'{"step": 1}',
+        b'{"step": 2, "ent{"step": 3}',
+        b"\xff\xfe",
+        b"7",
+        b'{"step": "x"}',
+        b'{"step": 4}',
+        b'{"st',
+    ]
+    (tmp_path / "metrics.jsonl").write_bytes(b"\n".join(lines))
+    assert History.load(tmp_path).columns["step"].tolist() == [1, 4]
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert "4 damaged lines are left out, the first is line 2" in warning
+    caplog.clear()
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n{"st')
+    assert len(History.load(tmp_path)) == 1 and not caplog.records, "of the last one nothing is said"
 
 
 def test_what_a_resumed_run_has_left_behind_is_not_shown(tmp_path):

@@ -9,11 +9,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 
 from paceline.errors import PacelineError
 from paceline.experience import archive as module
 from paceline.experience.archive import Archive
 from paceline.experience.replay import Replay, ReplayConfig
+from paceline.files import DiskFull
 from tests.experience.test_replay import CPU, numbered
 
 
@@ -70,6 +73,7 @@ def test_a_checkpoint_writes_only_what_is_new_and_old_segments_go(tmp_path):
     for _ in range(12):
         fill(replay, archive, [7])
         state = archive.state()
+        archive.checkpointed(state)
         assert len(state["tail"]["reward"]) < 8, "all else is on disk already"
         for path in tmp_path.iterdir():
             stamp = path.stat().st_mtime_ns
@@ -85,9 +89,10 @@ def test_an_older_checkpoint_has_what_is_still_there(tmp_path, caplog):
     archive = Archive(replay, tmp_path, keep=1)
     fill(replay, archive, [30])
     old = archive.state()
+    archive.checkpointed(old)
     for _ in range(3):
         fill(replay, archive, [10])
-        archive.state()
+        archive.checkpointed(archive.state())
     archive.close()
     other = Replay(ReplayConfig(capacity=32), CPU)
     Archive(other, tmp_path, keep=1).load(old)
@@ -137,7 +142,7 @@ def test_a_disk_that_takes_nothing_is_a_clear_error(tmp_path):
     (tmp_path / "replay").write_text("a file where a folder should be")
     replay = Replay(ReplayConfig(capacity=32), CPU)
     archive = Archive(replay, tmp_path / "replay" / "rank_0", keep=1)
-    with pytest.raises(OSError, match="rank_0"):
+    with pytest.raises(PacelineError, match="rank_0 cannot be written"):
         fill(replay, archive, [20])
 
 
@@ -152,3 +157,69 @@ def test_what_could_not_be_written_is_said_at_the_next_occasion(tmp_path, monkey
     with pytest.raises(PacelineError, match="no space left"):
         archive.state()
     archive.close()
+
+
+def test_a_segment_that_was_changed_is_left_out_and_named(tmp_path, caplog):
+    """Numbers that are not what was written would be learned from in silence."""
+    replay = Replay(ReplayConfig(capacity=32), CPU)
+    archive = Archive(replay, tmp_path, keep=1)
+    fill(replay, archive, [20])
+    state = archive.state()
+    archive.close()
+    first = next(tmp_path.glob("segment_0_*"))
+    rows = load_file(first)
+    rows["reward"].fill_(float("nan"))
+    save_file(rows, first)
+    other = Replay(ReplayConfig(capacity=32), CPU)
+    Archive(other, tmp_path, keep=1).load(state)
+    assert len(other) == 12 and torch.isfinite(other.draw(100).rows["reward"]).all()
+    assert f"{first} was changed" in caplog.text
+
+
+def test_a_checkpoint_without_digests_still_loads(tmp_path):
+    """Those that were written before there were any."""
+    replay = Replay(ReplayConfig(capacity=32), CPU)
+    archive = Archive(replay, tmp_path, keep=1)
+    fill(replay, archive, [20])
+    state, expected = copy.deepcopy((archive.state(), replay.state_dict()))
+    archive.close()
+    del state["digests"]
+    other = Replay(ReplayConfig(capacity=32), CPU)
+    Archive(other, tmp_path, keep=1).load(state)
+    torch.testing.assert_close(other.state_dict(), expected, rtol=0, atol=0)
+
+
+def test_looking_at_the_state_deletes_nothing(tmp_path):
+    """Only a checkpoint that was written makes older segments superfluous."""
+    replay = Replay(ReplayConfig(capacity=8), CPU)
+    archive = Archive(replay, tmp_path, keep=1)
+    for _ in range(6):
+        fill(replay, archive, [8])
+        archive.state()
+    assert len(list(tmp_path.iterdir())) == 6
+    for _ in range(2):
+        archive.checkpointed(archive.state())
+    assert [path.name[:10] for path in tmp_path.iterdir()] == ["segment_5_"]
+    archive.close()
+
+
+def test_a_full_disk_delays_segments_and_loses_none(tmp_path, monkeypatch, caplog):
+    """It is said once; a checkpoint says so too, and once there is room, everything is written."""
+
+    def fail(rows, path):
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    replay = Replay(ReplayConfig(capacity=32), CPU)
+    archive = Archive(replay, tmp_path, keep=1)
+    with monkeypatch.context() as full:
+        full.setattr(module, "save_file", fail)
+        fill(replay, archive, [10, 10])
+        with pytest.raises(DiskFull, match=r"segment_0_\w+.safetensors cannot be written: the disk is full"):
+            archive.state()
+        fill(replay, archive, [10])
+    assert caplog.text.count("tried again") == 1
+    state = archive.state()
+    archive.close()
+    other = Replay(ReplayConfig(capacity=32), CPU)
+    Archive(other, tmp_path, keep=1).load(state)
+    torch.testing.assert_close(other.state_dict(), replay.state_dict(), rtol=0, atol=0)

@@ -1,0 +1,97 @@
+"""The folder of a run, opened for writing: what is wrong with it is said before anything else is begun."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from paceline.errors import PacelineError, UsageError
+from paceline.files import DiskFull, cannot_write, flush, remove_temporaries
+
+TRIAL_BYTES = 64 * 1024
+"""A file of this size has to fit, or not even the first report would."""
+
+
+@contextlib.contextmanager
+def open_run_folder(folder: Path) -> Iterator[None]:
+    """Make `folder`, and see that files can be written, renamed and removed in it. For the run's one writer: rank 0.
+
+    A folder that was made here is removed again where what follows is a usage error, or has written nothing.
+    """
+    made: list[Path] = []
+    try:
+        _open(folder, made)
+        _remove_leftovers(folder)
+        yield
+    except BaseException as error:
+        if folder in made and isinstance(error, UsageError) and not (folder / "checkpoints").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+        _remove_empty(made)
+        raise
+
+
+def check_run_folder(folder: Path) -> None:
+    """Raise what `open_run_folder` would, and leave everything as it was."""
+    made: list[Path] = []
+    try:
+        _open(folder, made)
+    finally:
+        _remove_empty(made)
+
+
+def _open(folder: Path, made: list[Path]) -> None:
+    try:
+        _make(folder, made)
+        _try_out(folder)
+    except OSError as error:
+        raise _refusal(folder, error) from error
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    for path in reversed(folders):
+        with contextlib.suppress(OSError):  # there is something in it
+            path.rmdir()
+
+
+def _make(folder: Path, made: list[Path]) -> None:
+    """Make the folder and its parents; those that were not there are added to `made`, outermost first."""
+    missing = [path for path in (folder, *folder.parents) if not os.path.lexists(path)]
+    for path in reversed(missing):
+        path.mkdir(exist_ok=True)  # another run may make the same parent now
+        made.append(path)
+    if not folder.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
+
+
+def _try_out(folder: Path) -> None:
+    first, second = (folder / f".{name}.{os.getpid()}" for name in ("trial", "renamed"))
+    try:
+        first.write_bytes(bytes(TRIAL_BYTES))
+        flush(first)
+        os.replace(first, second)
+    finally:
+        for path in (first, second):
+            path.unlink(missing_ok=True)
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Delete what killed runs were writing here. Other commands write reports and exports, and may be at it now."""
+    for path in folder.glob(".config.*"):
+        path.unlink(missing_ok=True)
+    remove_temporaries(folder / "checkpoints")
+    for replay in folder.glob("replay/rank_*"):
+        remove_temporaries(replay)
+
+
+def _refusal(folder: Path, error: OSError) -> PacelineError:
+    refused = cannot_write(folder, error, TRIAL_BYTES)
+    if isinstance(refused, DiskFull):
+        return refused
+    file = next((path for path in (folder, *folder.parents) if os.path.lexists(path) and not path.is_dir()), None)
+    if file is not None:
+        return UsageError(f"the run folder {folder} cannot be made: {file} is a file; allowed: a folder, or a new name")
+    return UsageError(f"the run folder {refused}; allowed: a --run-dir that this user can write to")

@@ -1,0 +1,89 @@
+"""Reports are whole lines, and a place that takes none of them does not end a run."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+from paceline.evaluation.history import History
+from paceline.telemetry.metrics import LineFile, MetricsWriter, OptionalSink
+
+REPORT = {"step": 30, "sps": 2.5, "episode_return": None, "loss": float("nan"), "bottleneck": "learning"}
+
+
+def test_a_half_line_of_a_killed_run_is_cut_off_before_more_is_added(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 10}\n{"step": 20, "lo')
+    writer = MetricsWriter(tmp_path)
+    assert path.read_text().endswith('"lo'), "nothing changes before there is something to add"
+    writer.write(REPORT)
+    writer.close()
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [row["step"] for row in rows] == [10, 30] and rows[1]["loss"] is None
+    assert History.load(tmp_path).columns["step"].tolist() == [10, 30]
+
+
+def test_tensorboard_reads_the_numbers(tmp_path):
+    writer = MetricsWriter(tmp_path)
+    writer.write(REPORT)
+    writer.write(REPORT | {"step": 40, "sps": 3.5})
+    writer.close()
+    (path,) = (tmp_path / "tensorboard").iterdir()
+    events = [event for event in EventFileLoader(str(path)).Load() if event.HasField("summary")]
+    found = [(event.step, value.tag, value.tensor.float_val[0]) for event in events for value in event.summary.value]
+    assert found == [(30, "sps", 2.5), (40, "sps", 3.5)]
+
+
+def test_a_full_disk_costs_reports_and_not_the_run(tiny_disk, caplog):
+    """Each place says so once; the file says at the end how many it lacks, and has no half line."""
+    writer = MetricsWriter(tiny_disk)
+    long = REPORT | {f"number_{index}": 0.12345678 for index in range(400)}
+    for step in range(40):
+        writer.write(long | {"step": step})
+    text = (tiny_disk / "metrics.jsonl").read_text()
+    written = [json.loads(line)["step"] for line in text.splitlines()]
+    assert text.endswith("\n") and 0 < len(written) < 40 and written == list(range(len(written)))
+    next((tiny_disk / "tensorboard").iterdir()).unlink()  # now there is room again
+    writer.write(REPORT | {"step": 40})
+    writer.close()
+    assert json.loads((tiny_disk / "metrics.jsonl").read_text().splitlines()[-1])["step"] == 40
+    warnings = [record.getMessage() for record in caplog.records]
+    assert len(warnings) == 3
+    assert any("metrics.jsonl cannot be written: the disk is full" in warning for warning in warnings)
+    assert any("no more reports go to TensorBoard" in warning for warning in warnings)
+    assert warnings[-1] == f"{40 - len(written)} reports could not be written to {tiny_disk / 'metrics.jsonl'}"
+
+
+def test_a_folder_that_is_gone_costs_reports_and_not_the_run(tmp_path, caplog):
+    lines = LineFile(tmp_path / "gone" / "metrics.jsonl")
+    lines.append("{}")
+    lines.append("{}")
+    lines.close()
+    assert lines.missing == 2 and caplog.text.count("cannot be written") == 1 and "2 reports" in caplog.text
+
+
+@pytest.mark.parametrize("failing", ["make", "use", "close"])
+def test_another_place_that_fails_is_left_alone_from_then_on(caplog, failing):
+    used = []
+
+    def make():
+        if failing == "make":
+            raise ConnectionError("refused")
+        return "service"
+
+    def action(place):
+        if failing == "use":
+            raise ConnectionError("refused")
+        used.append(place)
+
+    def close(place):
+        raise ConnectionError("refused")
+
+    place = OptionalSink("Weights & Biases", make)
+    for _ in range(3):
+        place.use(action)
+    place.close(close)
+    assert caplog.text.count("no more reports go to Weights & Biases: ConnectionError: refused") == 1
+    assert used == (["service"] * 3 if failing == "close" else [])
