@@ -32,7 +32,7 @@ class RowReader:
     def __init__(self, task: EnvPoolTask, task_spec: Any, spec: PoolSpec, seed: int) -> None:
         keys = list(task_spec._state_keys)
         self._seed = seed
-        self._episode = np.zeros(spec.num_slots, np.int64)
+        self._episode = [0] * spec.num_slots
         self.final_obs = {leaf.name: np.zeros((spec.num_slots, *leaf.shape), leaf.dtype) for leaf in spec.obs}
         self._obs = [
             (leaf, [keys.index(key) for key in parts], leaf.offset if np.any(leaf.offset) else None)
@@ -99,10 +99,11 @@ class RowReader:
         """Put the first observations of the next episodes into the rows `ended` of `parcel`."""
         slots = parcel.slots[ended]
         self._begin(state, slots)
-        self._episode[slots] += 1
-        first = self._observations(state)
-        self._check(first, slots)
-        for name, values in first.items():
+        for slot in slots.tolist():
+            self._episode[slot] += 1
+        obs = self._observations(state)
+        self._check(obs, slots)
+        for name, values in obs.items():
             parcel.obs[name][ended] = values
 
     def _begin(self, state: State, slots: np.ndarray) -> None:
@@ -139,7 +140,7 @@ class RowReader:
                 envs=(slot,),
                 slots=(slot,),
                 seed=env_seed(self._seed, slot),
-                episode=int(self._episode[slot]),
+                episode=self._episode[slot],
                 step=0 if length is None else int(length[row]) - 1,
             )
         )

@@ -33,6 +33,8 @@ def is_extreme(data: bytes) -> bool:
 
 
 def all_finite(values: np.ndarray) -> bool:
+    if values.dtype is FLOAT32 and values.size <= FEW and not is_extreme(values.tobytes()):
+        return True
     return isfinite(np.vdot(values, values)) or bool(np.isfinite(values).all())
 
 
