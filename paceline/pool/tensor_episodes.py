@@ -83,7 +83,8 @@ class GroupEpisodes:
         for tensor in (self._returns, self._lengths, self._episode, self._facts):
             tensor.zero_()
         # As if the step before had ended an episode number -1.
-        self._facts[:, 0], self._facts[:, 2] = -1, 1
+        self._facts[:, 0].fill_(-1)
+        self._facts[:, 2].fill_(1)
         for column, name in enumerate(self._entries, start=4 + len(self._entries)):
             self._facts[:, column] = _largest(obs[name])
 
