@@ -195,7 +195,7 @@ class EnvPoolPool:
         self._returns = np.zeros(spec.num_slots)
         self._unsettled: list[Parcel] = []
         self._ends = []
-        self._reader = RowReader(self._task, self._task_spec, spec)
+        self._reader = RowReader(self._task, self._task_spec, spec, seed)
         self._started_at = time.monotonic()
         message = f"{self._task.name} gave no answer within {config.step_timeout_seconds:g} seconds "
         message += "(pool.step_timeout_seconds); EnvPool cannot be interrupted, so the process ends here"

@@ -6,7 +6,6 @@ Legend: S slots of the pool, B rows of one EnvPool state.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -14,8 +13,10 @@ from gymnasium import spaces
 
 from paceline.envs.envpool import EnvPoolTask, config_of
 from paceline.errors import Failure, SimulatorError
+from paceline.pool.finite import all_finite, describe, first_bad
 from paceline.pool.parcels import Parcel
 from paceline.pool.protocol import PoolSpec
+from paceline.pool.seeds import env_seed
 
 State = Sequence[np.ndarray]
 """What EnvPool's `_recv` returns: one array [B, ...] per key of the task's state, in memory that is never reused."""
@@ -24,16 +25,20 @@ State = Sequence[np.ndarray]
 class RowReader:
     """Reads EnvPool's states, which know two kinds of rows: first observations of an episode, and outcomes of a step.
 
-    `final_obs` ([S, ...] by name) is written at every end of an episode.
+    `final_obs` ([S, ...] by name) is written at every end of an episode. Rewards and observations that are not finite are
+    refused; `seed` is the pool's, and is named then.
     """
 
-    def __init__(self, task: EnvPoolTask, task_spec: Any, spec: PoolSpec) -> None:
+    def __init__(self, task: EnvPoolTask, task_spec: Any, spec: PoolSpec, seed: int) -> None:
         keys = list(task_spec._state_keys)
+        self._seed = seed
+        self._episode = [0] * spec.num_slots
         self.final_obs = {leaf.name: np.zeros((spec.num_slots, *leaf.shape), leaf.dtype) for leaf in spec.obs}
         self._obs = [
             (leaf, [keys.index(key) for key in parts], leaf.offset if np.any(leaf.offset) else None)
             for leaf, parts in zip(spec.obs, _obs_keys(task, spec, keys), strict=True)
         ]
+        self._floating = [leaf.name for leaf in spec.obs if leaf.is_floating]
         self._reward, self._done, self._trunc = (keys.index(key) for key in ("reward", "done", "trunc"))
         self._elapsed, self._env_id = keys.index("elapsed_step"), keys.index("info:env_id")
         self._infos = [
@@ -59,7 +64,8 @@ class RowReader:
         """The rows with which a stream begins."""
         nothing, never = np.zeros(len(slots), np.float32), np.zeros(len(slots), bool)
         self._begin(state, slots)
-        obs = {leaf.name: self._observation(state, leaf, parts, offset) for leaf, parts, offset in self._obs}
+        obs = self._observations(state)
+        self._check(obs, slots)
         info = {name: state[index] for name, index in self._infos}
         return Parcel(slots, obs, nothing, never, never, never, nothing, nothing, state[self._elapsed], info)
 
@@ -72,15 +78,15 @@ class RowReader:
         reward, score, length = state[self._reward], state[self._score], state[self._elapsed]
         if self._begun is not None:
             length = length - self._begun[slots]
-        # One sum instead of a look at every value: it is finite unless a value is not, or unless values near the
-        # largest float are added, which the closer look sorts out.
-        if not isfinite(reward.sum()) or (score is not reward and not isfinite(score.sum())):
-            _refuse(reward, slots, length)
-            _refuse(score, slots, length)
+        for values in (reward,) if score is reward else (reward, score):
+            if not all_finite(values):
+                (row,) = first_bad(values)
+                raise self._error(f"the reward is {describe(float(values[row]))}", row, slots, length)
         truncated = state[self._trunc]
         if self._game_over is not None and len(ended):
             truncated = truncated & (state[self._game_over] == 0)
-        obs = {leaf.name: self._observation(state, leaf, parts, offset) for leaf, parts, offset in self._obs}
+        obs = self._observations(state)
+        self._check(obs, slots, length)
         if len(ended):
             for name, array in obs.items():
                 self.final_obs[name][slots[ended]] = array[ended]
@@ -91,13 +97,21 @@ class RowReader:
 
     def restart(self, parcel: Parcel, ended: np.ndarray, state: State) -> None:
         """Put the first observations of the next episodes into the rows `ended` of `parcel`."""
-        self._begin(state, parcel.slots[ended])
-        for leaf, parts, offset in self._obs:
-            parcel.obs[leaf.name][ended] = self._observation(state, leaf, parts, offset)
+        slots = parcel.slots[ended]
+        self._begin(state, slots)
+        for slot in slots.tolist():
+            self._episode[slot] += 1
+        obs = self._observations(state)
+        self._check(obs, slots)
+        for name, values in obs.items():
+            parcel.obs[name][ended] = values
 
     def _begin(self, state: State, slots: np.ndarray) -> None:
         if self._begun is not None:
             self._begun[slots] = state[self._elapsed]
+
+    def _observations(self, state: State) -> dict[str, np.ndarray]:
+        return {leaf.name: self._observation(state, leaf, parts, offset) for leaf, parts, offset in self._obs}
 
     def _observation(self, state: State, leaf: Any, parts: list[int], offset: Any) -> np.ndarray:
         value = state[parts[0]]
@@ -109,13 +123,27 @@ class RowReader:
             value = value.reshape(-1, *leaf.shape)
         return value if offset is None else value - offset
 
+    def _check(self, obs: dict[str, np.ndarray], slots: np.ndarray, length: np.ndarray | None = None) -> None:
+        """Refuse observations that are not finite: those of a step, with its `length`, or the first of an episode."""
+        for name in self._floating:
+            if not all_finite(obs[name]):
+                row, *index = first_bad(obs[name])
+                what = describe(float(obs[name][row, *index]), tuple(index))
+                raise self._error(f"observation {name!r} is {what}", row, slots, length)
 
-def _refuse(values: np.ndarray, slots: np.ndarray, length: np.ndarray) -> None:
-    bad = np.flatnonzero(~np.isfinite(values))
-    if len(bad):
-        slot, step = int(slots[bad[0]]), int(length[bad[0]]) - 1
-        cause = f"the reward is {values[bad[0]]}"
-        raise SimulatorError(Failure(cause=cause, phase="step", envs=(slot,), slots=(slot,), step=step))
+    def _error(self, cause: str, row: int, slots: np.ndarray, length: np.ndarray | None) -> SimulatorError:
+        slot = int(slots[row])
+        return SimulatorError(
+            Failure(
+                cause=cause,
+                phase="reset" if length is None else "step",
+                envs=(slot,),
+                slots=(slot,),
+                seed=env_seed(self._seed, slot),
+                episode=self._episode[slot],
+                step=0 if length is None else int(length[row]) - 1,
+            )
+        )
 
 
 def _obs_keys(task: EnvPoolTask, spec: PoolSpec, keys: list[str]) -> list[list[str]]:

@@ -1,8 +1,8 @@
 """Gymnasium spaces as flat, named tensors, and the two directions across an environment's boundary.
 
 A space is a tree; a pool moves arrays. `leaves` names every array of a tree by its dotted path ("screen",
-"game.health", "0"); `ObservationWriter` puts an observation's leaves into slot-indexed arrays after checking them;
-`ActionReader` builds an action from such arrays.
+"game.health", "0"); `ObservationWriter` checks an observation's leaves and puts them into slot-indexed arrays; `ActionReader` builds an
+action from such arrays.
 
 Canonical leaves, so that a policy meets few cases: floating-point boxes are float32, discrete values count from zero
 (an environment's own `start` is added and removed here), everything else keeps its dtype.
@@ -18,6 +18,9 @@ import numpy as np
 from gymnasium import spaces
 
 from paceline.errors import UsageError
+from paceline.pool.finite import FEW, FLOAT32, all_finite, describe, first_bad, is_extreme
+
+ndarray = np.ndarray  # looked up in every step
 
 SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict or Tuple of these"
 
@@ -44,6 +47,10 @@ class Leaf:
         dtype = self.space.dtype
         assert dtype is not None
         return np.dtype(dtype)
+
+    @property
+    def is_floating(self) -> bool:
+        return self.dtype.kind == "f"
 
     @property
     def offset(self) -> Any:
@@ -109,6 +116,18 @@ class ObservationWriter:
             target.put(target.find(observation), slot)
 
 
+class _Cells(dict[int, memoryview]):
+    """The memory of each slot of an array. A memoryview costs a fraction of what a NumPy index does."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        super().__init__()
+        self._array = array
+
+    def __missing__(self, slot: int) -> memoryview:
+        self[slot] = cells = memoryview(self._array[slot : slot + 1].reshape(-1)).cast("B")  # type: ignore[arg-type]
+        return cells
+
+
 class _Target:
     """Where one leaf of an observation goes."""
 
@@ -121,6 +140,8 @@ class _Target:
             self._nvec = leaf.space.n
         elif isinstance(leaf.space, spaces.MultiDiscrete):
             self._nvec = leaf.space.nvec
+        self._is_floating = leaf.is_floating
+        self._cells = _Cells(array) if leaf.is_floating and 0 < np.prod(leaf.shape) <= FEW else None
         self.is_root = not leaf.path
 
     def find(self, observation: Any) -> Any:
@@ -136,13 +157,24 @@ class _Target:
         return value
 
     def put(self, value: Any, slot: int) -> None:
-        """Check the leaf's value and store it."""
-        if type(value) is not np.ndarray:
+        """Check the leaf's value and store it. A value that is not finite is stored before it is refused."""
+        if type(value) is not ndarray:
             value = np.asarray(value)
         if value.shape != self._shape:
             raise BadValue(f"observation {self._leaf.name!r} has shape {value.shape}; its space says {self._shape}")
         if value.dtype is not self._dtype:
             self._accept(value)
+        if self._cells is not None:
+            cells = self._cells[slot]
+            if value.dtype is FLOAT32:
+                cells[:] = data = value.tobytes()
+            else:
+                self._array[slot] = value
+                data = cells.tobytes()  # what was stored: a finite number may be beyond float32
+            # In most steps these bytes are nowhere, not even in a mantissa.
+            if (0x7F in data or 0xFF in data) and is_extreme(data) and not all_finite(self._array[slot]):
+                self._refuse(value, slot)
+            return
         if self._nvec is not None:
             value = value - self._offset
             if np.any(value < 0) or np.any(value >= self._nvec):
@@ -150,6 +182,12 @@ class _Target:
                     f"observation {self._leaf.name!r} is {(value + self._offset).tolist()}, outside {self._leaf.source}"
                 )
         self._array[slot] = value
+        if self._is_floating and not all_finite(value if value.dtype is FLOAT32 else self._array[slot]):
+            self._refuse(value, slot)
+
+    def _refuse(self, value: np.ndarray, slot: int) -> None:
+        index = first_bad(self._array[slot])
+        raise BadValue(f"observation {self._leaf.name!r} is {describe(float(value[index]), index)}")
 
     def _accept(self, value: np.ndarray) -> None:
         integral = self._nvec is not None and np.issubdtype(value.dtype, np.integer)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 import pickle
 import traceback
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ import numpy as np
 from gymnasium import spaces
 
 from paceline.errors import Failure, UsageError
+from paceline.pool.finite import FLOAT32_MAX, describe
 from paceline.pool.protocol import Episode
 from paceline.pool.spaces import ActionReader, BadValue, ObservationWriter
 from paceline.pool.table import SlotTable
@@ -81,9 +81,9 @@ class GymStepper:
     def __init__(self, env: Any, index: int, table: SlotTable) -> None:
         self._env, self._index, self._slot, self._table = env, index, index, table
         self.slots = (index,)
-        self._obs = ObservationWriter(env.observation_space, table.obs)
-        self._final_obs = ObservationWriter(env.observation_space, table.final_obs)
-        self._action = ActionReader(env.action_space, table.actions)
+        self._write_obs = ObservationWriter(env.observation_space, table.obs).write
+        self._write_final_obs = ObservationWriter(env.observation_space, table.final_obs).write
+        self._read_action = ActionReader(env.action_space, table.actions).read
         self._reward, self._terminated, self._truncated, self._steps = map(
             table.cells, ("reward", "terminated", "truncated", "step")
         )
@@ -105,21 +105,28 @@ class GymStepper:
     def step(self) -> Sequence[Episode]:
         self._phase = "step"
         slot = self._slot
-        observation, reward, terminated, truncated, info = self._env.step(self._action.read(slot))
-        reward = _finite(reward)
-        terminated = bool(terminated)
-        truncated = bool(truncated) and not terminated
+        observation, reward, terminated, truncated, info = self._env.step(self._read_action(slot))
+        reward = float(reward)
+        if not -FLOAT32_MAX <= reward <= FLOAT32_MAX:  # here and not in a function: this is half of its cost
+            raise _bad_reward(reward)
+        if terminated or truncated:
+            return self._end(observation, reward, bool(terminated), info)
+        self._write_obs(observation, slot)
         self._return += reward
         self._step += 1
         self._reward[slot] = reward
+        self._terminated[slot] = self._truncated[slot] = False
+        self._steps[slot] = self._step
+        return NOTHING
+
+    def _end(self, observation: Any, reward: float, terminated: bool, info: Mapping[str, Any]) -> list[Episode]:
+        """The step that ended an episode, and the start of the next."""
+        slot = self._slot
+        self._write_final_obs(observation, slot)
+        self._reward[slot] = reward
         self._terminated[slot] = terminated
-        self._truncated[slot] = truncated
-        if not (terminated or truncated):
-            self._steps[slot] = self._step
-            self._obs.write(observation, slot)
-            return NOTHING
-        self._final_obs.write(observation, slot)
-        finished = Episode(slot, self._return, self._step, scalars(info))
+        self._truncated[slot] = not terminated
+        finished = Episode(slot, self._return + reward, self._step + 1, scalars(info))
         self._episode += 1
         self._begin(None)
         return [finished]
@@ -128,7 +135,7 @@ class GymStepper:
         self._phase = "reset"
         self._step, self._return = 0, 0.0
         observation, _ = self._env.reset(seed=seed)
-        self._obs.write(observation, self._slot)
+        self._write_obs(observation, self._slot)
         self._table.episode[self._slot] = self._episode
         self._table.step[self._slot] = 0
 
@@ -181,27 +188,29 @@ class ParallelStepper:
         self._clear_transition()
         actions = {agent: self._action.read(self._slot_of[agent]) for agent in playing}
         observations, rewards, terminations, truncations, infos = self._env.step(actions)
-        self._step += 1
-        self._table.step[list(self.slots)] = self._step
         finished = []
         for agent in playing:
             slot = self._slot_of[agent]
-            reward = _finite(rewards[agent])
+            reward = float(rewards[agent])
+            if not -FLOAT32_MAX <= reward <= FLOAT32_MAX:
+                raise self._named(agent, _bad_reward(reward))
             self._table.reward[slot] = reward
             self._returns[slot] += reward
             self._lengths[slot] += 1
             terminated = bool(terminations[agent])
             if not terminated and not truncations[agent]:
-                self._obs.write(observations[agent], slot)
+                self._write(self._obs, observations, agent)
                 continue
             self._table.terminated[slot] = terminated
             self._table.truncated[slot] = not terminated
             self._table.active[slot] = False
             # Inactive slots keep showing the last observation of their agent: valid data, and never experience.
-            self._final_obs.write(observations[agent], slot)
-            self._obs.write(observations[agent], slot)
+            self._write(self._final_obs, observations, agent)
+            self._write(self._obs, observations, agent)
             finished.append(Episode(slot, self._returns[slot], self._lengths[slot], scalars(infos.get(agent, {}))))
         self._admit(observations)
+        self._step += 1
+        self._table.step[list(self.slots)] = self._step
         if not self._env.agents:
             self._episode += 1
             self._begin(None)
@@ -212,9 +221,19 @@ class ParallelStepper:
         for agent in self._env.agents:
             slot = self._slot_of[agent]
             if not self._table.active[slot]:
-                self._obs.write(observations[agent], slot)
+                self._write(self._obs, observations, agent)
                 self._table.active[slot] = True
                 self._returns[slot], self._lengths[slot] = 0.0, 0
+
+    def _write(self, writer: ObservationWriter, observations: Mapping[Any, Any], agent: Any) -> None:
+        try:
+            writer.write(observations[agent], self._slot_of[agent])
+        except BadValue as error:
+            raise self._named(agent, error) from None
+
+    def _named(self, agent: Any, error: BadValue) -> BadValue:
+        """`error` with the agent that it concerns: a failure names all slots of its environment."""
+        return BadValue(f"agent {agent!r} (slot {self._slot_of[agent]}): {error}")
 
     def _clear_transition(self) -> None:
         slots = slice(self.slots[0], self.slots[-1] + 1)
@@ -230,7 +249,7 @@ class ParallelStepper:
             playing = agent in observations
             self._table.active[slot] = playing
             if playing:
-                self._obs.write(observations[agent], slot)
+                self._write(self._obs, observations, agent)
             self._returns[slot], self._lengths[slot] = 0.0, 0
             self._table.episode[slot] = self._episode
             self._table.step[slot] = 0
@@ -250,11 +269,8 @@ class ParallelStepper:
         self._env.close()
 
 
-def _finite(reward: Any) -> float:
-    reward = float(reward)
-    if not math.isfinite(reward):
-        raise BadValue(f"the reward is {reward}")
-    return reward
+def _bad_reward(reward: float) -> BadValue:
+    return BadValue(f"the reward is {describe(reward, ())}")
 
 
 def _failure(

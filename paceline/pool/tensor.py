@@ -3,8 +3,10 @@
 A simulator steps all of its environments in one go, so the unit of this pool is the group: one simulator each, and
 groups are received and sent whole. A step is queued on the device by `send`; what has come of it can be received at
 once, and is computed when it is computed. Neither `recv` nor `send` waits for the device. It follows that values
-cannot be looked at there: actions are checked for shape and dtype only, a non-finite reward is reported by the next
-`take_episodes`, and `step_seconds` is zero.
+cannot be looked at there: actions are checked for shape and dtype only, and `step_seconds` is zero. Rewards and
+floating-point observations that are not finite are noted on the device, and the next `take_episodes` raises a
+`SimulatorError` that names slot, seed of the group, episode, step and observation. A simulator of many environments cannot
+be replaced, so this ends the run whatever `on_error` says.
 """
 
 from __future__ import annotations
@@ -54,6 +56,9 @@ class TensorStep:
 class TensorSimulator(Protocol):
     """N environments as tensors on one device. Observations and actions are named as `spaces.leaves` names them; where
     there is one action leaf, `step` gets its tensor alone. Nothing but `state_dict` may wait for the device.
+
+    Rewards and floating-point observations are finite as float32: every first observation, every observation of a step,
+    and those of `final_obs` where an episode ended. Anything else ends the run at the next `take_episodes`.
 
     Some attributes are optional. A simulator with `measure_names` has, after every step, a tensor [N] for each of
     them in the mapping `last_measures`: they are an episode's where that step ended it. A simulator that cuts episodes by a time limit alone says so by `truncation_gap`, the
@@ -113,7 +118,10 @@ class TensorPool:
         self._slots_of: dict[tuple[int, ...], Tensor] = {}  # by the groups they belong to
         num_slots = self.spec.num_slots
         self._ring = EpisodeRing(EPISODES_PER_SLOT * num_slots, self._device, self.spec.measures)
-        self._episodes = [GroupEpisodes(self._slots((group,)), self._ring) for group in range(len(simulators))]
+        floating = [leaf.name for leaf in self.spec.obs if leaf.is_floating and 0 not in leaf.shape]
+        self._episodes = [
+            GroupEpisodes(self._slots((group,)), self._ring, floating) for group in range(len(simulators))
+        ]
         self._final_obs = self._zeros(self.spec.obs, num_slots) if len(simulators) > 1 else {}
         self._recorded = [
             RecordedStep(partial(self._advance, group))
@@ -180,8 +188,15 @@ class TensorPool:
             begin = end
 
     def reset(self, seed: int) -> None:
+<<<<<<< HEAD
         self._seed, self._incarnation = seed, [0] * len(self._simulators)
         starts = [self._start(group) for group in range(len(self._simulators))]
+=======
+        seeds = [env_seed(seed, group) for group in range(len(self._simulators))]
+        starts = [simulator.reset(own) for simulator, own in zip(self._simulators, seeds, strict=True)]
+        for episodes, start, own in zip(self._episodes, starts, seeds, strict=True):
+            episodes.begin(start, own)
+>>>>>>> 95e514d392df552bfa0613ad0afaa612dca4fb45
         self._ring.take()
         self._begin(starts)
 
@@ -190,7 +205,7 @@ class TensorPool:
         return self._simulators[group].reset(env_seed(self._seed, group, self._incarnation[group]))
 
     def take_episodes(self) -> list[Episode]:
-        """Reads the device, and raises what was wrong with a reward since the last call."""
+        """Reads the device, and raises what was wrong with a reward or an observation since the last call."""
         for episodes in self._episodes:
             episodes.check()
         return self._ring.take()
@@ -268,7 +283,7 @@ class TensorPool:
         step = self._simulators[group].step(only)
         measures = getattr(self._simulators[group], "last_measures", {})
         measured = [measures[name] for name in self.spec.measures]
-        self._episodes[group].add(step.reward, step.terminated | step.truncated, measured)
+        self._episodes[group].add(step.reward, step.terminated | step.truncated, step.obs, step.final_obs, measured)
         return step
 
     def _take(self, ready: list[int], max_slots: int | None) -> tuple[int, ...]:

@@ -6,7 +6,8 @@ Legend: N slots of one group, R cells of the ring.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import inf, isfinite
 from typing import Any
 
 import torch
@@ -59,45 +60,108 @@ class EpisodeRing:
 
 
 class GroupEpisodes:
-    """What the running episodes of one group add up to, and the first non-finite reward that each slot has had."""
+    """What the running episodes of one group add up to, and the first step of each slot with a number that is not finite.
 
-    def __init__(self, slots: Tensor, ring: EpisodeRing) -> None:
-        self._slots, self._ring = slots.float(), ring
+    `entries` names the floating-point observations. Everything is kept in the same memory from step to step, because the
+    steps may be a recording.
+    """
+
+    def __init__(self, slots: Tensor, ring: EpisodeRing, entries: Sequence[str] = ()) -> None:
+        self._slots, self._ring, self._entries = slots.float(), ring, tuple(entries)
+        self._seed: int | None = None
         self._returns = torch.zeros_like(self._slots)
         self._lengths = torch.zeros_like(self._slots)
-        # The latest reward, until one is not finite: then that one stays, with the step it came at.
-        self._reward = torch.zeros_like(self._slots)
-        self._step = torch.zeros_like(self._slots)
+        self._episode = torch.zeros_like(self._slots)
+        # A row of `_facts` is about the slot's latest step, until a number in it is not finite: then the row stays.
+        # Columns: episode, step, whether the step ended the episode, reward, the largest magnitude in each entry of
+        # `final_obs` (0 where no episode ended) and in each of `obs`.
+        self._facts = torch.zeros(len(slots), 4 + 2 * len(self._entries), device=slots.device)
 
-    def clear(self) -> None:
-        for tensor in (self._returns, self._lengths, self._reward, self._step):
+    def begin(self, obs: Mapping[str, Tensor], seed: int) -> None:
+        """All slots start their first episode, with `obs`."""
+        self._seed = seed
+        for tensor in (self._returns, self._lengths, self._episode, self._facts):
             tensor.zero_()
+        # As if the step before had ended an episode number -1.
+        self._facts[:, 0].fill_(-1)
+        self._facts[:, 2].fill_(1)
+        for column, name in enumerate(self._entries, start=4 + len(self._entries)):
+            self._facts[:, column] = _largest(obs[name])
 
-    def add(self, reward: Tensor, ended: Tensor, measured: Sequence[Tensor] = ()) -> None:
-        fine = self._reward.isfinite()
-        # In place, as all that is kept from step to step: the steps may be a recording.
-        self._reward.copy_(torch.where(fine, reward, self._reward))
-        self._step.copy_(torch.where(fine, self._lengths, self._step))
+    def add(
+        self,
+        reward: Tensor,
+        ended: Tensor,
+        obs: Mapping[str, Tensor],
+        final_obs: Mapping[str, Tensor],
+        measured: Sequence[Tensor] = (),
+    ) -> None:
+        going_on = ~ended
+        found = [_largest(obs[name]) for name in self._entries]
+        lasts = [
+            # A final observation means something only where an episode ended.
+            (largest if final_obs[name] is obs[name] else _largest(final_obs[name])).masked_fill(going_on, 0)
+            for name, largest in zip(self._entries, found, strict=True)
+        ]
+        facts = torch.stack((self._episode, self._lengths, ended.float(), reward, *lasts, *found), dim=1)
+        fine = self._facts.isfinite().all(1, keepdim=True)
+        self._facts.copy_(torch.where(fine, facts, self._facts))
         self._returns += reward
         self._lengths += 1
         self._ring.write(ended, torch.stack((self._slots, self._returns, self._lengths, *measured), dim=1))
         self._returns.masked_fill_(ended, 0)
         self._lengths.masked_fill_(ended, 0)
+        self._episode += ended
 
     def check(self) -> None:
-        """Raise for the first slot that has had a non-finite reward. Waits for the device."""
-        bad = (~self._reward.isfinite()).nonzero()
+        """Raise for the first slot that has had a number that is not finite. Waits for the device."""
+        bad = (~self._facts.isfinite().all(1)).nonzero()
         if len(bad):
             row = int(bad[0])
-            slot, step, value = int(self._slots[row]), int(self._step[row]), float(self._reward[row])
-            cause = f"the reward is {value}"
-            raise SimulatorError(Failure(cause=cause, phase="step", envs=(slot,), slots=(slot,), step=step))
+            raise SimulatorError(self._failure(int(self._slots[row]), self._facts[row].tolist()))
+
+    def _failure(self, slot: int, facts: list[float]) -> Failure:
+        episode, step, ended, reward, *largest = facts
+        phase = "step"
+        if not isfinite(reward):
+            cause = f"the reward is {reward}"
+        else:
+            index = next(index for index, value in enumerate(largest) if not isfinite(value))
+            name = self._entries[index % len(self._entries)]
+            cause = f"observation {name!r} is not finite: its largest magnitude is {largest[index]}"
+            if ended and index >= len(self._entries):
+                phase, episode, step = "reset", episode + 1, 0
+        return Failure(
+            cause=cause,
+            phase=phase,
+            envs=(slot,),
+            slots=(slot,),
+            seed=self._seed,
+            episode=int(episode),
+            step=int(step),
+        )
 
     def state_dict(self) -> dict[str, Any]:
-        return {"returns": self._returns, "lengths": self._lengths, "reward": self._reward, "step": self._step}
+        return {
+            "seed": self._seed,
+            "returns": self._returns,
+            "lengths": self._lengths,
+            "episode": self._episode,
+            "facts": self._facts,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._seed = state["seed"]
         self._returns.copy_(state["returns"])
         self._lengths.copy_(state["lengths"])
-        self._reward.copy_(state["reward"])
-        self._step.copy_(state["step"])
+        self._episode.copy_(state["episode"])
+        self._facts.copy_(state["facts"])
+
+
+def _largest(values: Tensor) -> Tensor:
+    """[N]: the largest magnitude in each of the N rows. It is not finite if a number of the row is not."""
+    if values.ndim == 1:
+        return values
+    if values.is_cuda:  # one kernel; on a CPU this takes ten times as long as the two operations below
+        return torch.linalg.vector_norm(values, inf, dim=tuple(range(1, values.ndim)))
+    return values.flatten(1).abs().amax(1)

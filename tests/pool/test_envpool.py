@@ -391,7 +391,7 @@ def test_a_reward_that_is_no_number_names_slot_step_and_value(monkeypatch, brisk
             pool.send(np.zeros(3, int), np.arange(3))
             pool.recv(None)
         pool.send(np.zeros(3, int), np.arange(3))
-        with pytest.raises(SimulatorError, match=r"slot 1, step 3\): the reward is nan"):
+        with pytest.raises(SimulatorError, match=r"slot 1, seed \d+, episode 0, step 3\): the reward is nan"):
             pool.recv(None)
 
 

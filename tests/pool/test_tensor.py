@@ -211,7 +211,7 @@ def test_a_reward_that_is_no_number_is_raised_where_episodes_are_read():
         if step >= 3:
             actions[4] = float("inf") if step == 3 else float("nan")
         pool.send(actions, pool.recv(None).slots)
-    with pytest.raises(SimulatorError, match=r"slot 4, step 0\): the reward is inf"):
+    with pytest.raises(SimulatorError, match=r"slot 4, seed \d+, episode 1, step 0\): the reward is inf"):
         pool.take_episodes()
 
 
