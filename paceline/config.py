@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from paceline.checkpoint import CheckpointConfig
+from paceline.distributed.group_config import GroupConfig
 from paceline.distributed.preemption import PreemptionConfig
 from paceline.distributed.remote_config import RemoteConfig
 from paceline.envs.registry import closest
@@ -68,6 +69,7 @@ class Config:
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     limiter: LimiterConfig = field(default_factory=LimiterConfig)
     remote: RemoteConfig = field(default_factory=RemoteConfig)
+    group: GroupConfig = field(default_factory=GroupConfig)
     batching: BatchingConfig = field(default_factory=BatchingConfig)
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)

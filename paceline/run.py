@@ -19,7 +19,7 @@ from torch import nn
 from paceline.agent.protocol import Agent
 from paceline.checkpoint import Checkpoint, CheckpointFolder
 from paceline.config import Config
-from paceline.distributed.reduce import gather
+from paceline.distributed.gather import gather
 from paceline.distributed.runtime import Group
 from paceline.envs.registry import resolve
 from paceline.errors import UsageError
@@ -262,7 +262,7 @@ def train(config: Config, folder: Path, *, resume: str | None = None) -> Run:
     from paceline.schedule import SCHEDULES
 
     keep_freed_memory()
-    group = Group.join(config.device)
+    group = Group.join(config.device, config.group, folder)
     existed = folder.exists()
     try:
         prepare(config, group)
@@ -285,8 +285,9 @@ def train(config: Config, folder: Path, *, resume: str | None = None) -> Run:
                 with run.running():
                     SCHEDULES[config.system](run)
         return run
-    except UsageError:
-        if group.is_first and not existed and not (folder / "checkpoints").exists():
+    except BaseException as error:
+        group.abandon()
+        if isinstance(error, UsageError) and group.is_first and not existed and not (folder / "checkpoints").exists():
             shutil.rmtree(folder, ignore_errors=True)  # what was asked for in a wrong way leaves nothing behind
         raise
     finally:

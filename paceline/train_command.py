@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,8 @@ from rich.console import Console
 
 from paceline import recipes
 from paceline.config import Config
-from paceline.distributed.launch import LAUNCHED, end_with_parent, exit_code, launch_ranks
+from paceline.distributed.failures import told_to_launcher
+from paceline.distributed.launch import exit_code, is_restart, launch_ranks
 from paceline.distributed.runtime import Place
 from paceline.errors import UsageError
 
@@ -32,6 +32,8 @@ class TrainOptions(Config):
     """With --resume: latest, best or step_N."""
     ranks: int = 1
     """Processes on this machine that train together. Under torchrun or srun, they decide."""
+    max_restarts: int = 0
+    """With --ranks: how many times all ranks are started again, from the latest checkpoint, after one has failed."""
     report: bool = False
     """Write report.html at the end; `paceline report` does it for any run, at any time."""
 
@@ -47,16 +49,17 @@ def main(arguments: list[str]) -> int:
     config = options.config()
     place = Place.find()
     folder = options.run_dir or Path("runs") / f"{label}-{config.system}-{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+    restart = is_restart(folder)
+    if not options.resume and not restart and (folder / "checkpoints" / "latest").exists() and place.rank == 0:
+        raise UsageError(f"{folder} holds a run already; --resume continues it, another --run-dir starts a new one")
     if options.ranks > 1 and place.size == 1:
         run_dir = [] if options.run_dir is not None else ["--run-dir", str(folder)]  # the same for all
-        return launch_ranks(options.ranks, ["train", *arguments, *run_dir])
-    if not options.resume and (folder / "checkpoints").exists() and place.rank == 0:
-        raise UsageError(f"{folder} holds a run already; --resume continues it, another --run-dir starts a new one")
-    if LAUNCHED in os.environ:
-        end_with_parent()  # torchrun may be killed too
+        return launch_ranks(options.ranks, ["train", *arguments, *run_dir], folder, max_restarts=options.max_restarts)
     from paceline.run import train
 
-    run = train(config, folder, resume=options.from_checkpoint if options.resume else None)
+    resume = "latest" if restart else options.from_checkpoint if options.resume else None
+    with told_to_launcher(place.rank):
+        run = train(config, folder, resume=resume)
     if run.group.is_first:
         console = Console(stderr=True)
         console.print(_summary(run, folder), highlight=False)
