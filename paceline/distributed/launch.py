@@ -21,13 +21,11 @@ import psutil
 
 from paceline.distributed import failures
 from paceline.distributed.failures import FAILURES, Failure, last_checkpoint
-from paceline.distributed.store import LISTENING_SOCKET
+from paceline.distributed.store import LISTENING_SOCKET, RESTARTS
 from paceline.errors import UsageError
 from paceline.signals import handled_by
 
 INTERRUPTED = 130
-RESTARTS = "TORCHELASTIC_RESTART_COUNT"
-"""How many times this launch has started its ranks again: torchrun's name for it, and ours."""
 GRACE_SECONDS = 3.0
 """When a rank has failed, the others have this long to end by themselves."""
 POLL_SECONDS = 0.05
@@ -43,6 +41,8 @@ def launch_ranks(count: int, arguments: list[str], folder: Path, *, max_restarts
     The first Ctrl-C or SIGTERM goes to the ranks, which save a checkpoint and end. The second ends them at once. The third
     kills them.
     """
+    if max_restarts < 0:
+        raise UsageError(f"--max-restarts must be at least 0, got {max_restarts}")
     ranks = Ranks(count, arguments, folder)
     with handled_by(ranks.interrupt):
         for restarts in range(max_restarts + 1):

@@ -79,13 +79,14 @@ class Group:
         importlib.import_module("torch._dynamo")
         shared = open_store(place.rank, place.size, TIMEOUT)
         heartbeat = start_heartbeat(shared, place, config or GroupConfig(), folder)
-        dist.init_process_group(
-            "nccl" if chosen.type == "cuda" else "gloo",
-            store=dist.PrefixStore("group", shared.store),
-            rank=place.rank,
-            world_size=place.size,
-            timeout=TIMEOUT,
-        )
+        with communication():
+            dist.init_process_group(
+                "nccl" if chosen.type == "cuda" else "gloo",
+                store=dist.PrefixStore("group", shared.store),
+                rank=place.rank,
+                world_size=place.size,
+                timeout=TIMEOUT,
+            )
         return cls(place, chosen, dist.PrefixStore("paceline", shared.store), heartbeat)
 
     @property
@@ -161,8 +162,10 @@ def communication() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if isinstance(error, dist.DistError) or "gloo" in str(error):
-            raise LostRanks(f"a connection to another rank failed: {str(error).strip().splitlines()[0]}") from error
+        if isinstance(error, dist.DistError) or "gloo" in str(error).lower():
+            # Gloo's advice after the first sentence is for those who can see the other rank's log.
+            cause = str(error).strip().splitlines()[0].partition(". This is typically")[0]
+            raise LostRanks(f"a connection to another rank failed: {cause}") from error
         raise
 
 

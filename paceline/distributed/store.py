@@ -8,7 +8,9 @@ torchrun serves a store itself, on all interfaces of its machine, and tells the 
 
 from __future__ import annotations
 
+import functools
 import ipaddress
+import itertools
 import os
 import socket
 from dataclasses import dataclass
@@ -19,8 +21,13 @@ import torch.distributed as dist
 
 from paceline.errors import UsageError
 
+RESTARTS = "TORCHELASTIC_RESTART_COUNT"
+"""How many times the ranks have been started again: torchrun's name for it, and ours."""
 LISTENING_SOCKET = "PACELINE_LISTENING_SOCKET"
 """The file descriptor of a socket that rank 0 inherits and serves the store on."""
+
+_joined = itertools.count()
+"""How many groups this process has joined."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +48,16 @@ def open_store(rank: int, size: int, timeout: timedelta) -> SharedStore:
     if is_loopback(host):
         stay_on_loopback()
     by_torchrun = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True)
-    serves = rank == 0 and not by_torchrun
-    store = dist.TCPStore(
+    store = _connect(host, port, size, rank == 0 and not by_torchrun, timeout)
+    # A store outlives a group: ranks that are started again, or join again, must not find what those before them have left.
+    group = dist.PrefixStore(f"group_{os.environ.get(RESTARTS, '0')}_{next(_joined)}", store)
+    return SharedStore(group, not by_torchrun, f"{host}:{port}")
+
+
+@functools.cache
+def _connect(host: str, port: int, size: int, serves: bool, timeout: timedelta) -> dist.TCPStore:
+    """One connection, and on rank 0 one server, for all groups that this process joins."""
+    return dist.TCPStore(
         host,
         port,
         size,
@@ -50,7 +65,6 @@ def open_store(rank: int, size: int, timeout: timedelta) -> SharedStore:
         timeout=timeout,
         master_listen_fd=_listening_socket(host, port) if serves else None,
     )
-    return SharedStore(store, not by_torchrun, f"{host}:{port}")
 
 
 def is_loopback(host: str) -> bool:

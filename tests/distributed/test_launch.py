@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from paceline.distributed.failures import Failure
-from paceline.distributed.launch import RESTARTS, Ranks, is_restart
+from paceline.distributed.launch import Ranks, is_restart
+from paceline.distributed.store import RESTARTS
 
 
 @pytest.fixture
