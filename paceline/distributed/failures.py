@@ -15,10 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
+from paceline.distributed.environment import FAILURES
 from paceline.errors import PacelineError, UsageError
-
-FAILURES = "PACELINE_FAILURES"
-"""The file descriptor of the launcher's file for failures."""
 
 
 class LostRanks(PacelineError):

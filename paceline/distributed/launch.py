@@ -20,8 +20,8 @@ from pathlib import Path
 import psutil
 
 from paceline.distributed import failures
-from paceline.distributed.failures import FAILURES, Failure, last_checkpoint
-from paceline.distributed.store import LISTENING_SOCKET, RESTARTS
+from paceline.distributed.environment import FAILURES, LISTENING_SOCKET, RESTARTS
+from paceline.distributed.failures import Failure, last_checkpoint
 from paceline.errors import UsageError
 from paceline.signals import handled_by
 
@@ -95,6 +95,7 @@ class Ranks:
                 "MASTER_PORT": str(listening.getsockname()[1]),
                 FAILURES: str(failures_file),
                 RESTARTS: str(restarts),
+                "TORCHELASTIC_USE_AGENT_STORE": str(False),  # this command may run under a torchrun of one
                 "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
                 # Below errors, PyTorch prints stacks of C++ where a connection ends. The rank says what happened.
                 "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),

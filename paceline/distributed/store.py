@@ -19,12 +19,8 @@ from datetime import timedelta
 import psutil
 import torch.distributed as dist
 
+from paceline.distributed.environment import LISTENING_SOCKET, RESTARTS
 from paceline.errors import UsageError
-
-RESTARTS = "TORCHELASTIC_RESTART_COUNT"
-"""How many times the ranks have been started again: torchrun's name for it, and ours."""
-LISTENING_SOCKET = "PACELINE_LISTENING_SOCKET"
-"""The file descriptor of a socket that rank 0 inherits and serves the store on."""
 
 _joined = itertools.count()
 """How many groups this process has joined."""

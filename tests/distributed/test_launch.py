@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from paceline.distributed.environment import RESTARTS
 from paceline.distributed.failures import Failure
 from paceline.distributed.launch import Ranks, is_restart
-from paceline.distributed.store import RESTARTS
 
 
 @pytest.fixture
