@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from paceline.checkpoint import CheckpointConfig
+from paceline.distributed.group_config import GroupConfig
 from paceline.distributed.preemption import PreemptionConfig
 from paceline.distributed.remote_config import RemoteConfig
 from paceline.envs.registry import closest
@@ -79,6 +80,7 @@ class Config:
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     limiter: LimiterConfig = field(default_factory=LimiterConfig)
     remote: RemoteConfig = field(default_factory=RemoteConfig)
+    group: GroupConfig = field(default_factory=GroupConfig)
     batching: BatchingConfig = field(default_factory=BatchingConfig)
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)

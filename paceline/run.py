@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from paceline.agent.protocol import Agent
 from paceline.checkpoint import Checkpoint, CheckpointFolder
 from paceline.config import Config
-from paceline.distributed.reduce import gather
+from paceline.distributed.gather import gather
 from paceline.distributed.runtime import Group, Place
 from paceline.envs.registry import resolve
 from paceline.errors import UsageError
@@ -67,7 +67,7 @@ class Snapshot:
     pool: bytes | None
     """The state of its simulators; None where it cannot be had."""
     best: bool
-    problem: DiskFull | None
+    problem: str | None
     """Why this rank's own part is not there."""
 
 
@@ -265,7 +265,7 @@ class Run(Generic[AgentT]):
         try:
             agent = self.agent.rank_state(stopped=stopped or self.pool.num_in_flight > 0)
         except DiskFull as error:  # the other ranks have to be told
-            problem = error
+            problem = str(error)
         return Snapshot(
             step=self.step,
             weights=self.policy.state_dict(),
@@ -298,12 +298,12 @@ class Run(Generic[AgentT]):
             self.agent.checkpointed(snapshot.mine["agent"])
         self.phases.over("saving a checkpoint")
         if problem is not None and final:
-            raise DiskFull(f"{problem}; {self._last_good()}") from problem
+            raise DiskFull(f"{problem}; {self._last_good()}")
         if problem is not None:
             seconds = self.config.checkpoint.seconds
             log.warning("%s; %s. It is tried again in %g s", problem, self._last_good(), seconds)
 
-    def _write_files(self, snapshot: Snapshot, ranks: list[tuple[Any, Any, Any]]) -> DiskFull | None:
+    def _write_files(self, snapshot: Snapshot, ranks: list[tuple[Any, Any, Any]]) -> str | None:
         """What was wrong with it, if the disk is full."""
         problems = [problem for *_, problem in ranks if problem is not None]
         if problems:
@@ -313,7 +313,7 @@ class Run(Generic[AgentT]):
         try:
             self._checkpoints.save(snapshot.step, snapshot.weights, state, pools, best=snapshot.best)
         except DiskFull as error:
-            return error
+            return str(error)
         return None
 
     def _save_stopped(self) -> None:
@@ -420,8 +420,7 @@ def train(config: Config, folder: Path, *, resume: str | None = None, trust: boo
     with contextlib.ExitStack() as stack:
         if Place.find().rank == 0:
             stack.enter_context(open_run_folder(folder))
-        group = Group.join(config.device)
-        stack.callback(group.close)
+        group = stack.enter_context(Group.join(config.device, config.group, folder))
         return _finish(_open(config, folder, resume, trust, group, stack))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,8 @@ import tyro
 
 from paceline import recipes
 from paceline.config import Config
-from paceline.distributed.launch import LAUNCHED, end_with_parent, exit_code, launch_ranks
+from paceline.distributed.failures import told_to_launcher
+from paceline.distributed.launch import exit_code, is_restart, launch_ranks
 from paceline.distributed.runtime import Place
 from paceline.errors import UsageError
 from paceline.run_folder import check_run_folder
@@ -34,6 +34,8 @@ class TrainOptions(Config):
     """With --resume: latest, best or step_N."""
     ranks: int = 1
     """Processes on this machine that train together. Under torchrun or srun, they decide."""
+    max_restarts: int = 0
+    """With --ranks: how many times all ranks are started again, from the latest checkpoint, after one has failed."""
     report: bool = False
     """Write report.html at the end; `paceline report` does it for any run, at any time."""
     trust: bool = False
@@ -52,17 +54,19 @@ def main(arguments: list[str]) -> int:
     trust = options.trust or (file is not None and _trusts(config, base, file, rest))
     place = Place.find()
     folder = options.run_dir or Path("runs") / f"{label}-{config.system}-{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+    restart = is_restart(folder)
+    if not options.resume and not restart and (folder / "checkpoints" / "latest").exists() and place.rank == 0:
+        raise UsageError(f"{folder} holds a run already; --resume continues it, another --run-dir starts a new one")
     if options.ranks > 1 and place.size == 1:
         run_dir = [] if options.run_dir is not None else ["--run-dir", str(folder)]  # the same for all
         check_run_folder(folder)  # what is wrong with it is said once, before there are ranks
-        return launch_ranks(options.ranks, ["train", *arguments, *run_dir, *(["--trust"] if trust else [])])
-    if not options.resume and (folder / "checkpoints").exists() and place.rank == 0:
-        raise UsageError(f"{folder} holds a run already; --resume continues it, another --run-dir starts a new one")
-    if LAUNCHED in os.environ:
-        end_with_parent()  # torchrun may be killed too
+        again = ["train", *arguments, *run_dir, *(["--trust"] if trust else [])]
+        return launch_ranks(options.ranks, again, folder, max_restarts=options.max_restarts)
     from paceline.run import train
 
-    run = train(config, folder, resume=options.from_checkpoint if options.resume else None, trust=trust)
+    resume = "latest" if restart else options.from_checkpoint if options.resume else None
+    with told_to_launcher(place.rank):
+        run = train(config, folder, resume=resume, trust=trust)
     if run.group.is_first:
         say(_summary(run, folder))
         if options.report and not run.interrupted:

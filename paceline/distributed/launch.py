@@ -1,4 +1,8 @@
-"""Starting the ranks of this machine, and ending them: whoever is interrupted, terminated or killed, none is left behind."""
+"""Starting the ranks of this machine, and ending them: whatever is interrupted, terminated or killed, none is left behind.
+
+torchrun would do it too, but its store listens on every interface and executes what is written to it, and its last words name
+whichever rank ended first. Here rank 0 serves a store on the loopback address, and the last line names the rank that failed.
+"""
 
 from __future__ import annotations
 
@@ -6,68 +10,175 @@ import contextlib
 import ctypes
 import os
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
+import time
+from pathlib import Path
 
 import psutil
 
+from paceline.distributed import failures
+from paceline.distributed.environment import FAILURES, LISTENING_SOCKET, RESTARTS
+from paceline.distributed.failures import Failure, last_checkpoint
+from paceline.errors import UsageError
 from paceline.signals import handled_by
 
-LAUNCHED = "PACELINE_LAUNCHED"
-"""Set for ranks that were started here: who interrupts them waits for them, and tells of it."""
-PR_SET_PDEATHSIG = 1
 INTERRUPTED = 130
+GRACE_SECONDS = 3.0
+"""When a rank has failed, the others have this long to end by themselves."""
+POLL_SECONDS = 0.05
+PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
 
 
-def launch_ranks(count: int, arguments: list[str]) -> int:
-    """Run the command line `arguments` of paceline in `count` ranks by torchrun, and wait for them; the exit code.
+def launch_ranks(count: int, arguments: list[str], folder: Path, *, max_restarts: int = 0) -> int:
+    """Run the command line `arguments` of paceline in `count` ranks, and wait for them; the exit code.
 
-    The first Ctrl-C or SIGTERM goes to the ranks, which save a checkpoint and end. It is not for torchrun, which would end the
-    ranks in its own way, and say so at length; the second is. The third kills them all.
+    When a rank fails all are ended, and up to `max_restarts` times started again. `folder` is that of the run.
+
+    The first Ctrl-C or SIGTERM goes to the ranks, which save a checkpoint and end. The second ends them at once. The third
+    kills them.
     """
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
-    command += ["-m", "paceline.cli", *arguments]
-    environment = os.environ | {LAUNCHED: "1", "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
-    interrupts: list[int] = []
-    with (
-        subprocess.Popen(command, env=environment, start_new_session=True, preexec_fn=end_with_parent) as launched,
-        _passed_on(launched.pid, interrupts),
-    ):
-        code = launched.wait()
-    return INTERRUPTED if interrupts else code
+    if max_restarts < 0:
+        raise UsageError(f"--max-restarts must be at least 0, got {max_restarts}")
+    ranks = Ranks(count, arguments, folder)
+    with handled_by(ranks.interrupt):
+        for restarts in range(max_restarts + 1):
+            failure = ranks.run(restarts)
+            if failure is None or failure.code == UsageError.exit_code or ranks.interrupted or restarts == max_restarts:
+                break
+            _say(f"{failure.message}; starting all ranks again ({restarts + 1} of {max_restarts} restarts)")
+    if failure is not None:
+        _say(failure.message)
+        return failure.code
+    return INTERRUPTED if ranks.interrupted else 0
+
+
+class Ranks:
+    """The ranks that this process starts."""
+
+    def __init__(self, count: int, arguments: list[str], folder: Path) -> None:
+        self._count, self._folder = count, folder
+        self._command = [sys.executable, "-m", "paceline.cli", *arguments]
+        self._processes: list[subprocess.Popen] = []
+        self._signals = 0
+        self.interrupted = False
+        """Whether a signal ended the ranks."""
+
+    def run(self, restarts: int) -> Failure | None:
+        """Start all ranks, and wait until none is left; the failure that ended them, if one did."""
+        with tempfile.TemporaryFile("a+b") as file:
+            self._start(restarts, file.fileno())
+            codes = self._wait()
+            return self._explain(codes, failures.read(file))
+
+    def interrupt(self, number: int, frame: object) -> None:
+        """Pass a signal on."""
+        self._signals += 1
+        self.interrupted = True
+        for process in self._processes:
+            if self._signals > 2:
+                _kill(process)
+            else:
+                process.send_signal(signal.SIGINT)
+
+    def _start(self, restarts: int, failures_file: int) -> None:
+        self._processes.clear()
+        # Bound here, to the loopback address, and inherited by rank 0: no other process can take the port in between.
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            common = os.environ | {
+                "WORLD_SIZE": str(self._count),
+                "LOCAL_WORLD_SIZE": str(self._count),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(listening.getsockname()[1]),
+                FAILURES: str(failures_file),
+                RESTARTS: str(restarts),
+                "TORCHELASTIC_USE_AGENT_STORE": str(False),  # this command may run under a torchrun of one
+                "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+                # Below errors, PyTorch prints stacks of C++ where a connection ends. The rank says what happened.
+                "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),
+            }
+            for rank in range(self._count):
+                if self._signals:
+                    return
+                environment = common | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+                inherited = [failures_file]
+                if rank == 0:
+                    environment[LISTENING_SOCKET] = str(listening.fileno())
+                    inherited.append(listening.fileno())
+                self._processes.append(
+                    subprocess.Popen(
+                        self._command,
+                        env=environment,
+                        pass_fds=inherited,
+                        start_new_session=True,  # Ctrl-C is passed on, and must not come twice
+                        preexec_fn=end_with_parent,
+                    )
+                )
+
+    def _wait(self) -> list[int]:
+        """The exit codes of all ranks. Where one has failed, the others are killed after a moment."""
+        deadline = float("inf")
+        while None in (codes := [process.poll() for process in self._processes]):
+            if deadline == float("inf") and not set(codes) <= {None, 0, INTERRUPTED}:
+                deadline = time.monotonic() + GRACE_SECONDS
+            if time.monotonic() > deadline:
+                for process in self._processes:
+                    _kill(process)
+            time.sleep(POLL_SECONDS)
+        return [process.returncode for process in self._processes]
+
+    def _explain(self, codes: list[int], told: list[Failure]) -> Failure | None:
+        """Which failure ended the ranks."""
+        self.interrupted |= INTERRUPTED in codes
+        causes = [failure for failure in told if not failure.consequence]
+        if causes and self._signals < 2:
+            return causes[0]
+        if self._signals:
+            return None
+        silent = {rank: code for rank, code in enumerate(codes) if rank not in {failure.rank for failure in told}}
+        for rank, code in silent.items():
+            if code not in (0, INTERRUPTED):
+                ended = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+                return Failure(rank=rank, message=f"rank {rank} {ended}; {last_checkpoint(self._folder)}", code=1)
+        return told[0] if told else None
 
 
 def exit_code(interrupted: bool) -> int:
-    """Of a command. torchrun takes anything but 0 of a rank for a failure, and an interrupt is none."""
-    return INTERRUPTED if interrupted and LAUNCHED not in os.environ else 0
+    """Of a command."""
+    return INTERRUPTED if interrupted else 0
 
 
 def end_with_parent() -> None:
-    """Be terminated when whoever started this process dies, however that comes. Only Linux can do that."""
+    """Be terminated when the process that started this one dies, however it dies. Only Linux can do that."""
     with contextlib.suppress(AttributeError):
         _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def _passed_on(torchrun: int, interrupts: list[int]) -> contextlib.AbstractContextManager[None]:
-    """Signals go to those that are running, and are noted."""
-
-    def pass_on(number: int, frame: object) -> None:
-        interrupts.append(number)
-        with contextlib.suppress(psutil.Error):
-            launcher = psutil.Process(torchrun)
-            ranks = launcher.children()
-            if len(interrupts) > 2:
-                _signal([*launcher.children(recursive=True), launcher], signal.SIGKILL)
-            elif len(interrupts) == 2 or not ranks:
-                _signal([launcher], signal.SIGTERM)
-            else:
-                _signal(ranks, signal.SIGINT)
-
-    return handled_by(pass_on)
+def is_restart(folder: Path) -> bool:
+    """Whether the launcher of this rank started its ranks again after they had written a checkpoint to `folder`."""
+    if int(os.environ.get(RESTARTS, "0")) == 0:
+        return False
+    try:
+        written = (folder / "checkpoints" / "latest").stat().st_mtime
+        return written > psutil.Process(os.getppid()).create_time()  # an older one is another run's
+    except (OSError, psutil.Error):
+        return False
 
 
-def _signal(processes: list[psutil.Process], number: int) -> None:
-    for process in processes:
-        with contextlib.suppress(psutil.Error):
-            process.send_signal(number)
+def _say(message: str) -> None:
+    sys.stderr.write(f"paceline: {message}\n")
+    sys.stderr.flush()
+
+
+def _kill(process: subprocess.Popen) -> None:
+    """Kill a rank with everything that it has started."""
+    if process.poll() is not None:
+        return
+    with contextlib.suppress(psutil.Error):
+        rank = psutil.Process(process.pid)
+        for one in [*rank.children(recursive=True), rank]:
+            with contextlib.suppress(psutil.Error):
+                one.kill()

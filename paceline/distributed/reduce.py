@@ -7,10 +7,8 @@ gradient is simply zero here, on every rank alike.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from paceline.distributed.runtime import Group
@@ -57,12 +55,3 @@ def synchronize(module: nn.Module, group: Group) -> None:
     if group.size > 1:
         for tensor in [*module.parameters(), *module.buffers()]:
             group.broadcast_(tensor.data)
-
-
-def gather(group: Group, value: Any) -> list[Any]:
-    """Every rank's `value`, in order, on rank 0; an empty list elsewhere."""
-    if group.size == 1:
-        return [value]
-    values: list[Any] | None = [None] * group.size if group.is_first else None
-    dist.gather_object(value, values)
-    return values or []

@@ -17,7 +17,8 @@ import numpy as np
 import torch
 
 from paceline.agent.explorer import Explorer, as_rows
-from paceline.errors import MissingExtra, PacelineError
+from paceline.distributed.remote_access import check_address, check_cluster, stay_on_loopback
+from paceline.errors import MissingExtra, PacelineError, UsageError
 from paceline.experience.return_range import ReturnRange
 from paceline.policy.batching import AdaptiveBatching
 from paceline.policy.deterministic import DeterministicPolicy
@@ -81,21 +82,30 @@ class RemoteActors:
     """The actors of one learner. `take_in` is called by the thread that collects."""
 
     def __init__(self, config: Config, agent: OffPolicy, rank: int) -> None:
+        remote = config.remote
+        check_address(remote.address, insecure=remote.insecure)
+        if remote.address in (None, "local"):
+            stay_on_loopback()
         try:
             import ray
         except ImportError as error:
             raise MissingExtra("remote.actors", "ray", error) from error
         self._ray, self._config, self._agent, self._rank = ray, config, agent, rank
+        self._actors: dict[int, Any] = {}
         self._started_ray = not ray.is_initialized()
         if self._started_ray:
             _connect(ray, config)
+        try:
+            check_cluster(ray, insecure=remote.insecure)
+        except UsageError:
+            self.close()
+            raise
         self._make = ray.remote(num_cpus=config.remote.cores)(Sampler)
         self._version = -1
         self._weights: Any = None
         """A reference to them."""
         self._number_of: dict[Any, int] = {}
         """By request under way, the number of its actor."""
-        self._actors: dict[int, Any] = {}
         self._made = self._lost = 0
         self._has_sent: set[int] = set()
         for number in range(config.remote.actors):

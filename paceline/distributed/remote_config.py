@@ -14,7 +14,9 @@ class RemoteConfig:
     actors: int = 0
     """How many, of every rank; each has a pool like the run's own."""
     address: str | None = None
-    """Of a Ray cluster; by default one is started on this machine, for this run."""
+    """Of a Ray cluster; by default one is started for this run, which only this machine can reach."""
+    insecure: bool = False
+    """Use a Ray cluster that other machines can reach without a token (see RAY_AUTH_MODE)."""
     cores: float = 1.0
     """Of each actor, by which Ray decides how many fit on a machine."""
     transitions: int = 200

@@ -188,21 +188,16 @@ class TensorPool:
             begin = end
 
     def reset(self, seed: int) -> None:
-<<<<<<< HEAD
         self._seed, self._incarnation = seed, [0] * len(self._simulators)
         starts = [self._start(group) for group in range(len(self._simulators))]
-=======
-        seeds = [env_seed(seed, group) for group in range(len(self._simulators))]
-        starts = [simulator.reset(own) for simulator, own in zip(self._simulators, seeds, strict=True)]
-        for episodes, start, own in zip(self._episodes, starts, seeds, strict=True):
-            episodes.begin(start, own)
->>>>>>> 95e514d392df552bfa0613ad0afaa612dca4fb45
         self._ring.take()
         self._begin(starts)
 
     def _start(self, group: int) -> dict[str, Tensor]:
-        self._episodes[group].clear()
-        return self._simulators[group].reset(env_seed(self._seed, group, self._incarnation[group]))
+        seed = env_seed(self._seed, group, self._incarnation[group])
+        start = self._simulators[group].reset(seed)
+        self._episodes[group].begin(start, seed)
+        return start
 
     def take_episodes(self) -> list[Episode]:
         """Reads the device, and raises what was wrong with a reward or an observation since the last call."""

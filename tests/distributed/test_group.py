@@ -68,6 +68,20 @@ def test_a_closed_group_leaves_no_thread():
         assert any("gloo" in name for name in running) and not any("gloo" in name for name in left)
 
 
+def test_ranks_can_join_again():
+    """A program may train twice."""
+
+    def work():
+        sums = []
+        for _ in range(2):
+            group = Group.join("cpu")
+            sums.append(group.sum_(torch.tensor([float(group.rank + 1)])).item())
+            group.close()
+        return sums
+
+    assert on_ranks(2, work) == [[3.0, 3.0]] * 2
+
+
 def test_clipping_scales_to_the_norm():
     layer = torch.nn.Linear(3, 1, bias=False)
     gradients = FlatGradients(layer.parameters())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import ipaddress
 import os
 import pickle
 import signal
@@ -16,11 +17,14 @@ import numpy as np
 import psutil
 import pytest
 
+from paceline.distributed.remote_access import check_address, refuse_unsafe, stay_on_loopback
+
+stay_on_loopback()  # before Ray is imported
 ray = pytest.importorskip("ray")
 
 from paceline.checkpoint import CheckpointFolder  # noqa: E402 - Ray first: without it there is nothing to test
 from paceline.config import Config  # noqa: E402 - Ray first: without it there is nothing to test
-from paceline.distributed.remote import RemoteActors, Sampler  # noqa: E402
+from paceline.distributed.remote import RemoteActors, Sampler, _connect  # noqa: E402
 from paceline.distributed.remote_config import RemoteConfig  # noqa: E402
 from paceline.errors import PacelineError, UsageError  # noqa: E402
 from paceline.experience.limiter import LimiterConfig  # noqa: E402
@@ -34,7 +38,7 @@ from tests.integration.test_d4pg import LENGTH, Chase, reports, small  # noqa: E
 @pytest.fixture(scope="module")
 def cluster():
     """One for all tests: it takes seconds to start."""
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    _connect(ray, with_actors(2))
     yield
     ray.shutdown()
 
@@ -87,6 +91,54 @@ def wait_for(remote: RemoteActors, learner: Learner, harvests: int) -> None:
 
 def process_ids(remote: RemoteActors) -> list[int]:
     return ray.get([actor.__ray_call__.remote(lambda sampler: os.getpid()) for actor in remote._actors.values()])
+
+
+def test_a_cluster_of_our_own_listens_on_loopback_only(cluster):
+    this = psutil.Process()
+    sockets = [socket for one in (this, *this.children(recursive=True)) for socket in one.net_connections(kind="inet")]
+    addresses = {ipaddress.ip_address(socket.laddr.ip) for socket in sockets if socket.status == psutil.CONN_LISTEN}
+    assert addresses
+    assert all((getattr(address, "ipv4_mapped", None) or address).is_loopback for address in addresses), addresses
+
+
+@pytest.mark.parametrize(
+    ("address", "mode", "insecure", "safe"),
+    [
+        (None, "", False, True),  # one that is started here
+        ("auto", "", False, True),  # Ray knows which; that is checked once it has said so
+        ("127.0.0.1:6379", "", False, True),
+        ("localhost:6379", "disabled", False, True),
+        ("[::1]:6379", "", False, True),
+        ("192.0.2.7:6379", "", False, False),
+        ("192.0.2.7:6379", "disabled", False, False),
+        ("head.example.org:6379", "", False, False),
+        ("ray://head.example.org:10001", "", False, False),
+        ("head.example.org", "", False, False),
+        ("192.0.2.7:6379", "token", False, True),
+        ("ray://head.example.org:10001", "TOKEN", False, True),
+        ("192.0.2.7:6379", "", True, True),
+    ],
+)
+def test_clusters_without_authentication_are_refused_unless_on_loopback(monkeypatch, address, mode, insecure, safe):
+    monkeypatch.setenv("RAY_AUTH_MODE", mode)
+    with contextlib.nullcontext() if safe else pytest.raises(UsageError, match="RAY_AUTH_MODE=token"):
+        check_address(address, insecure=insecure)
+
+
+def test_a_cluster_is_unsafe_if_one_of_its_machines_is_open():
+    with pytest.raises(UsageError, match="the Ray cluster at 192.0.2.7 has no authentication"):
+        refuse_unsafe(["127.0.0.1", "192.0.2.7"], "", insecure=False)
+
+
+def test_a_cluster_says_itself_whether_it_asks_for_tokens(cluster, monkeypatch):
+    """Reached by a loopback address, with a token of ours, it may still be open to all."""
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    nodes = [{"NodeManagerAddress": "192.0.2.7", "Alive": True}]
+    monkeypatch.setattr(ray, "nodes", lambda: nodes)
+    monkeypatch.setattr(ray, "get", lambda question, timeout: "disabled")
+    learner = Learner(with_actors())
+    with pytest.raises(UsageError, match="has no authentication"):
+        RemoteActors(with_actors(), learner, rank=0)
 
 
 def test_a_sampler_gives_whole_transitions_of_its_own_streams():
