@@ -31,8 +31,8 @@ class Failure:
     cause: str
     """One line: the exception, the signal, or what was wrong with a returned value."""
     phase: str
-    """"make", "reset", "step", "wait" (between two commands), "worker" (before any environment was reached) or "usage"
-    (the environment cannot be run this way)."""
+    """"make", "reset", "step", "save", "restore", "wait" (between two commands), "worker" (before any environment was reached) or
+    "usage" (the environment cannot be run this way)."""
     envs: tuple[int, ...] = ()
     """The environments concerned; several only where a whole worker was lost between steps."""
     slots: tuple[int, ...] = ()
