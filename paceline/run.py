@@ -357,7 +357,10 @@ class Run(Generic[AgentT]):
         if not self.pool.can_restore:
             log.warning("EnvPool cannot go on with the checkpoint's simulators: all episodes start anew")
             return
-        if not isinstance(self.pool, TensorPool) and not may_unpickle:
+        if isinstance(self.pool, TensorPool) == checkpoint.has_pickles:
+            log.warning("the checkpoint's simulators are of another kind of pool: all episodes start anew")
+            return
+        if checkpoint.has_pickles and not may_unpickle:
             return
         self.pool.recv(min_slots=None)
         try:

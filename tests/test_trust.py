@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import torch
 
 from paceline import checkpoint, cli, trust
 from paceline.checkpoint import CheckpointFolder
@@ -229,6 +230,19 @@ def test_simulators_that_somebody_else_saved_are_not_loaded(copied, tmp_path, ca
         assert why_foreign(CheckpointFolder(folder / "checkpoints").load().manifest) is None, (
             "what was written now is ours"
         )
+
+
+def test_simulators_of_another_kind_of_pool_start_anew(copied, caplog):
+    """A run of a `tensor` pool that goes on in a `serial` one has nothing to unpickle."""
+    folder = copied("cartpole")
+    saved = folder / "checkpoints" / "step_256"
+    torch.save({"sizes": [4]}, saved / "pool_0.bin")
+    manifest = json.loads((saved / checkpoint.MANIFEST).read_text())
+    manifest["pool_0.bin"] = checkpoint._fingerprint(saved / "pool_0.bin")
+    (saved / checkpoint.MANIFEST).write_text(json.dumps(manifest))
+    config = dataclasses.replace(Config.load(folder / "config.json"), steps=512)
+    assert train(config, folder, resume="latest").step == 512
+    assert "another kind of pool: all episodes start anew" in caplog.text and "recognised" not in caplog.text
 
 
 class Terminal(io.StringIO):
