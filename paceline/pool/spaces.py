@@ -116,16 +116,16 @@ class ObservationWriter:
             target.put(target.find(observation), slot)
 
 
-class _Cells(dict[int, memoryview]):
-    """The memory of each slot of an array. A memoryview costs a fraction of what a NumPy index does."""
+class _PerSlot(dict[int, Any]):
+    """What `make` makes for a slot, made once: a lookup here costs a fraction of a NumPy index."""
 
-    def __init__(self, array: np.ndarray) -> None:
+    def __init__(self, make: Callable[[int], Any]) -> None:
         super().__init__()
-        self._array = array
+        self._make = make
 
-    def __missing__(self, slot: int) -> memoryview:
-        self[slot] = cells = memoryview(self._array[slot : slot + 1].reshape(-1)).cast("B")  # type: ignore[arg-type]
-        return cells
+    def __missing__(self, slot: int) -> Any:
+        self[slot] = made = self._make(slot)
+        return made
 
 
 class _Target:
@@ -141,7 +141,8 @@ class _Target:
         elif isinstance(leaf.space, spaces.MultiDiscrete):
             self._nvec = leaf.space.nvec
         self._is_floating = leaf.is_floating
-        self._cells = _Cells(array) if leaf.is_floating and 0 < np.prod(leaf.shape) <= FEW else None
+        few = leaf.is_floating and 0 < np.prod(leaf.shape) <= FEW
+        self._cells = _PerSlot(self._bytes_of) if few else None
         self.is_root = not leaf.path
 
     def find(self, observation: Any) -> Any:
@@ -185,6 +186,10 @@ class _Target:
         if self._is_floating and not all_finite(value if value.dtype is FLOAT32 else self._array[slot]):
             self._refuse(value, slot)
 
+    def _bytes_of(self, slot: int) -> memoryview:
+        """The slot's memory."""
+        return memoryview(self._array[slot : slot + 1].reshape(-1)).cast("B")  # type: ignore[arg-type]
+
     def _refuse(self, value: np.ndarray, slot: int) -> None:
         index = first_bad(self._array[slot])
         raise BadValue(f"observation {self._leaf.name!r} is {describe(float(value[index]), index)}")
@@ -225,9 +230,10 @@ def _reader(
         return lambda slot: (array[slot] + offset).astype(dtype, copy=False)
     # A copy: the environment may keep its last action, and the next one lands in the same memory.
     wanted = leaf.source.dtype
+    rows = _PerSlot(array.__getitem__) if leaf.shape else array  # of numbers alone there are no views
     if array.dtype == wanted:
-        return lambda slot: array[slot].copy()
-    return lambda slot: array[slot].astype(wanted)
+        return lambda slot: rows[slot].copy()
+    return lambda slot: rows[slot].astype(wanted)
 
 
 def check_actions(actions: np.ndarray, leaf: Leaf, slots: np.ndarray) -> np.ndarray:

@@ -72,10 +72,10 @@ class GroupEpisodes:
         self._returns = torch.zeros_like(self._slots)
         self._lengths = torch.zeros_like(self._slots)
         self._episode = torch.zeros_like(self._slots)
-        # A row of `_facts` is about the slot's latest step, until a number in it is not finite: then the row stays.
-        # Columns: episode, step, whether the step ended the episode, reward, the largest magnitude in each entry of
+        # A column of `_facts` is about a slot's latest step, until a number in it is not finite: then the column stays.
+        # Rows: episode, step, whether the step ended the episode, reward, the largest magnitude in each entry of
         # `final_obs` (0 where no episode ended) and in each of `obs`.
-        self._facts = torch.zeros(len(slots), 4 + 2 * len(self._entries), device=slots.device)
+        self._facts = torch.zeros(4 + 2 * len(self._entries), len(slots), device=slots.device)
 
     def begin(self, obs: Mapping[str, Tensor], seed: int) -> None:
         """All slots start their first episode, with `obs`."""
@@ -83,10 +83,10 @@ class GroupEpisodes:
         for tensor in (self._returns, self._lengths, self._episode, self._facts):
             tensor.zero_()
         # As if the step before had ended an episode number -1.
-        self._facts[:, 0].fill_(-1)
-        self._facts[:, 2].fill_(1)
-        for column, name in enumerate(self._entries, start=4 + len(self._entries)):
-            self._facts[:, column] = _largest(obs[name])
+        self._facts[0].fill_(-1)
+        self._facts[2].fill_(1)
+        for row, name in enumerate(self._entries, start=4 + len(self._entries)):
+            self._facts[row] = _largest(obs[name])
 
     def add(
         self,
@@ -103,9 +103,8 @@ class GroupEpisodes:
             (largest if final_obs[name] is obs[name] else _largest(final_obs[name])).masked_fill(going_on, 0)
             for name, largest in zip(self._entries, found, strict=True)
         ]
-        facts = torch.stack((self._episode, self._lengths, ended.float(), reward, *lasts, *found), dim=1)
-        fine = self._facts.isfinite().all(1, keepdim=True)
-        self._facts.copy_(torch.where(fine, facts, self._facts))
+        facts = torch.stack((self._episode, self._lengths, ended.float(), reward, *lasts, *found))
+        self._facts.copy_(torch.where(self._fine(), facts, self._facts))
         self._returns += reward
         self._lengths += 1
         self._ring.write(ended, torch.stack((self._slots, self._returns, self._lengths, *measured), dim=1))
@@ -115,10 +114,14 @@ class GroupEpisodes:
 
     def check(self) -> None:
         """Raise for the first slot that has had a number that is not finite. Waits for the device."""
-        bad = (~self._facts.isfinite().all(1)).nonzero()
+        bad = (~self._fine()).nonzero()
         if len(bad):
-            row = int(bad[0])
-            raise SimulatorError(self._failure(int(self._slots[row]), self._facts[row].tolist()))
+            column = int(bad[0])
+            raise SimulatorError(self._failure(int(self._slots[column]), self._facts[:, column].tolist()))
+
+    def _fine(self) -> Tensor:
+        """[N] bool: all facts of the slot are finite. A number less itself is zero only if it is finite."""
+        return (self._facts - self._facts).sum(0) == 0
 
     def _failure(self, slot: int, facts: list[float]) -> Failure:
         episode, step, ended, reward, *largest = facts
