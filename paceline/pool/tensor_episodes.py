@@ -154,11 +154,11 @@ class GroupEpisodes:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._seed = state["seed"]
-        self._returns.copy_(state["returns"])
-        self._lengths.copy_(state["lengths"])
-        self._episode.copy_(state["episode"])
-        self._facts.copy_(state["facts"])
+        """Go on as saved. States of earlier versions lack some of it, which then stays as it is."""
+        self._seed = state.get("seed", self._seed)
+        kept = {"returns": self._returns, "lengths": self._lengths, "episode": self._episode, "facts": self._facts}
+        for name in kept.keys() & state.keys():
+            kept[name].copy_(state[name])
 
 
 def _largest(values: Tensor) -> Tensor:

@@ -58,9 +58,10 @@ def lock_step(run: Run[OnPolicy], batch: StepBatch, own: Literal["count", "deadl
                 break
         acting.flush()
         run.stop.raise_if_agreed()
+        episodes = pool.take_episodes()  # before learning: a simulator on the device names its mistakes here
         preemption.finished(step * slots)
         with clock.time("learning"):
             agent.targets.complete(rollout, batch)
             losses = agent.learn(rollout, run.progress)
         preemption.learned()
-        run.report(rollout.num_steps, losses)
+        run.report(rollout.num_steps, losses, episodes)
