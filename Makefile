@@ -25,8 +25,9 @@ $(READY): pyproject.toml requirements.lock
 train: $(READY)
 	$(BIN)/paceline train pointnav-small --ranks 2 --report
 
+# One process per core, each with one thread of PyTorch: more would take the cores from one another.
 test: $(READY)
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
 check: $(READY)
 	$(BIN)/ruff format --check paceline tests benchmarks examples
