@@ -87,9 +87,7 @@ class Checkpoint:
     @property
     def has_pickles(self) -> bool:
         """Whether simulators were saved as pickles, which run code when they are loaded. A `tensor` pool's are in torch's format."""
-        return any(
-            name.startswith("pool_") and not (self.folder / name).read_bytes().startswith(TORCH) for name in self.files
-        )
+        return any(name.startswith("pool_") and not _begins(self.folder / name, TORCH) for name in self.files)
 
     def pool_state(self, rank: int) -> bytes | None:
         """The simulators of a rank. A file that the manifest does not have, or no longer agrees with, is none."""
@@ -98,6 +96,14 @@ class Checkpoint:
             return None
         data = (self.folder / f"pool_{rank}.bin").read_bytes()
         return data if hashlib.sha256(data).hexdigest() == expected["sha256"] else None
+
+
+def recover(folder: Path) -> None:
+    """Bring back a checkpoint of `folder` that was about to be replaced when its writer was killed. Nobody may be writing there now."""
+    for hidden in folder.glob(".replaced_step_*"):
+        final = folder / hidden.name.removeprefix(".replaced_").partition(".")[0]
+        if not final.exists():
+            os.replace(hidden, final)
 
 
 class CheckpointFolder:
@@ -113,10 +119,10 @@ class CheckpointFolder:
         before are as they were."""
         final = self._folder / f"step_{step}"
         needed = _bytes_of((weights, state, pools), set()) + ROOM
-        with _words(final, needed):
+        with _explained(final, needed):
             self._folder.mkdir(parents=True, exist_ok=True)
             check_room(final, needed)
-            temporary, replaced = temporary_name(final), temporary_name(self._folder / "replaced")
+            temporary, replaced = temporary_name(final), temporary_name(self._folder / f"replaced_{final.name}")
             shutil.rmtree(temporary, ignore_errors=True)
             try:
                 temporary.mkdir()
@@ -125,6 +131,10 @@ class CheckpointFolder:
                 if final.exists():  # a run that went back: what is there is not deleted before the new one is whole
                     os.replace(final, replaced)
                 os.replace(temporary, final)
+            except BaseException:
+                if replaced.exists() and not final.exists():
+                    os.replace(replaced, final)
+                raise
             finally:
                 shutil.rmtree(temporary, ignore_errors=True)
             shutil.rmtree(replaced, ignore_errors=True)
@@ -248,7 +258,7 @@ def _write(folder: Path, weights: dict[str, Tensor], state: dict[str, Any], pool
 
 
 @contextlib.contextmanager
-def _words(path: Path, needed: int) -> Iterator[None]:
+def _explained(path: Path, needed: int) -> Iterator[None]:
     """Say in words why `path` cannot be written, whichever library noticed."""
     try:
         yield
@@ -283,3 +293,8 @@ def _flush(folder: Path) -> None:
     """Everything in `folder` is on disk when this returns, so that the rename that follows cannot overtake it."""
     for path in [*folder.iterdir(), folder]:
         flush(path)
+
+
+def _begins(path: Path, start: bytes) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(start)) == start

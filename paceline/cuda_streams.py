@@ -8,7 +8,7 @@ from collections import deque
 import torch
 
 HANDED_OUT = 32
-"""PyTorch's streams of a device."""
+"""The number of streams in PyTorch's pool for a device."""
 _LOCK = threading.Lock()
 _STREAMS: dict[tuple[torch.device, str], torch.cuda.Stream] = {}
 

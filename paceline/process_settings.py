@@ -18,7 +18,7 @@ from torch import Tensor
 
 from paceline.policy import allocator
 
-VARIABLES = ("CUBLAS_WORKSPACE_CONFIG", "RANK", "WORLD_SIZE")
+VARIABLES = ("CUBLAS_WORKSPACE_CONFIG", "RANK", "WORLD_SIZE", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 """Environment variables that training sets where they are not set."""
 
 

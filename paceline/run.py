@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import logging
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -20,10 +21,11 @@ from torch import Tensor, nn
 from paceline.agent.protocol import Agent
 from paceline.checkpoint import Checkpoint, CheckpointFolder
 from paceline.config import Config
+from paceline.distributed.failures import last_checkpoint
 from paceline.distributed.gather import gather
 from paceline.distributed.runtime import Group, Place
 from paceline.envs.registry import resolve
-from paceline.errors import UsageError
+from paceline.errors import PacelineError, UsageError
 from paceline.files import DiskFull
 from paceline.learner.finite import NonFiniteError, require_finite
 from paceline.policy.allocator import keep_freed_memory
@@ -32,7 +34,7 @@ from paceline.pool.protocol import Episode, StepBatch
 from paceline.pool.tensor import TensorPool
 from paceline.process_settings import restored_settings
 from paceline.resume import require_same_network, require_same_spaces, require_unfinished
-from paceline.run_folder import open_run_folder
+from paceline.run_folder import open_run_folder, remove_leftovers
 from paceline.stop import Stop, StopRun
 from paceline.telemetry.clock import Clock
 from paceline.telemetry.metrics import MetricsWriter
@@ -47,6 +49,8 @@ DRAIN_SECONDS = 1.0
 """How long a run that stops waits for simulators to finish their steps ..."""
 STATE_SECONDS = 1.0
 """... and then for their states. Streams whose state is not there in time start anew when the run is resumed."""
+CLOCK_SECONDS = 5.0
+"""By how much the clocks of ranks differ at most: they begin to train at slightly different times."""
 WARM_ITERATIONS = 4
 """After these nearly everything is allocated, compiled and recorded."""
 AgentT = TypeVar("AgentT", bound=Agent)
@@ -99,6 +103,7 @@ class Run(Generic[AgentT]):
         self._iterations = 0
         self._restarts = 0.0
         """Simulators that were replaced, of all ranks, since this process began."""
+        self._is_restored = False
         self._has_begun = False
         """Whether every slot has had its first observation."""
         self._snapshot: Snapshot | None = None
@@ -118,12 +123,14 @@ class Run(Generic[AgentT]):
     @property
     def interrupted(self) -> bool:
         """Whether the user, and not the deadline, has stopped the run."""
-        stopped = self.stop.is_requested and not self.finished()
-        return stopped and self.stop.reason != "deadline" and not self._is_out_of_time
+        if not self.stop.is_requested or self.finished():
+            return False
+        return self.stop.reason == "signal" or (self.stop.reason == "rank" and not self._is_out_of_time)
 
     @property
     def _is_out_of_time(self) -> bool:
-        return self.config.seconds is not None and self.seconds >= self.config.seconds
+        """Whether the deadline is reached. Another rank may have reached it a moment earlier, and stopped this one."""
+        return self.config.seconds is not None and self.seconds >= self.config.seconds - CLOCK_SECONDS
 
     @property
     def policy(self) -> nn.Module:
@@ -164,11 +171,11 @@ class Run(Generic[AgentT]):
         where a checkpoint is due, and always in a deterministic run."""
         if self.finished():
             return False
-        if self.checkpoint_due:
-            self.save()
         if self.config.deterministic:
             self.stop.raise_if_agreed()
             self._snapshot = copy.deepcopy(self._take_snapshot())
+        if self.checkpoint_due:
+            self._write(self._snapshot) if self._snapshot is not None else self.save()
         return True
 
     def report(self, steps: int, losses: dict[str, float], episodes: list[Episode] | None = None) -> None:
@@ -249,7 +256,8 @@ class Run(Generic[AgentT]):
 
     def save(self, *, final: bool = False) -> None:
         """Write a checkpoint; called by all ranks together, between two iterations."""
-        self._write(self._take_snapshot(), final=final)
+        seconds = STATE_SECONDS if self.stop.is_requested else None
+        self._write(self._take_snapshot(state_seconds=seconds), final=final)
 
     def _take_snapshot(self, *, stopped: bool = False, state_seconds: float | None = None) -> Snapshot:
         """What this rank adds to a checkpoint; `stopped` in the middle of an iteration. The states of simulators are waited for no
@@ -298,10 +306,10 @@ class Run(Generic[AgentT]):
             self.agent.checkpointed(snapshot.mine["agent"])
         self.phases.over("saving a checkpoint")
         if problem is not None and final:
-            raise DiskFull(f"{problem}; {self._last_good()}")
+            raise DiskFull(f"{problem}; {last_checkpoint(self.folder)}")
         if problem is not None:
             seconds = self.config.checkpoint.seconds
-            log.warning("%s; %s. It is tried again in %g s", problem, self._last_good(), seconds)
+            log.warning("%s; %s. It is tried again in %g s", problem, last_checkpoint(self.folder), seconds)
 
     def _write_files(self, snapshot: Snapshot, ranks: list[tuple[Any, Any, Any]]) -> str | None:
         """What was wrong with it, if the disk is full."""
@@ -318,6 +326,8 @@ class Run(Generic[AgentT]):
 
     def _save_stopped(self) -> None:
         """A checkpoint after the training loop was stopped in the middle of an iteration."""
+        if self._is_restored and self._iterations == 0:
+            return  # nothing was trained since the checkpoint that the run continued from, which is exact
         if self._snapshot is not None:
             self._write(self._snapshot, final=True)
             return
@@ -328,15 +338,26 @@ class Run(Generic[AgentT]):
     def _drain(self) -> None:
         """Receive what simulators finish soon, so that the checkpoint has their states."""
         deadline = time.monotonic() + DRAIN_SECONDS
+        waker = threading.Timer(DRAIN_SECONDS, self.pool.wake)  # a serial pool knows no time-out
+        waker.daemon = True
+        waker.start()
         while self.pool.can_restore and self.pool.num_in_flight > 0 and (left := deadline - time.monotonic()) > 0:
-            batch = self.pool.recv(min_slots=self.pool.num_in_flight, timeout=left)
+            try:
+                batch = self.pool.recv(min_slots=self.pool.num_in_flight, timeout=left)
+            except (
+                PacelineError
+            ) as error:  # it must not cost the checkpoint: a job-wide signal may have ended simulators, too
+                log.warning("a simulator failed while the run stopped: %s", error)
+                break
             if len(batch):
                 self.agent.observe(batch)
+        waker.cancel()
 
     def restore(self, checkpoint: Checkpoint, *, may_unpickle: bool = True) -> None:
         """Continue from a checkpoint: exactly if it has this rank's simulators, and their pickles may be loaded where they are
         such; with fresh episodes otherwise."""
         state = checkpoint.state
+        self._is_restored = True
         ranks = state["ranks"]
         own, mine = self.group.rank < len(ranks), ranks[min(self.group.rank, len(ranks) - 1)]
         self.agent.load(checkpoint.weights, state["agent"], mine["agent"], own=own)
@@ -369,7 +390,7 @@ class Run(Generic[AgentT]):
             log.warning("all episodes start anew: %s", error)
             self.pool.reset(self.config.seed + 1000 * self.group.rank)
             return
-        self.agent.go_on(mine["agent"], anew)
+        self.agent.restore_episodes(mine["agent"], anew)
         if len(anew):
             log.warning("the checkpoint lacks the simulators of slots %s: they start new episodes", anew.tolist())
 
@@ -381,7 +402,7 @@ class Run(Generic[AgentT]):
             if self.group.is_first:
                 self._metrics = _metrics_writer(self.config, self.folder)
                 stack.callback(self._metrics.close)
-            self.stop.is_heard = True
+            self.stop.loop_is_running = True
             stack.enter_context(self.stop.after(left))
             stack.enter_context(self.stop.shared())
             try:
@@ -391,7 +412,7 @@ class Run(Generic[AgentT]):
                 self._save_stopped()
             except NonFiniteError as error:
                 hint = "A smaller learning rate may help; --on-nonfinite skip leaves out single gradient steps"
-                raise NonFiniteError(f"{error}; {self._last_good()}. {hint}") from error
+                raise NonFiniteError(f"{error}; {last_checkpoint(self.folder)}. {hint}") from error
             else:
                 self._tell_of_the_end()
                 self.save(final=True)
@@ -400,12 +421,6 @@ class Run(Generic[AgentT]):
         """The end is always reported."""
         if self.group.is_first and self._losses and self.step > self._last_report[1]:
             self._tell(time.monotonic(), self._losses)
-
-    def _last_good(self) -> str:
-        name = self._checkpoints.latest()
-        if name is None:
-            return "there is no checkpoint yet"
-        return f"the last good checkpoint is {self.folder / 'checkpoints' / name}"
 
 
 def _metrics_writer(config: Config, folder: Path) -> MetricsWriter:
@@ -452,7 +467,7 @@ def _open(
         phases=phases,
     )
     stack.enter_context(contextlib.closing(pool))
-    stop.wakes(pool.wake)
+    stop.on_request(pool.wake)
     agent = stack.enter_context(contextlib.closing(make_agent(config, group, pool, clock, folder, stop, phases)))
     run: Run[Any] = Run(config, group, pool, folder, agent, clock=clock, stop=stop, phases=phases, progress=progress)
     if checkpoint is not None:
@@ -460,8 +475,8 @@ def _open(
         run.restore(checkpoint, may_unpickle=loads)
         if group.is_first:
             log.info("continuing from step %s, checkpoint %s", f"{run.step:,}", checkpoint.folder)
-    folder.mkdir(parents=True, exist_ok=True)
     if group.is_first:
+        remove_leftovers(folder)
         config.save(folder / "config.json")
     return run
 

@@ -1,16 +1,21 @@
-"""The folder of a run, opened for writing: what is wrong with it is said before anything else is begun."""
+"""The folder of a run, opened for writing. Problems with it are reported before anything else starts."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
+import logging
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from paceline.checkpoint import recover
 from paceline.errors import PacelineError, UsageError
 from paceline.files import DiskFull, cannot_write, flush, remove_temporaries
+
+log = logging.getLogger(__name__)
 
 TRIAL_BYTES = 64 * 1024
 """A file of this size has to fit, or not even the first report would."""
@@ -18,15 +23,16 @@ TRIAL_BYTES = 64 * 1024
 
 @contextlib.contextmanager
 def open_run_folder(folder: Path) -> Iterator[None]:
-    """Make `folder`, and see that files can be written, renamed and removed in it. For the run's one writer: rank 0.
+    """Make `folder`, lock it, and see that files can be written, renamed and removed in it. For the run's one writer: rank 0.
 
     A folder that was made here is removed again where what follows is a usage error, or has written nothing.
     """
     made: list[Path] = []
     try:
         _open(folder, made)
-        _remove_leftovers(folder)
-        yield
+        with _locked(folder):
+            recover(folder / "checkpoints")
+            yield
     except BaseException as error:
         if folder in made and isinstance(error, UsageError) and not (folder / "checkpoints").exists():
             shutil.rmtree(folder, ignore_errors=True)
@@ -51,6 +57,24 @@ def _open(folder: Path, made: list[Path]) -> None:
         raise _refusal(folder, error) from error
 
 
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Two runs in one folder would delete each other's files. The kernel unlocks it however this process ends."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(
+                f"the run folder {folder} is in use: another run is training there; allowed: another --run-dir, or the end of that run"
+            ) from None
+        except OSError:  # some network file systems have no locks
+            log.debug("%s cannot be locked", folder)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def _remove_empty(folders: list[Path]) -> None:
     for path in reversed(folders):
         with contextlib.suppress(OSError):  # there is something in it
@@ -61,8 +85,9 @@ def _make(folder: Path, made: list[Path]) -> None:
     """Make the folder and its parents; those that were not there are added to `made`, outermost first."""
     missing = [path for path in (folder, *folder.parents) if not os.path.lexists(path)]
     for path in reversed(missing):
-        path.mkdir(exist_ok=True)  # another run may make the same parent now
-        made.append(path)
+        with contextlib.suppress(FileExistsError):  # another run has made the same parent just now
+            path.mkdir()
+            made.append(path)
     if not folder.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
 
@@ -78,7 +103,7 @@ def _try_out(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _remove_leftovers(folder: Path) -> None:
+def remove_leftovers(folder: Path) -> None:
     """Delete what killed runs were writing here. Other commands write reports and exports, and may be at it now."""
     for path in folder.glob(".config.*"):
         path.unlink(missing_ok=True)

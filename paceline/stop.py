@@ -40,7 +40,7 @@ class Stop:
         self._wakes: list[Callable[[], None]] = []
         self.reason: Reason | None = None
         """The first reason; None while the run goes on."""
-        self.is_heard = False
+        self.loop_is_running = False
         """Whether a training loop looks at this. Before there is one, a signal raises `KeyboardInterrupt`."""
 
     @property
@@ -54,7 +54,7 @@ class Stop:
         for wake in self._wakes:
             wake()
 
-    def wakes(self, wake: Callable[[], None]) -> None:
+    def on_request(self, wake: Callable[[], None]) -> None:
         """Call `wake` when a stop is requested: it ends a wait that would last too long."""
         self._wakes.append(wake)
         if self.is_requested:
@@ -128,10 +128,10 @@ class Stop:
                 return
             first_at = time.monotonic()
             self.reason = "signal"  # whatever it was before: the user wants it, too
-            if not self.is_heard:
+            if not self.loop_is_running:
                 raise KeyboardInterrupt
             self.request("signal")
             if self._group.is_first:
-                log.warning("stopping: a checkpoint is being saved; again to stop at once, without one")
+                log.warning("stopping; a checkpoint will be saved. Press Ctrl-C again to stop at once, without one")
 
         return handled_by(handle)

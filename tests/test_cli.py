@@ -15,6 +15,7 @@ BENCHMARKS = [
     "channel",
     "d4pg_ablation",
     "efficiency",
+    "finite_checks",
     "halfcheetah",
     "inference_workers",
     "learner_apart",

@@ -12,7 +12,7 @@ from paceline.config import Config
 from paceline.errors import PacelineError, UsageError
 from paceline.files import DiskFull, replace_text, replacing
 from paceline.run import train
-from paceline.run_folder import check_run_folder, open_run_folder
+from paceline.run_folder import check_run_folder, open_run_folder, remove_leftovers
 
 
 @pytest.fixture
@@ -108,7 +108,9 @@ def test_what_killed_writers_left_is_removed(tmp_path):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
     with open_run_folder(tmp_path):
-        found = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
+        assert (tmp_path / left[0]).exists(), "nothing changes before a checkpoint is restored"
+    remove_leftovers(tmp_path)
+    found = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
     assert found == sorted(kept)
     assert not list((tmp_path / "checkpoints").glob(".*"))
 
@@ -147,3 +149,22 @@ def test_temporary_names_are_recognised_and_final_names_are_not(tmp_path):
             temporary.write_text("")
             assert files.TEMPORARY.fullmatch(temporary.name) and temporary.name.endswith((tmp_path / name).suffix)
         assert files.TEMPORARY.fullmatch(name) is None and (tmp_path / name).exists()
+
+
+def test_a_folder_has_one_run_at_a_time(tmp_path):
+    with open_run_folder(tmp_path / "run"):
+        with pytest.raises(UsageError, match="is in use"), open_run_folder(tmp_path / "run"):
+            pass
+        assert (tmp_path / "run").is_dir()
+    with open_run_folder(tmp_path / "run"):
+        pass
+
+
+def test_a_checkpoint_that_was_about_to_be_replaced_comes_back(tmp_path):
+    """Its writer was killed between the two renames."""
+    hidden = tmp_path / "checkpoints" / ".replaced_step_128.4711"
+    hidden.mkdir(parents=True)
+    (hidden / "manifest.json").write_text("{}")
+    with open_run_folder(tmp_path):
+        assert (tmp_path / "checkpoints" / "step_128" / "manifest.json").exists()
+    assert not hidden.exists()

@@ -91,7 +91,7 @@ class Explorer:
             self._generator.set_state(state["generator"])
 
     def load_waiting(self, state: dict[str, Any], anew: np.ndarray) -> None:
-        """Go on with what waited; the simulators do, too, but for slots that begin `anew`."""
+        """Restore the n-step windows, but for slots that start `anew`, with a new episode."""
         self._nstep.load_state_dict(state["nstep"])
         self._nstep.drop(anew)
 

@@ -25,8 +25,8 @@ from paceline.experience.archive import Archive
 from paceline.experience.limiter import Limiter
 from paceline.experience.replay import Replay
 from paceline.experience.return_range import ReturnRange
+from paceline.free_memory import require_memory
 from paceline.learner.d4pg import D4PGLearner
-from paceline.memory import require_memory
 from paceline.policy.compute import require_compiler
 from paceline.policy.deterministic import ActionCritic, DeterministicPolicy
 from paceline.policy.kernels import choose_cpu_kernels, choose_precision
@@ -227,7 +227,7 @@ class OffPolicy:
     def close(self) -> None:
         self._archive.close()
 
-    def go_on(self, rank_state: dict[str, Any], anew: np.ndarray) -> None:
+    def restore_episodes(self, rank_state: dict[str, Any], anew: np.ndarray) -> None:
         self.explorer.load_waiting(rank_state["explorer"], anew)
 
 

@@ -18,9 +18,9 @@ from paceline.distributed.reduce import synchronize
 from paceline.distributed.runtime import Group
 from paceline.distributed.weights import Publication
 from paceline.experience.rollout import Rollout
+from paceline.free_memory import require_memory
 from paceline.learner.ppo import PPOLearner
 from paceline.learner.targets import Targets
-from paceline.memory import require_memory
 from paceline.policy.actor import Actor
 from paceline.policy.actor_critic import ActorCritic
 from paceline.policy.chooser import Chooser
@@ -162,9 +162,9 @@ class OnPolicy:
                 generator.set_state(saved)
 
     def close(self) -> None:
-        """There is nothing that would go on."""
+        """Nothing to close."""
 
-    def go_on(self, rank_state: dict[str, Any], anew: np.ndarray) -> None:
+    def restore_episodes(self, rank_state: dict[str, Any], anew: np.ndarray) -> None:
         self.actor.load_state_dict(rank_state["actor"])
         self.targets.continue_episodes(rank_state["targets"])
         if len(anew) == 0:

@@ -27,7 +27,7 @@ class Agent(Protocol):
         ...
 
     def observe(self, batch: StepBatch) -> None:
-        """What came of the last decisions of a batch's slots, after the training loop has stopped."""
+        """Record the outcomes of steps that finished after the training loop was stopped."""
         ...
 
     def rank_state(self, *, stopped: bool = False) -> dict[str, Any]:
@@ -47,7 +47,7 @@ class Agent(Protocol):
         """Nothing is asked of it any more."""
         ...
 
-    def go_on(self, rank_state: dict[str, Any], anew: np.ndarray) -> None:
+    def restore_episodes(self, rank_state: dict[str, Any], anew: np.ndarray) -> None:
         """After `load`: the simulators, too, are where they were when `rank_state` was taken. Only the slots in `anew` begin new
         episodes."""
         ...

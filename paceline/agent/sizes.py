@@ -11,7 +11,7 @@ from paceline.pool.protocol import PoolSpec
 from paceline.pool.spaces import Leaf
 
 ROW_BYTES = 64
-"""Of a row beside observation, action and state: rewards, values, flags."""
+"""Bytes of a row other than observation, action and recurrent state: rewards, values, flags."""
 
 
 def require_rows(config: Config, spec: PoolSpec) -> None:

@@ -24,7 +24,7 @@ class LostRanks(PacelineError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Failure:
+class RankFailure:
     """Why a rank ended."""
 
     rank: int
@@ -42,17 +42,17 @@ def told_to_launcher(rank: int) -> Iterator[None]:
         yield
     except PacelineError as error:
         code, consequence = error.exit_code, isinstance(error, LostRanks)
-        message = str(error) if code == UsageError.exit_code else f"rank {rank}: {error}"
-        if tell(Failure(rank=rank, message=message, code=code, consequence=consequence)):
+        message = str(error) if code in (0, UsageError.exit_code) else f"rank {rank}: {error}"
+        if tell(RankFailure(rank=rank, message=message, code=code, consequence=consequence)):
             sys.exit(code)
         raise
     except Exception as error:
         summary = f"{type(error).__name__}: {error}".strip().splitlines()[0]
-        tell(Failure(rank=rank, message=f"rank {rank} failed with {summary}; its traceback is above", code=1))
+        tell(RankFailure(rank=rank, message=f"rank {rank} failed with {summary}; its traceback is above", code=1))
         raise
 
 
-def tell(failure: Failure) -> bool:
+def tell(failure: RankFailure) -> bool:
     """Tell the launcher of `failure`, if there is one that wants to know."""
     descriptor = os.environ.get(FAILURES)
     if descriptor is None:
@@ -62,13 +62,13 @@ def tell(failure: Failure) -> bool:
     return True
 
 
-def read(file: IO[bytes]) -> list[Failure]:
+def read(file: IO[bytes]) -> list[RankFailure]:
     """What the ranks have told, the earliest first."""
     file.seek(0)
-    return [Failure(**json.loads(line)) for line in file.read().splitlines()]
+    return [RankFailure(**json.loads(line)) for line in file.read().splitlines()]
 
 
-def end_process(failure: Failure) -> None:
+def end_process(failure: RankFailure) -> None:
     """End this process at once, whatever its other threads wait for, and say why. A pool's guardian ends its simulators."""
     if not tell(failure):
         sys.stderr.write(f"paceline: {failure.message}\n")
@@ -81,5 +81,5 @@ def last_checkpoint(folder: Path | None) -> str:
     if folder is not None:
         with contextlib.suppress(OSError):
             name = (folder / "checkpoints" / "latest").read_text().strip()
-            return f"the last checkpoint is {folder / 'checkpoints' / name}"
+            return f"the last good checkpoint is {folder / 'checkpoints' / name}"
     return "there is no checkpoint yet"

@@ -52,7 +52,7 @@ class Silence:
         self.rank = self.rank + seconds if same and answer.count > 0 else 0.0
 
 
-class Heartbeat:
+class RankHeartbeat:
     """This rank's heartbeat. `lost` is called once, from a thread, with what is wrong and whether only the store is gone.
 
     One thread speaks to the store and may wait there for ever, if the process that serves the store is stopped. Another

@@ -21,7 +21,7 @@ import psutil
 
 from paceline.distributed import failures
 from paceline.distributed.environment import FAILURES, LISTENING_SOCKET, RESTARTS
-from paceline.distributed.failures import Failure, last_checkpoint
+from paceline.distributed.failures import RankFailure, last_checkpoint
 from paceline.errors import UsageError
 from paceline.signals import handled_by
 
@@ -47,8 +47,10 @@ def launch_ranks(count: int, arguments: list[str], folder: Path, *, max_restarts
     with handled_by(ranks.interrupt):
         for restarts in range(max_restarts + 1):
             failure = ranks.run(restarts)
-            if failure is None or failure.code == UsageError.exit_code or ranks.interrupted or restarts == max_restarts:
+            hopeless = failure is None or failure.code in (0, UsageError.exit_code)
+            if hopeless or ranks.interrupted or restarts == max_restarts:
                 break
+            assert failure is not None
             _say(f"{failure.message}; starting all ranks again ({restarts + 1} of {max_restarts} restarts)")
     if failure is not None:
         _say(failure.message)
@@ -67,7 +69,7 @@ class Ranks:
         self.interrupted = False
         """Whether a signal ended the ranks."""
 
-    def run(self, restarts: int) -> Failure | None:
+    def run(self, restarts: int) -> RankFailure | None:
         """Start all ranks, and wait until none is left; the failure that ended them, if one did."""
         with tempfile.TemporaryFile("a+b") as file:
             self._start(restarts, file.fileno())
@@ -130,19 +132,19 @@ class Ranks:
             time.sleep(POLL_SECONDS)
         return [process.returncode for process in self._processes]
 
-    def _explain(self, codes: list[int], told: list[Failure]) -> Failure | None:
+    def _explain(self, codes: list[int], told: list[RankFailure]) -> RankFailure | None:
         """Which failure ended the ranks."""
         self.interrupted |= INTERRUPTED in codes
         causes = [failure for failure in told if not failure.consequence]
         if causes and self._signals < 2:
             return causes[0]
-        if self._signals:
+        if self._signals >= 2 or (self._signals and set(codes) <= {0, INTERRUPTED, -signal.SIGINT}):
             return None
         silent = {rank: code for rank, code in enumerate(codes) if rank not in {failure.rank for failure in told}}
         for rank, code in silent.items():
             if code not in (0, INTERRUPTED):
                 ended = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-                return Failure(rank=rank, message=f"rank {rank} {ended}; {last_checkpoint(self._folder)}", code=1)
+                return RankFailure(rank=rank, message=f"rank {rank} {ended}; {last_checkpoint(self._folder)}", code=1)
         return told[0] if told else None
 
 

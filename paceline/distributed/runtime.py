@@ -19,9 +19,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from paceline.distributed.failures import Failure, LostRanks, end_process, last_checkpoint
+from paceline.distributed.failures import LostRanks, RankFailure, end_process, last_checkpoint
 from paceline.distributed.group_config import GroupConfig
-from paceline.distributed.heartbeat import Heartbeat
+from paceline.distributed.heartbeat import RankHeartbeat
 from paceline.distributed.store import SharedStore, open_store
 from paceline.errors import UsageError
 
@@ -57,7 +57,7 @@ class Group:
     """This rank's view of all ranks. Every method that communicates has to be called by all of them, in one order."""
 
     def __init__(
-        self, place: Place, device: torch.device, store: dist.Store | None, heartbeat: Heartbeat | None = None
+        self, place: Place, device: torch.device, store: dist.Store | None, heartbeat: RankHeartbeat | None = None
     ) -> None:
         self.rank, self.size, self.device = place.rank, place.size, device
         self.store = store
@@ -177,7 +177,7 @@ def communication() -> Iterator[None]:
         raise
 
 
-def start_heartbeat(shared: SharedStore, place: Place, config: GroupConfig, folder: Path | None) -> Heartbeat:
+def start_heartbeat(shared: SharedStore, place: Place, config: GroupConfig, folder: Path | None) -> RankHeartbeat:
     """The heartbeat of this rank. It ends the process when another rank is silent: the main thread may wait for that rank."""
     host, store = socket.gethostname(), dist.PrefixStore("heartbeat", shared.store)
     store.set(f"host/{place.rank}", host)
@@ -188,9 +188,9 @@ def start_heartbeat(shared: SharedStore, place: Place, config: GroupConfig, fold
 
     def lost(what: str, store_is_gone: bool) -> None:
         message = f"{what}; {last_checkpoint(folder)}"
-        end_process(Failure(rank=place.rank, message=message, code=1, consequence=store_is_gone))
+        end_process(RankFailure(rank=place.rank, message=message, code=1, consequence=store_is_gone))
 
-    return Heartbeat(store, place.rank, place.size, seconds=config.heartbeat_seconds, server=server, lost=lost)
+    return RankHeartbeat(store, place.rank, place.size, seconds=config.heartbeat_seconds, server=server, lost=lost)
 
 
 def choose_device(name: str, local_rank: int) -> torch.device:

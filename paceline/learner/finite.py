@@ -1,4 +1,4 @@
-"""Gradient steps that are not taken: numbers that are not finite never reach the weights.
+"""Skips gradient steps that are not finite, so that NaN and infinity never reach the weights.
 
 A step whose gradient is not finite is skipped and counted. The learner then ends the run, or goes on (`on_nonfinite skip`) unless
 too many steps in a row were skipped.
@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from paceline.errors import PacelineError
 
 OnNonFinite = Literal["stop", "skip"]
-MOST_IN_A_ROW = 10
-"""Gradient steps that may be skipped one after the other."""
+TOO_MANY_IN_A_ROW = 10
+"""So many skipped gradient steps, one after the other, end a run."""
 
 
 class NonFiniteError(PacelineError):
@@ -57,9 +57,9 @@ class FiniteSteps:
         _, _, most, skipped = self.counts.tolist()
         wrong = [f"{name} is {value}" for name, value in losses.items() if not math.isfinite(value)]
         if self._skips:
-            if most >= MOST_IN_A_ROW:
+            if most >= TOO_MANY_IN_A_ROW:
                 raise NonFiniteError(
-                    f"update {update}: {most:.0f} gradients in a row were not finite, more than on_nonfinite skip leaves out"
+                    f"update {update}: {most:.0f} gradients in a row were not finite; on_nonfinite skip ends a run after {TOO_MANY_IN_A_ROW}"
                 )
             return {"skipped_steps": skipped}
         if skipped or wrong:

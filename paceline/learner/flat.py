@@ -75,7 +75,7 @@ class Trained(FlatNetwork):
         return norm
 
     def stop_together(self) -> None:
-        """Raise `StopRun`, in place of a step that the other ranks take: they learn of it from the gradients."""
+        """Join the other ranks' next gradient reduction with a gradient of zero and a vote to stop; all ranks then raise `StopRun`."""
         self._stop.raise_if_alone()
         self.gradients.zero()
         self._average()

@@ -213,6 +213,7 @@ class PPOLearner:
 
     def _appraise(self, rollout: Rollout, columns: Tensor) -> tuple[Tensor, Tensor]:
         """What the policy says of columns [T, K]: log-probabilities of what was done, and values, [T, K]."""
+        self._stop.raise_if_alone()
         self.before_pass()
         rows = columns.flatten()
         batch = MiniBatch(rows=rows, starts=columns[0], turns=len(columns))

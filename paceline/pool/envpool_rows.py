@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from paceline.envs.envpool import EnvPoolTask, config_of
 from paceline.errors import Failure, SimulatorError
-from paceline.pool.finite import all_finite, describe, first_bad
+from paceline.pool.finite_values import all_finite, describe, first_bad
 from paceline.pool.parcels import Parcel
 from paceline.pool.protocol import PoolSpec
 from paceline.pool.seeds import env_seed

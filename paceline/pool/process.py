@@ -40,7 +40,7 @@ from paceline.pool.naps import Naps
 from paceline.pool.open_files import require_open_files
 from paceline.pool.protocol import Array, Episode, PoolSpec, StepBatch, named_actions
 from paceline.pool.questions import Questions
-from paceline.pool.saved import SavedPool, report_unsaved
+from paceline.pool.saved_pool import SavedPool, report_unsaved
 from paceline.pool.shares import Shares
 from paceline.pool.spaces import check_actions
 from paceline.pool.stalls import Stalls

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ from paceline.pool.book import SlotBook
 from paceline.pool.budget import RestartBudget
 from paceline.pool.config import PoolConfig
 from paceline.pool.protocol import Array, Episode, PoolSpec, StepBatch, named_actions
-from paceline.pool.saved import SavedPool, report_unsaved
+from paceline.pool.saved_pool import SavedPool, report_unsaved
 from paceline.pool.spaces import check_actions
 from paceline.pool.stepper import Stepper, agents_of, make_stepper, spaces_of
 from paceline.pool.streams import Streams
@@ -67,15 +66,13 @@ class SerialPool:
         first: np.ndarray | None = None,
     ) -> StepBatch:
         """See `Pool.recv`. Everything sent is stepped here, `max_slots` or not: in one process nothing is gained by
-        leaving it for later. `timeout` and `wake` end it between the steps of two environments."""
+        leaving it for later. Only `wake` ends it between the steps of two environments. `timeout` does not, or batches would depend
+        on how fast the machine is, and deterministic runs with them."""
         self._book.wanted(min_slots, group)
-        deadline = math.inf if timeout is None else time.monotonic() + timeout
         while self._queue:
             if self._woken:
                 self._woken = False
                 return self._table.batch(*self._book.take_none())
-            if deadline < math.inf and time.monotonic() > deadline:
-                break
             self._step(self._queue.popleft())
         return self._table.batch(*self._book.take(max_slots, group, first))
 

@@ -18,7 +18,7 @@ import numpy as np
 from gymnasium import spaces
 
 from paceline.errors import UsageError
-from paceline.pool.finite import FEW, FLOAT32, all_finite, describe, first_bad, is_extreme
+from paceline.pool.finite_values import FEW, FLOAT32, all_finite, describe, first_bad, is_extreme
 
 ndarray = np.ndarray  # looked up in every step
 

@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium import spaces
 
 from paceline.errors import Failure, UsageError
-from paceline.pool.finite import FLOAT32_MAX, describe
+from paceline.pool.finite_values import FLOAT32_MAX, describe
 from paceline.pool.protocol import Episode
 from paceline.pool.spaces import ActionReader, BadValue, ObservationWriter
 from paceline.pool.table import SlotTable

@@ -28,7 +28,7 @@ from paceline.envs.registry import Factory
 from paceline.errors import UsageError
 from paceline.pool.config import PoolConfig
 from paceline.pool.protocol import Array, Episode, PoolSpec, StepBatch, as_slots, named_actions
-from paceline.pool.saved import report_unsaved
+from paceline.pool.saved_pool import report_unsaved
 from paceline.pool.seeds import env_seed
 from paceline.pool.spaces import Leaf
 from paceline.pool.tensor_episodes import EpisodeRing, GroupEpisodes

@@ -81,7 +81,7 @@ class Companion:
         return self._closed.is_set()
 
     def let_save(self) -> None:
-        """Stand still until the main thread has saved. It does not come to that if the run stops."""
+        """Stand still until the main thread has saved."""
         self._saved.clear()
         self._saving.set()
         while not (self._saved.wait(POLL_SECONDS) or self._closed.is_set()):

@@ -46,6 +46,7 @@ def in_turn(run: Run[OffPolicy], collection: Collection, lessons: Lessons) -> No
         while not limiter.may_draw():
             collection.step(all_slots=True)
             lessons.stop_if_requested()
+        lessons.stop_if_requested()
         with run.clock.time("learning"):
             lessons.learn(collection.take_episodes())
         if lessons.have_reported:

@@ -105,7 +105,7 @@ class EventFile:
 
 
 class OptionalSink:
-    """Another place for reports. A run does not depend on it: its first failure is said, and its last use."""
+    """Another place for reports. A run does not depend on it: its first failure is logged, and ends its use."""
 
     def __init__(self, name: str, make: Callable[[], Any]) -> None:
         self._name, self._make = name, make

@@ -9,7 +9,7 @@ import pytest
 import torch.distributed as dist
 
 from paceline.distributed.group_config import GroupConfig
-from paceline.distributed.heartbeat import Answer, Heartbeat, Silence
+from paceline.distributed.heartbeat import Answer, RankHeartbeat, Silence
 from paceline.errors import UsageError
 
 
@@ -48,7 +48,7 @@ class Watched:
         for rank in range(size):
             store.set(f"host/{rank}", f"machine-{rank}")
         self.ranks = [
-            Heartbeat(store, rank, size, seconds=seconds, server="rank 0", lost=self._note(rank))
+            RankHeartbeat(store, rank, size, seconds=seconds, server="rank 0", lost=self._note(rank))
             for rank in range(size)
         ]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from paceline.distributed.environment import RESTARTS
-from paceline.distributed.failures import Failure
-from paceline.distributed.launch import Ranks, is_restart
+from paceline.distributed.failures import RankFailure
+from paceline.distributed.launch import Ranks, is_restart, launch_ranks
 
 
 @pytest.fixture
@@ -18,8 +18,8 @@ def ranks(tmp_path) -> Ranks:
     return Ranks(2, [], tmp_path)
 
 
-def lost(rank: int) -> Failure:
-    return Failure(rank=rank, message=f"rank {rank}: a connection to another rank failed", code=1, consequence=True)
+def lost(rank: int) -> RankFailure:
+    return RankFailure(rank=rank, message=f"rank {rank}: a connection to another rank failed", code=1, consequence=True)
 
 
 def checkpoint(folder: Path, written: float | None = None) -> None:
@@ -35,11 +35,11 @@ def test_a_killed_rank_is_named_and_not_the_one_that_lost_it(ranks, tmp_path):
     failure = ranks._explain([1, -signal.SIGKILL], [lost(0)])
     last = tmp_path / "checkpoints" / "step_512"
     assert failure is not None and failure.code == 1
-    assert failure.message == f"rank 1 was killed by SIGKILL; the last checkpoint is {last}"
+    assert failure.message == f"rank 1 was killed by SIGKILL; the last good checkpoint is {last}"
 
 
 def test_a_cause_counts_and_its_consequences_do_not(ranks):
-    cause = Failure(rank=1, message="rank 1: no memory", code=1)
+    cause = RankFailure(rank=1, message="rank 1: no memory", code=1)
     assert ranks._explain([1, 1], [lost(0), cause]) == cause
 
 
@@ -71,3 +71,22 @@ def test_a_restart_continues_only_what_its_own_launch_has_saved(tmp_path, monkey
     assert is_restart(tmp_path)
     monkeypatch.setenv(RESTARTS, "0")
     assert not is_restart(tmp_path), "the first start"
+
+
+def test_a_rank_killed_while_it_saves_is_a_failure_though_the_user_interrupted(ranks):
+    ranks.interrupt(signal.SIGINT, None)
+    failure = ranks._explain([1, -signal.SIGKILL], [lost(0)])
+    assert failure is not None and "rank 1 was killed by SIGKILL" in failure.message
+    assert ranks._explain([130, 130], []) is None
+
+
+def test_a_finished_run_is_not_started_again(tmp_path, monkeypatch, capsys):
+    starts = []
+
+    def run(ranks, restarts):
+        starts.append(restarts)
+        return RankFailure(rank=0, message="the run is finished", code=0)
+
+    monkeypatch.setattr(Ranks, "run", run)
+    assert launch_ranks(2, [], tmp_path, max_restarts=3) == 0
+    assert starts == [0]

@@ -14,17 +14,22 @@ from pathlib import Path
 import psutil
 import pytest
 
-from paceline.checkpoint import CheckpointFolder
+from paceline.agent.off_policy import OffPolicy
+from paceline.checkpoint import CheckpointConfig, CheckpointFolder
 from paceline.config import Config
+from paceline.errors import Failure, SimulatorError
 from paceline.experience.limiter import LimiterConfig
 from paceline.learner.d4pg import D4PGConfig
 from paceline.learner.ppo import PPOLearner
 from paceline.learner.ppo_config import PPOConfig
 from paceline.policy.actor_critic import PolicyConfig
 from paceline.pool.config import PoolConfig
+from paceline.pool.process import ProcessPool
 from paceline.run import Run, train
+from paceline.schedule.turns import Turns
 from paceline.telemetry.phases import Phases
 from tests.integration.ranks import on_ranks
+from tests.integration.test_training import assert_equal, tiny, weights
 
 STEP_SECONDS = 0.5
 BOUND = 5.0 + STEP_SECONDS + 2.0
@@ -161,6 +166,76 @@ def test_two_ranks_stop_together_though_only_one_was_asked(tmp_path):
         assert interrupted and step == 0
         assert seconds < 60, "an iteration takes two minutes"
     assert len(CheckpointFolder(tmp_path / "checkpoints").load().state["ranks"]) == 2
+
+
+def test_a_simulator_that_fails_while_the_run_stops_does_not_cost_the_checkpoint(tmp_path, monkeypatch):
+    """As a signal to the whole job may end a simulator's own processes."""
+    asking = Asking(monkeypatch, "collecting")
+    plain = ProcessPool.recv
+
+    def recv(pool, *arguments, timeout=None, **options):
+        if timeout is not None:  # only a run that stops asks like this
+            raise SimulatorError(Failure(cause="its engine is gone", phase="step", slots=(3,)))
+        return plain(pool, *arguments, **options)
+
+    monkeypatch.setattr(ProcessPool, "recv", recv)
+    run = train(slow("ddppo", "process"), tmp_path)
+    assert asking.seconds < BOUND and run.interrupted
+    assert CheckpointFolder(tmp_path / "checkpoints").load().state["step"] == 0
+
+
+def test_a_deterministic_run_stopped_before_its_first_iteration_keeps_its_checkpoint(tmp_path, monkeypatch):
+    """Stopped in mid-rollout, resumed and stopped at once, resumed: the same bits as without a stop."""
+    marker = tmp_path / "stopped"
+    env = f"tests.integration.test_training:Stopping?marker={marker}"
+    config = tiny("lstm", env=env, system="ver", rollout_steps=15)
+    train(config, tmp_path / "parts")
+    plain = Run.receive_all
+
+    def receive_all(run):
+        run.stop.request("signal")
+        return plain(run)
+
+    with monkeypatch.context() as at_once:
+        at_once.setattr(Run, "receive_all", receive_all)
+        assert train(config, tmp_path / "parts", resume="latest").interrupted
+    train(config, tmp_path / "parts", resume="latest")
+    train(config, tmp_path / "whole")
+    assert_equal(weights(tmp_path / "parts"), weights(tmp_path / "whole"))
+
+
+def test_a_stop_while_a_checkpoint_is_due_does_not_wait_for_busy_simulators(tmp_path, monkeypatch):
+    waits, plain_take_in, plain_state = [], Turns.take_in, ProcessPool.state
+
+    def take_in(turns, held):
+        turns._stop.request("signal")
+        return plain_take_in(turns, held)
+
+    def state(pool, timeout=None):
+        waits.append(timeout)
+        return plain_state(pool, timeout)
+
+    monkeypatch.setattr(Turns, "take_in", take_in)
+    monkeypatch.setattr(ProcessPool, "state", state)
+    config = slow("ver", "process", 0.0, rollout_steps=4, checkpoint=CheckpointConfig(seconds=1e-9))
+    train(config, tmp_path)
+    assert waits and all(timeout is not None and timeout <= 1.0 for timeout in waits)
+
+
+def test_d4pg_in_turn_stops_between_two_updates(tmp_path, monkeypatch):
+    """Sixty-four insertions allow for more than two hundred updates."""
+    updates, plain = [], OffPolicy.learn
+
+    def learn(agent):
+        updates.append(agent)
+        if len(updates) == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return plain(agent)
+
+    monkeypatch.setattr(OffPolicy, "learn", learn)
+    limiter = LimiterConfig(minimum=64, samples_per_insert=32.0)
+    run = train(slow("d4pg", "serial", 0.0, limiter=limiter, d4pg=D4PGConfig(batch=8, beside=False)), tmp_path)
+    assert run.interrupted and len(updates) == 3
 
 
 def test_second_ctrl_c_ends_at_once_and_leaves_no_process(tmp_path):

@@ -168,7 +168,7 @@ def test_interrupted_ranks_save_and_end_without_a_traceback(tmp_path):
         assert run.wait(timeout=60) == 130
         wait_for(lambda: not alive(started))
     errors = (tmp_path / "errors.txt").read_text()
-    assert "Traceback" not in errors and "stopping: a checkpoint is being saved" in errors
+    assert "Traceback" not in errors and "stopping; a checkpoint will be saved" in errors
     assert CheckpointFolder(tmp_path / "checkpoints").load().state["step"] > 0
 
 

@@ -16,7 +16,7 @@ from paceline.errors import SimulatorError
 from paceline.learner.ppo_config import PPOConfig
 from paceline.policy.actor_critic import PolicyConfig
 from paceline.pool.config import PoolConfig
-from paceline.pool.finite import FEW, all_finite, is_extreme
+from paceline.pool.finite_values import FEW, all_finite, is_extreme
 from paceline.pool.process import ProcessPool
 from paceline.pool.seeds import env_seed
 from paceline.pool.serial import SerialPool

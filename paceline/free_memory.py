@@ -26,13 +26,20 @@ def require_memory(needed: int, device: torch.device, what: str, advice: str) ->
 
 def free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(
+            device
+        )  # by PyTorch, for its next tensors
+        return torch.cuda.mem_get_info(device)[0] + kept
     return min(psutil.virtual_memory().available, _container_bytes())
 
 
 def _container_bytes() -> int:
     try:
         limit, used = ((CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
-        return 2**63 if limit == "max" else int(limit) - int(used)
+        if limit == "max":
+            return 2**63
+        counts = dict(line.split() for line in (CGROUP / "memory.stat").read_text().splitlines())
+        # Files that the system keeps in memory count as used, but make room for others.
+        return int(limit) - int(used) + sum(int(counts.get(name, 0)) for name in ("inactive_file", "active_file"))
     except (OSError, ValueError):  # no container, or one of another kind
         return 2**63
