@@ -44,7 +44,7 @@ APART_SHARE = 0.25
 FEW_CORES = 4
 """On so many, cores are not taken to sleep while simulators are at work. (Measured on 2 and on 16.)"""
 PROBE_RESTARTS = 1
-"""How many times the one environment may be replaced while it is measured, where the configuration allows as many."""
+"""How many times the one environment may be replaced while it is measured. With `on_error restart` it may be as often as in training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,17 +87,18 @@ def choose(factory: Factory, config: PoolConfig, seed: int, phases: Phases | Non
 def probe(factory: Factory, config: PoolConfig) -> Probe:
     """Step one environment in a worker process for a moment. What fails or hangs there is a `SimulatorError`, after one more try."""
     allowed = config.max_restarts_per_hour if config.max_restarts is None else config.max_restarts
-    alone = replace(config, num_envs=1, workers=1, groups=1, nice=0, max_restarts=min(PROBE_RESTARTS, allowed))
+    restarts = allowed if config.on_error == "restart" else min(PROBE_RESTARTS, allowed)
+    alone = replace(config, num_envs=1, workers=1, groups=1, nice=0, max_restarts=restarts)
     try:
         with ProcessPool(factory, alone) as pool:
             slots = pool.recv(min_slots=None).slots
             actions = RandomActions(pool.spec)
             pool.send(actions.next(slots), slots)
             while True:
-                restarts = pool.restarts
+                workers = pool.worker_pids()
                 cost = _measure_one(pool, actions)
-                if pool.restarts == restarts:  # else the measurement belongs to no single worker
-                    return replace(cost, is_safe=restarts == 0)
+                if pool.worker_pids() == workers:  # else the measurement belongs to no single worker
+                    return replace(cost, is_safe=pool.restarts == 0)
     except SimulatorError as error:
         note = "it failed while one environment was measured to choose a pool; --pool.kind and --pool.workers choose one without"
         raise SimulatorError(error.failure, note) from error

@@ -137,7 +137,7 @@ def line(report: Mapping[str, Any], share_done: float, seconds_left: float | Non
         parts.append(f"{duration(seconds_left)} left")
     shares = {name: report.get(f"time/{name}", 0.0) for name in ACTIVITIES}
     busiest = max(shares, key=lambda name: shares[name])
-    return ", ".join([*parts, f"{busiest} {shares[busiest]:.0%}"])
+    return ", ".join([*parts, f"{busiest} takes {shares[busiest]:.0%} of the time"])
 
 
 def duration(seconds: float) -> str:

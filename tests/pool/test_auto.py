@@ -154,3 +154,24 @@ def test_a_simulator_that_failed_once_while_it_was_measured_does_not_run_in_this
     with make_pool(faulty("exit", mark=str(tmp_path / "failed")), PoolConfig(num_envs=2)) as pool:
         assert isinstance(pool, ProcessPool)
         assert len(pool.recv(min_slots=None)) == 2
+
+
+class FailsEveryTwentieth(Counting):
+    """Its steps fail now and then, as those of a simulator do that `on_error restart` is for."""
+
+    taken = 0
+
+    def step(self, action):
+        self.taken += 1
+        if self.taken == 20:
+            raise RuntimeError("now and then")
+        return super().step(action)
+
+
+def test_failures_that_may_be_replaced_do_not_end_the_measurement(monkeypatch):
+    monkeypatch.setattr(auto, "PROBE_SECONDS", 0.05)
+    monkeypatch.setattr(auto, "TRIAL_SECONDS", 0.02)
+    config = PoolConfig(num_envs=2, on_error="restart", max_restarts_per_hour=100_000)
+    with make_pool(Factory(make=FailsEveryTwentieth), config) as pool:
+        assert isinstance(pool, ProcessPool), "one that has failed does not run in this process"
+        assert len(pool.recv(min_slots=None)) == 2
