@@ -26,8 +26,9 @@ from paceline.policy.cores import CoreConfig
 from paceline.pool.config import PoolConfig
 from paceline.run import train
 from paceline.schedule.appo import APPOConfig, Learning, _collects_beside
+from tests.integration.learning import BALANCED, REMEMBERED, balancing, learns, remembering, train_until
 from tests.integration.ranks import on_ranks
-from tests.integration.test_training import assert_equal, learns, tiny, train_until, weights
+from tests.integration.test_training import assert_equal, tiny, weights
 
 
 def small(core: str = "lstm", **changes) -> Config:
@@ -105,7 +106,7 @@ def test_a_run_on_a_gpu(tmp_path, core, targets):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_memory_task_is_learned_on_a_gpu(tmp_path):
-    learns(dataclasses.replace(remembering("lstm", 32), device="cuda"), 0.9, tmp_path)
+    learns(dataclasses.replace(remembering("appo", "lstm", 1), device="cuda"), REMEMBERED, tmp_path)
 
 
 def test_the_batch_is_what_was_asked_for(tmp_path):
@@ -325,18 +326,8 @@ def test_settings_are_checked(value):
         APPOConfig(**value)
 
 
-def test_cartpole_is_learned(tmp_path):
-    base = dataclasses.replace(recipes.find("cartpole"), device="cpu", threads=1, system="appo")
-    learns(dataclasses.replace(base, pool=PoolConfig(num_envs=16, kind="serial")), 400, tmp_path)
-
-
-def remembering(core: str, num_envs: int) -> Config:
-    """Trajectories are shorter than episodes, so that what is to be remembered is always from another one; but just so: with three
-    steps more, which the recipe has, seeds 1 and 2 take three times as long to learn it."""
-    base = dataclasses.replace(recipes.find("memory"), env="paceline.envs.memory:Memory?length=9")
-    policy = dataclasses.replace(base.policy, core=CoreConfig(kind=core, hidden=64))
-    pool = PoolConfig(num_envs=num_envs, kind="serial")
-    return dataclasses.replace(base, policy=policy, device="cpu", threads=1, system="appo", pool=pool)
+def test_cartpole_is_learned(tmp_path, learning_seed):
+    learns(balancing("appo", learning_seed), BALANCED, tmp_path)
 
 
 @pytest.mark.parametrize("options", [{"targets": "gae"}, {"trace": "minibatch"}, {"epochs": 1}, {"clip": None}])
@@ -349,18 +340,17 @@ def test_ratios_to_the_policy_before_the_update_need_vtrace_before_it(options):
     assert not dataclasses.replace(base, ppo=ppo, system="ddppo").resolved_ppo.clips_around_update  # no row is behind
 
 
-def test_memory_task_is_learned(tmp_path):
+def test_memory_task_is_learned(tmp_path, learning_seed):
     """Mistake 18, with an LSTM."""
-    learns(remembering("lstm", 32), 0.9, tmp_path)
+    learns(remembering("appo", "lstm", learning_seed), REMEMBERED, tmp_path)
 
 
-def test_memory_task_is_learned_on_two_ranks(tmp_path):
+def test_memory_task_is_learned_on_two_ranks(tmp_path, learning_seed):
     """With a GRU."""
-    config = remembering("gru", 16)
-    folder = str(tmp_path)
+    config, folder = remembering("appo", "gru", learning_seed, num_envs=16), str(tmp_path)
 
     def work():
-        return train_until(config, 0.9, Path(folder))
+        return train_until(config, REMEMBERED, Path(folder))
 
     first, second = on_ranks(2, work, timeout=300)
-    assert first == second and first >= 0.9
+    assert first == second and first >= REMEMBERED

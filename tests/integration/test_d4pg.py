@@ -247,10 +247,10 @@ def test_two_ranks_have_the_same_weights_and_replays_of_their_own(tmp_path):
         ("scalar", False, False, 0.1),
     ],
 )
-def test_a_task_is_learned(tmp_path, value, prioritized, compiled, within):
-    """D4PG and D3PG, with priorities and without: close to the number on average; whoever says nothing is 0.6 away."""
-    compute = ComputeConfig(compile=compiled)
-    train(dataclasses.replace(learnable(value, prioritized), compute=compute), tmp_path)
+def test_a_task_is_learned(tmp_path, value, prioritized, compiled, within, learning_seed):
+    """D4PG and D3PG, with priorities and without: close to the number on average; an agent that says nothing is 0.6 away."""
+    config = dataclasses.replace(learnable(value, prioritized), compute=ComputeConfig(compile=compiled), seed=learning_seed)
+    train(config, tmp_path)
     assert evaluate(tmp_path, episodes=20)["mean_return"] > -LENGTH * within**2
 
 

@@ -8,12 +8,10 @@ import json
 import os
 import signal
 from pathlib import Path
-from unittest import mock
 
 import pytest
 import torch
 
-from paceline import recipes
 from paceline.checkpoint import CheckpointFolder
 from paceline.config import Config
 from paceline.envs.memory import Memory
@@ -22,7 +20,8 @@ from paceline.learner.ppo_config import PPOConfig
 from paceline.policy.actor_critic import PolicyConfig
 from paceline.policy.cores import CoreConfig
 from paceline.pool.config import PoolConfig
-from paceline.run import Run, train
+from paceline.run import train
+from tests.integration.learning import BALANCED, REMEMBERED, balancing, learns, remembering, train_until
 from tests.integration.ranks import on_ranks
 
 
@@ -175,51 +174,26 @@ def test_two_ranks_train_save_and_resume_with_another_number(tmp_path):
     assert steps[0] >= 640 and steps == steps[:1] * 3
 
 
-def train_until(config: Config, threshold: float, folder: Path) -> float:
-    """Train until the mean return of the latest 100 episodes is at the threshold, or to the end; the mean."""
-    plain = Run.finished
-
-    def finished(run: Run) -> bool:
-        over, mean = plain(run), run.episode_means()["episode_return"]  # both the same on all ranks
-        return over or (mean is not None and mean >= threshold)
-
-    with mock.patch.object(Run, "finished", finished):
-        mean = train(config, folder).episode_means()["episode_return"]
-    assert mean is not None
-    return mean
-
-
-def learns(config: Config, threshold: float, folder: Path) -> None:
-    assert train_until(config, threshold, folder) >= threshold
-
-
-def test_cartpole_is_learned(tmp_path):
-    config = dataclasses.replace(recipes.find("cartpole"), device="cpu", threads=1)
-    learns(dataclasses.replace(config, pool=PoolConfig(num_envs=16, kind="serial")), 475, tmp_path)
+def test_cartpole_is_learned(tmp_path, learning_seed):
+    learns(balancing("ddppo", learning_seed), BALANCED, tmp_path)
 
 
 @pytest.mark.parametrize("core", ["lstm", "gru"])
-def test_memory_task_is_learned_with_rollouts_shorter_than_episodes(tmp_path, core):
+def test_memory_task_is_learned_with_rollouts_shorter_than_episodes(tmp_path, core, learning_seed):
     """Mistake 18."""
-    base = recipes.find("memory")
-    policy = dataclasses.replace(base.policy, core=CoreConfig(kind=core, hidden=64))
-    config = dataclasses.replace(base, policy=policy, device="cpu", threads=1)
-    learns(dataclasses.replace(config, pool=PoolConfig(num_envs=32, kind="serial")), 0.9, tmp_path)
+    learns(remembering("ddppo", core, learning_seed), REMEMBERED, tmp_path)
 
 
-def test_memory_task_is_learned_on_two_ranks(tmp_path):
+def test_memory_task_is_learned_on_two_ranks(tmp_path, learning_seed):
     """Mistake 18, each rank with half of the environments."""
-    config = dataclasses.replace(
-        recipes.find("memory"), device="cpu", threads=1, pool=PoolConfig(num_envs=16, kind="serial")
-    )
-    folder = str(tmp_path)
+    config, folder = remembering("ddppo", "lstm", learning_seed, num_envs=16), str(tmp_path)
 
     def work():
-        return train_until(config, 0.9, Path(folder))
+        return train_until(config, REMEMBERED, Path(folder))
 
     first, second = on_ranks(2, work, timeout=300)
     assert first == second, "episodes are everybody's"
-    assert first >= 0.9
+    assert first >= REMEMBERED
 
 
 def test_schedules_follow_the_clock_where_it_ends_the_run(tmp_path, monkeypatch):

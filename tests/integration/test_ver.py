@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from paceline import recipes
 from paceline.checkpoint import CheckpointFolder
 from paceline.config import Config
 from paceline.envs.memory import Memory
@@ -22,8 +21,9 @@ from paceline.policy.cores import CoreConfig
 from paceline.pool.config import PoolConfig
 from paceline.run import train
 from paceline.schedule.ver import VERConfig
+from tests.integration.learning import BALANCED, REMEMBERED, balancing, learns, remembering, train_until
 from tests.integration.ranks import on_ranks
-from tests.integration.test_training import assert_equal, learns, tiny, train_until, weights
+from tests.integration.test_training import assert_equal, tiny, weights
 
 HALVES = BatchingConfig(minimum=0.25, maximum=0.5)
 """With the serial pool: at the end of a rollout some slots have answered and were not taken yet."""
@@ -214,27 +214,23 @@ def test_columns_are_refused_where_streams_differ_in_length(tmp_path):
 
 
 @pytest.mark.parametrize("core", ["lstm", "gru"])
-def test_memory_task_is_learned(tmp_path, core):
+def test_memory_task_is_learned(tmp_path, core, learning_seed):
     """Mistake 18, with rollouts shorter than episodes and slots that take turns. Deterministic: whether a seed learns it must
     not depend on who was faster."""
-    base = recipes.find("memory")
-    policy = dataclasses.replace(base.policy, core=CoreConfig(kind=core, hidden=64))
-    config = dataclasses.replace(base, policy=policy, device="cpu", threads=1, system="ver", deterministic=True)
-    pool = PoolConfig(num_envs=32, kind="serial")
-    learns(dataclasses.replace(config, pool=pool, batching=HALVES), 0.9, tmp_path)
+    config = dataclasses.replace(remembering("ver", core, learning_seed), deterministic=True, batching=HALVES)
+    learns(config, REMEMBERED, tmp_path)
 
 
-def test_memory_task_is_learned_on_two_ranks(tmp_path):
+def test_memory_task_is_learned_on_two_ranks(tmp_path, learning_seed):
     """Deterministic: whether a seed learns it must not depend on which rank was faster."""
-    base = dataclasses.replace(recipes.find("memory"), system="ver", device="cpu", threads=1, deterministic=True)
-    config = dataclasses.replace(base, pool=PoolConfig(num_envs=16, kind="serial"))
+    config = dataclasses.replace(remembering("ver", "lstm", learning_seed, num_envs=16), deterministic=True)
     folder = str(tmp_path)
 
     def work():
-        return train_until(config, 0.9, Path(folder))
+        return train_until(config, REMEMBERED, Path(folder))
 
     first, second = on_ranks(2, work, timeout=300)
-    assert first == second and first >= 0.9
+    assert first == second and first >= REMEMBERED
 
 
 def test_learning_beside_collecting_is_one_update_behind(tmp_path):
@@ -265,9 +261,6 @@ def test_learning_beside_collecting_on_two_ranks(tmp_path):
     assert_equal(first, second)
 
 
-def test_cartpole_is_learned_beside_collecting(tmp_path):
+def test_cartpole_is_learned_beside_collecting(tmp_path, learning_seed):
     """One update of lag is little."""
-    base = dataclasses.replace(
-        recipes.find("cartpole"), device="cpu", threads=1, system="ver", ver=VERConfig(overlap=True)
-    )
-    learns(dataclasses.replace(base, pool=PoolConfig(num_envs=16, kind="serial")), 400, tmp_path)
+    learns(dataclasses.replace(balancing("ver", learning_seed), ver=VERConfig(overlap=True)), BALANCED, tmp_path)
