@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import logging
 import os
+import threading
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -93,6 +95,8 @@ class OffPolicy:
         )
         self.replay = Replay(config.replay, group.device)
         self._replay_turns = Turns(group.device)
+        self._compiling = threading.Lock()
+        """Held while an update is compiled: PyTorch traces it, and no other thread may compute meanwhile."""
         self._archive = Archive(self.replay, folder / "replay" / f"rank_{group.rank}", config.checkpoint.keep)
         at_once = pool.spec.num_slots * config.d4pg.steps + config.remote.actors * config.remote.transitions
         # Ranks meet in the middle of an update, where nothing can be recorded.
@@ -110,8 +114,10 @@ class OffPolicy:
         return self._config.d4pg.actor_rate
 
     def act(self, batch: StepBatch) -> dict[str, Any]:
-        """Actions for a batch as its pool takes them."""
-        return self.explorer.act(batch)
+        """Actions for a batch as its pool takes them, by the weights that were published last."""
+        with self._compiling:
+            self.pick_up()
+            return self.explorer.act(batch)
 
     def complete(self, batch: StepBatch) -> None:
         """What came of the last actions of a batch's slots goes into the replay."""
@@ -178,7 +184,8 @@ class OffPolicy:
         else:
             with self._replay_turns:
                 drawn = self.replay.draw(config.batch)
-            losses, errors = self.learner.step(drawn)
+            with self._compiling if self.learner.compiles_next else contextlib.nullcontext():
+                losses, errors = self.learner.step(drawn)
             with self._replay_turns:
                 self.replay.set_priorities(drawn, errors)
         self.learner.count()

@@ -27,11 +27,16 @@ Algorithm = Callable[[Any, Drawn], tuple[Tensor, ...]]
 
 class CompiledUpdate:
     """`algorithm` with the weights and moments of `networks`, a named tuple. It is compiled in the first call, which takes
-    a quarter of a minute; batches must keep their size. For networks of one rank alone."""
+    a quarter of a minute, and which no other thread may compute during: tracing is not safe beside them. Batches must keep their size. For
+    networks of one rank alone."""
 
     def __init__(self, algorithm: Algorithm, networks: Any) -> None:
         self._algorithm, self._networks = algorithm, networks
         self._compiled: Callable[..., tuple[Tensor, ...]] | None = None
+
+    @property
+    def is_compiled(self) -> bool:
+        return self._compiled is not None
 
     @torch.no_grad()
     def __call__(self, drawn: Drawn) -> tuple[Tensor, ...]:

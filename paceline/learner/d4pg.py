@@ -124,6 +124,11 @@ class D4PGLearner:
         *metrics, surprise = self._improve(drawn)
         return dict(zip(METRICS, metrics, strict=True)), surprise
 
+    @property
+    def compiles_next(self) -> bool:
+        """Whether the next step is compiled first, which no other thread may compute during."""
+        return isinstance(self._improve, CompiledUpdate) and not self._improve.is_compiled
+
     def stop_together(self) -> None:
         """Raise `StopRun` on all ranks, in place of the next step."""
         self._critic.stop_together()

@@ -96,7 +96,6 @@ class Collection:
         """Decide for those held, and receive whoever is ready next."""
         run, agent, pool, clock = self._run, self._agent, self._pool, self._clock
         with clock.time("inference"):
-            agent.pick_up()
             actions = agent.act(self._held)
         with clock.time("simulation"):
             pool.send(actions, self._held.slots)

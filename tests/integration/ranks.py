@@ -38,7 +38,7 @@ def on_ranks(size: int, function: Callable[[], Any], timeout: float = 120) -> li
                 "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": str(port),
                 "OMP_NUM_THREADS": "1",
-                "PYTHONPATH": str(ROOT),
+                "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
             }
             processes.append(subprocess.Popen([sys.executable, "-c", _PROGRAM, str(job)], env=environment, cwd=ROOT))
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import shutil
@@ -18,6 +19,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from paceline.agent.explorer import Explorer
 from paceline.agent.off_policy import _compiles
 from paceline.checkpoint import CheckpointFolder
 from paceline.config import Config
@@ -27,6 +29,7 @@ from paceline.evaluation.evaluate import evaluate
 from paceline.experience.limiter import LimiterConfig
 from paceline.experience.replay import ReplayConfig
 from paceline.export import export
+from paceline.learner.compiled import CompiledUpdate
 from paceline.learner.d4pg import D4PGConfig, D4PGLearner
 from paceline.policy.compute import ComputeConfig
 from paceline.policy.deterministic import ControlConfig
@@ -249,9 +252,37 @@ def test_two_ranks_have_the_same_weights_and_replays_of_their_own(tmp_path):
 )
 def test_a_task_is_learned(tmp_path, value, prioritized, compiled, within, learning_seed):
     """D4PG and D3PG, with priorities and without: close to the number on average; an agent that says nothing is 0.6 away."""
-    config = dataclasses.replace(learnable(value, prioritized), compute=ComputeConfig(compile=compiled), seed=learning_seed)
+    config = dataclasses.replace(
+        learnable(value, prioritized), compute=ComputeConfig(compile=compiled), seed=learning_seed
+    )
     train(config, tmp_path)
     assert evaluate(tmp_path, episodes=20)["mean_return"] > -LENGTH * within**2
+
+
+def test_nothing_acts_while_an_update_is_compiled(tmp_path, monkeypatch):
+    """PyTorch's tracing in one thread crashed the process, or made wrong code, where another thread computed meanwhile."""
+    seen, compiling, plain = [], threading.Event(), Explorer.act
+
+    def compile_(update, drawn, *arguments):
+        compiling.set()
+        time.sleep(0.2)  # many decisions take less
+        compiling.clear()
+        return functools.partial(_uncompiled, update, drawn)
+
+    def act(explorer, batch):
+        seen.append(compiling.is_set())
+        return plain(explorer, batch)
+
+    monkeypatch.setattr(CompiledUpdate, "_compile", compile_)
+    monkeypatch.setattr(Explorer, "act", act)
+    monkeypatch.setattr("paceline.agent.off_policy.require_compiler", lambda: None)
+    train(small(compute=ComputeConfig(compile=True)), tmp_path)
+    assert len(seen) > 100 and not any(seen)
+
+
+@torch.enable_grad()
+def _uncompiled(update, drawn, memories, weight, rows):
+    return update._algorithm(update._networks, dataclasses.replace(drawn, weight=weight, rows=rows))
 
 
 @pytest.mark.parametrize("system", ["d4pg", "ddppo"])
