@@ -96,7 +96,7 @@ class OffPolicy:
         self.replay = Replay(config.replay, group.device)
         self._replay_turns = Turns(group.device)
         self._compiling = threading.Lock()
-        """Held while an update is compiled: PyTorch traces it, and no other thread may compute meanwhile."""
+        """Held while an update is compiled: PyTorch's tracing patches `nn.Module` for all threads."""
         self._archive = Archive(self.replay, folder / "replay" / f"rank_{group.rank}", config.checkpoint.keep)
         at_once = pool.spec.num_slots * config.d4pg.steps + config.remote.actors * config.remote.transitions
         # Ranks meet in the middle of an update, where nothing can be recorded.

