@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -23,20 +25,33 @@ from paceline.telemetry.phases import Phases
 
 
 def launch(module: str, size: int, settings: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Run `module` on `size` ranks; what its first rank says of every setting, as soon as it does."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size)]
-    command += ["-m", module, json.dumps(settings)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    """Run `module` on `size` ranks, which meet on the loopback interface; what its first rank says of every setting, as soon as it does."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    common = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "MASTER_ADDR": "127.0.0.1"}
+    common |= {"MASTER_PORT": str(port), "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size)}
     missing, other = len(settings), []
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
-    ) as ranks:
-        for line in ranks.stdout or ():
+    with contextlib.ExitStack() as stack:
+        ranks = []
+        for rank in range(size):
+            output = subprocess.PIPE if rank == 0 else subprocess.DEVNULL
+            process = subprocess.Popen(
+                [sys.executable, "-m", module, json.dumps(settings)],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                text=True,
+                env=common | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            )
+            stack.callback(process.kill)
+            ranks.append(process)
+        for line in ranks[0].stdout or ():
             if line.startswith("RESULT "):
                 missing -= 1
                 yield json.loads(line.removeprefix("RESULT "))
             else:
                 other.append(line)
+        for process in ranks:
+            process.wait()
     if missing:
         raise RuntimeError(f"{size} ranks failed:\n{''.join(other)}")
 

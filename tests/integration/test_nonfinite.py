@@ -137,14 +137,29 @@ def test_nonfinite_losses_of_one_rank_end_all_ranks(tmp_path):
         assert "not finite" in message
 
 
-def test_a_skipped_step_changes_neither_weights_nor_moments():
-    weight = torch.nn.Parameter(torch.ones(3))
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("on_nonfinite", ["stop", "skip"])
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_nonfinite_losses_end_a_run_on_a_gpu(tmp_path, system, on_nonfinite):
+    """Updates are recorded there."""
+    config = exploding(system, device="cuda", on_nonfinite=on_nonfinite, ppo=PPOConfig(epochs=4, minibatches=4))
+    with pytest.raises(NonFiniteError, match="not finite"):
+        train(dataclasses.replace(config, checkpoint=dataclasses.replace(config.checkpoint, seconds=1e-9)), tmp_path)
+    assert all(values.isfinite().all() for key, values in saved_weights(tmp_path).items() if not key.endswith("limit"))
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_skipped_step_changes_neither_weights_nor_moments(device):
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    weight = torch.nn.Parameter(torch.ones(3, device=device))
     optimizer = torch.optim.Adam([weight], fused=True)
-    steps = FiniteSteps(torch.device("cpu"), "skip")
-    weight.grad = torch.ones(3)
+    steps = FiniteSteps(torch.device(device), "skip")
+    weight.grad = torch.ones(3, device=device)
     steps.take(optimizer, weight.grad.norm())
     before, moments = weight.detach().clone(), {k: v.clone() for k, v in optimizer.state[weight].items()}
-    weight.grad = torch.full((3,), torch.nan)
+    weight.grad = torch.full((3,), torch.nan, device=device)
     steps.take(optimizer, weight.grad.norm())
     assert torch.equal(weight, before)
     assert all(torch.equal(value, moments[name]) for name, value in optimizer.state[weight].items())

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 
 from paceline.agent.off_policy import OffPolicy
 from paceline.checkpoint import CheckpointConfig, CheckpointFolder
@@ -129,6 +130,18 @@ def test_stop_in_mid_learning_takes_one_minibatch(tmp_path, monkeypatch, system)
     assert run.interrupted and run.step == 0, "a rollout that is half learned from does not count"
     monkeypatch.undo()
     assert goes_on(config, tmp_path, steps=512).step >= 512
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("system", ["ddppo", "appo"])
+def test_stop_in_mid_learning_on_a_gpu(tmp_path, monkeypatch, system):
+    """The host does not run ahead of the device by a whole update, which takes minutes here."""
+    asking = Asking(monkeypatch, "learning")
+    config = slow(system, "process", 0.0, device="cuda", ppo=PPOConfig(epochs=20_000, minibatches=32))
+    run = train(config, tmp_path)
+    assert asking.seconds < BOUND and run.interrupted and run.step == 0
+    assert CheckpointFolder(tmp_path / "checkpoints").load().state["step"] == 0
 
 
 @pytest.mark.parametrize("system", ["ddppo", "appo", "d4pg"])
