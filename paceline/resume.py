@@ -36,7 +36,8 @@ def require_same_network(saved: Config, wanted: Config, folder: Path) -> None:
         changed.append(_change("ppo.entropy_target", saved.ppo.entropy_target, wanted.ppo.entropy_target))
     if changed:
         raise UsageError(
-            f"the run in {folder} cannot go on with {', '.join(changed)}: its network and its family of systems stay as they are"
+            f"cannot resume {folder} with {', '.join(changed)}: the network and the family of systems (PPO or D4PG) are fixed; "
+            "start a new run to change them"
         )
 
 

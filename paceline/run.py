@@ -309,7 +309,7 @@ class Run(Generic[AgentT]):
             raise DiskFull(f"{problem}; {last_checkpoint(self.folder)}")
         if problem is not None:
             seconds = self.config.checkpoint.seconds
-            log.warning("%s; %s. It is tried again in %g s", problem, last_checkpoint(self.folder), seconds)
+            log.warning("%s; %s. The next attempt is in %g s", problem, last_checkpoint(self.folder), seconds)
 
     def _write_files(self, snapshot: Snapshot, ranks: list[tuple[Any, Any, Any]]) -> str | None:
         """What was wrong with it, if the disk is full."""

@@ -25,7 +25,7 @@ TRIAL_BYTES = 64 * 1024
 def open_run_folder(folder: Path) -> Iterator[None]:
     """Make `folder`, lock it, and see that files can be written, renamed and removed in it. For the run's one writer: rank 0.
 
-    A folder that was made here is removed again where what follows is a usage error, or has written nothing.
+    If this call created the folder, it is deleted again after a usage error, or if it is still empty.
     """
     made: list[Path] = []
     try:
@@ -59,14 +59,14 @@ def _open(folder: Path, made: list[Path]) -> None:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Two runs in one folder would delete each other's files. The kernel unlocks it however this process ends."""
+    """Lock the folder, because two runs would delete each other's files. The kernel releases the lock when this process ends."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UsageError(
-                f"the run folder {folder} is in use: another run is training there; allowed: another --run-dir, or the end of that run"
+                f"the run folder {folder} is in use by another run; allowed: another --run-dir, or wait until that run ends"
             ) from None
         except OSError:  # some network file systems have no locks
             log.debug("%s cannot be locked", folder)
@@ -104,7 +104,7 @@ def _try_out(folder: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete what killed runs were writing here. Other commands write reports and exports, and may be at it now."""
+    """Delete partial files of killed runs. Those of `report` and `export` stay, because these commands may be running."""
     for path in folder.glob(".config.*"):
         path.unlink(missing_ok=True)
     remove_temporaries(folder / "checkpoints")

@@ -6,6 +6,9 @@ import contextlib
 import signal
 from collections.abc import Callable, Iterator
 
+INTERRUPTED = 130
+"""The exit code of a command that a signal has stopped."""
+
 
 @contextlib.contextmanager
 def handled_by(handler: Callable[[int, object], None]) -> Iterator[None]:

@@ -16,14 +16,14 @@ from collections.abc import Callable, Iterator
 from typing import Literal
 
 from paceline.distributed.runtime import Group
-from paceline.signals import handled_by
+from paceline.signals import INTERRUPTED, handled_by
 
 log = logging.getLogger(__name__)
 
 ECHO_SECONDS = 1.0
 """Repeated signals within this window are ignored: one Ctrl-C may reach a process by several ways."""
 POLL_SECONDS = 0.5
-"""How often ranks look whether another rank stops."""
+"""How often a rank checks whether another rank stops."""
 
 Reason = Literal["signal", "deadline", "rank", "failure"]
 
@@ -124,7 +124,7 @@ class Stop:
             nonlocal first_at
             if self.reason == "signal":
                 if time.monotonic() - first_at > ECHO_SECONDS:
-                    os._exit(128 + number)
+                    os._exit(INTERRUPTED)
                 return
             first_at = time.monotonic()
             self.reason = "signal"  # whatever it was before: the user wants it, too

@@ -33,7 +33,7 @@ class TrainOptions(Config):
     from_checkpoint: str = "latest"
     """With --resume: latest, best or step_N."""
     ranks: int = 1
-    """Processes on this machine that train together. Under torchrun or srun, they decide."""
+    """Processes on this machine that train together. Ignored under torchrun and srun, which start the ranks."""
     max_restarts: int = 0
     """With --ranks: how many times all ranks are started again, from the latest checkpoint, after one has failed."""
     report: bool = False

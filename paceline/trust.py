@@ -1,4 +1,4 @@
-"""Whose a file is: what this user wrote is recognised, and what others wrote runs no code unless the user says so.
+"""Signs the user's own files, and refuses to run code from other files without the user's consent.
 
 A run's `config.json` and the `manifest.json` of every checkpoint, which has the digests of all its files, are signed:
 `config.json.sig` names the secret and has an HMAC-SHA256 by it. The secret is the user's own, in
@@ -76,7 +76,8 @@ def may_run(env: str | None, file: Path, *, trust: bool = False, address: str | 
     problem = f"{file} is not recognised as yours ({why}), and its {', and its '.join(dangers)}"
     if _ask(f"{problem}. Run it?"):
         return True
-    raise UsageError(f"{problem}; allowed: --trust if you know what it runs, or --env to name the environment yourself")
+    own = ", or --env to name the environment yourself" if address is None else ""
+    raise UsageError(f"{problem}; allowed: --trust if you know what it runs{own}")
 
 
 def may_unpickle(manifest: Path, *, trust: bool = False) -> bool:
@@ -106,17 +107,17 @@ def _signature_path(path: Path) -> Path:
 
 
 def _name(secret: bytes) -> str:
-    """What a signature calls the secret, which does not follow from it."""
+    """A public id of the secret. The secret cannot be computed from it."""
     return hmac.new(secret, b"name", hashlib.sha256).hexdigest()[:16]
 
 
 def _digest(secret: bytes, name: str, content: bytes) -> str:
-    """Of a file by its name too: one kind of file cannot stand for another."""
+    """HMAC of a file's name and content. With the name, a signature is not valid for another kind of file."""
     return hmac.new(secret, f"paceline {name}\n".encode() + content, hashlib.sha256).hexdigest()
 
 
 def _secret() -> bytes | str:
-    """The user's secret, which is made if there is none; in words why there is none otherwise."""
+    """The user's secret, which is created if it is missing; or what is wrong, if that fails."""
     try:
         path = secret_path()
         if not path.exists():
@@ -148,11 +149,11 @@ def _make_secret(path: Path) -> None:
 
 @functools.cache
 def _warn_once(problem: str) -> None:
-    log.warning("what this run writes is not signed, and will count as written by somebody else: %s", problem)
+    log.warning("the files of this run are not signed, and --resume and eval may ask for --trust later: %s", problem)
 
 
 def _ask(question: str) -> bool:
-    """What the user says to it, if there is one at a terminal. Of several ranks none asks."""
+    """Ask on the terminal. False without a terminal, and with several ranks."""
     several = any(os.environ.get(name, "1") != "1" for name in ("WORLD_SIZE", "SLURM_NTASKS"))
     if several or not (sys.stdin and sys.stdin.isatty() and sys.stderr and sys.stderr.isatty()):
         return False

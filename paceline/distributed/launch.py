@@ -23,9 +23,8 @@ from paceline.distributed import failures
 from paceline.distributed.environment import FAILURES, LISTENING_SOCKET, RESTARTS
 from paceline.distributed.failures import RankFailure, last_checkpoint
 from paceline.errors import UsageError
-from paceline.signals import handled_by
+from paceline.signals import INTERRUPTED, handled_by
 
-INTERRUPTED = 130
 GRACE_SECONDS = 3.0
 """When a rank has failed, the others have this long to end by themselves."""
 POLL_SECONDS = 0.05
@@ -38,8 +37,8 @@ def launch_ranks(count: int, arguments: list[str], folder: Path, *, max_restarts
 
     When a rank fails all are ended, and up to `max_restarts` times started again. `folder` is that of the run.
 
-    The first Ctrl-C or SIGTERM goes to the ranks, which save a checkpoint and end. The second ends them at once. The third
-    kills them.
+    The first Ctrl-C or SIGTERM is passed on: ranks save a checkpoint and exit. The second is passed on too: ranks exit without a
+    checkpoint, but ignore it within one second of the first. The third kills the ranks and their child processes.
     """
     if max_restarts < 0:
         raise UsageError(f"--max-restarts must be at least 0, got {max_restarts}")

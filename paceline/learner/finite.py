@@ -17,11 +17,11 @@ from paceline.errors import PacelineError
 
 OnNonFinite = Literal["stop", "skip"]
 TOO_MANY_IN_A_ROW = 10
-"""So many skipped gradient steps, one after the other, end a run."""
+"""A run ends after this many consecutive skipped gradient steps."""
 
 
 class NonFiniteError(PacelineError):
-    """Learning came to numbers that are not finite."""
+    """A loss, gradient or weight is NaN or infinite."""
 
 
 class FiniteSteps:

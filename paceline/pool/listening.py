@@ -44,7 +44,7 @@ class Listener:
             self._poll.register(worker.commands.fd, select.POLLOUT)
 
     def wait(self, seconds: float) -> tuple[list[Message], list[WorkerProcess]]:
-        """The messages that have come, and the workers that have died, by the time anything has happened."""
+        """Wait for any event. Returns the messages that have come and the workers that have died."""
         messages: list[Message] = []
         died: list[WorkerProcess] = []
         for fd, _ in self._poll.poll(math.ceil(seconds * 1000)):

@@ -1,4 +1,4 @@
-"""Questions to workers that they answer when they get to it, or never."""
+"""Requests to workers, with replies that may come late or never."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Shares:
         return parts
 
     def packed(self, envs: np.ndarray) -> list[tuple[int, bytes]]:
-        """Each worker's part of `envs` as a payload. Runs of environments, as groups are, are looked up."""
+        """Each worker's part of `envs` as a payload. Payloads of contiguous ranges are cached."""
         if len(envs) == 0:
             return []
         first, count = int(envs[0]), len(envs)

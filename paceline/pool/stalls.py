@@ -1,4 +1,4 @@
-"""Finding workers that hang, by what the pool itself sees of them.
+"""Detects hung workers from what the pool sees of them.
 
 The pool knows which workers have something to do, and looks at them now and then. A worker that looks the same for too
 long while it has something to do is hung: stuck in a simulator, or stopped before it could begin. The limit holds for
@@ -16,8 +16,8 @@ Progress = tuple[float, int, int]
 """`Heartbeat.progress`."""
 
 LEAST_LOOKS = 4
-"""A worker is judged only after this many looks. The pool may itself have been away for long, in an update or stopped
-along with its workers, and what has happened since shows only in later looks."""
+"""A worker counts as hung only after this many checks without progress. The pool itself may have been busy or suspended, and needs fresh
+checks first."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Which stream of episodes each environment gives: its seed, and how often it was started anew."""
+"""The seed and the number of restarts of each environment."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from paceline.pool.table import SlotTable
 
 
 class Streams:
-    """By environment. A stream that starts anew continues the numbers of its episodes under another seed."""
+    """By environment. A restarted environment gets a new seed; its episode numbers continue."""
 
     def __init__(self, table: SlotTable, seed: int) -> None:
         self._table, self.seed = table, seed
@@ -32,7 +32,7 @@ class Streams:
         self.incarnation[envs] += 1
 
     def lose(self, envs: Sequence[int]) -> None:
-        """The simulators of `envs` are gone: what the caller knows of them exists no more."""
+        """The simulators of `envs` are gone; their pending results are invalid."""
         self.renew(envs)
         self._stale[envs] = True
         self.any_stale = True

@@ -1,4 +1,4 @@
-"""The display of a run: a live table on a terminal, one plain line now and then elsewhere."""
+"""The display of a run: a live table on a terminal, a plain line every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Progress:
             self._thread.join()
 
     def show(self, report: Mapping[str, Any], share_done: float, seconds_left: float | None) -> None:
-        """The latest report, after a share of the run; about how long the rest takes."""
+        """Show the latest report, the share of the run that is done, and the estimated time left."""
         self._report, self._share_done, self._seconds_left = report, share_done, seconds_left  # type: ignore[assignment]
 
     def _render(self) -> RenderableType:
@@ -128,7 +128,7 @@ def share_bar(shares: Mapping[str, float], width: int) -> Text:
 
 
 def line(report: Mapping[str, Any], share_done: float, seconds_left: float | None) -> str:
-    """One report as a line that can be searched."""
+    """One report as one line, for grep."""
     parts = [f"step {report['step']:,} ({share_done:.0%})", f"sps {report['sps']:,.0f}", f"fps {report['fps']:,.0f}"]
     parts.append(f"return {_number(report.get('episode_return'), '.1f')}")
     if report.get("policy_lag") is not None:

@@ -49,7 +49,7 @@ def test_a_checkpoint_that_does_not_fit_is_tried_again_with_the_next(tmp_path, f
     assert CheckpointFolder(tmp_path / "checkpoints").steps() == [128, 256]
     first, second = [record.getMessage() for record in caplog.records if "disk is full" in record.getMessage()]
     assert "step_64 cannot be written" in first and "there is no checkpoint yet" in first
-    assert "step_192 cannot be written" in second and "checkpoints/step_128. It is tried again" in second
+    assert "step_192 cannot be written" in second and "checkpoints/step_128. The next attempt is in" in second
 
 
 def test_a_last_checkpoint_that_does_not_fit_is_an_error_that_names_the_one_before(tmp_path, full_at):
