@@ -218,7 +218,7 @@ def test_what_it_cannot_learn_is_refused():
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
 def test_a_compiled_update_is_the_same():
     """Weights, targets, metrics and surprises, with clipped gradients, numbers and choices observed, columns in any order; also
-    after it went on from what an ordinary one saved. Compiling draws no random numbers."""
+    after it went on from what an ordinary one saved. Compiling draws no random numbers. It takes up to 30 s, most of them the compiler's."""
     options = {"max_grad_norm": 0.05, "target_period": 2, "actor_rate": 1e-2, "critic_rate": 1e-2}
     config = ControlConfig(actor_hidden=(32, 32), critic_hidden=(32, 32), value=ValueConfig(low=-5.0, high=5.0))
     seen = spaces.Dict({"a": SPEC.observation_space, "b": spaces.Discrete(4)})

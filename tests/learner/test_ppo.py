@@ -287,6 +287,7 @@ def test_policy_lag_is_measured_from_versions():
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
 @pytest.mark.parametrize("core", ["none", "lstm"])
 def test_compiled_update_is_the_eager_one(core):
+    """It takes up to 20 s, most of them the compiler's."""
     results = []
     for compiled in (False, True):
         config = PolicyConfig(hidden=(8,), core=CoreConfig(kind=core, hidden=8))
