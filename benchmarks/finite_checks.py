@@ -1,27 +1,39 @@
-"""What it costs to look at every observation for numbers that are not finite: `python -m benchmarks.finite_checks`.
+"""What it costs to look at every observation for numbers that are not finite.
 
-One serial pool whose observations are looked at and one whose observations are not, in turns: processor time of a step, the median over
-many rounds. The no-op simulator does nothing but return the same array of 84x84x4 floats: all of its step is the pool's.
+Observations are looked at in one case and not in the other, in turns: processor time of a step, the median over many rounds. First in a
+serial pool alone, with random actions; then in training, `ddppo` with one pass over each rollout. The no-op simulator does nothing but
+return an array of 84x84x4 floats: all of its step is the pool's.
 """
 
 from __future__ import annotations
 
 import statistics
+import tempfile
 import time
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from benchmarks.report import context, print_context, print_table
+from paceline.config import Config
+from paceline.learner.ppo_config import PPOConfig
 from paceline.pool import Pool, PoolConfig, make_pool
 from paceline.pool.random_actions import RandomActions
 from paceline.pool.spaces import Leaf
+from paceline.run import Run, train
 
 ENVS = {
     "CartPole": "gym:CartPole-v1",
     "HalfCheetah": "gym:HalfCheetah-v5",
     "no-op 84x84x4 float32": "synthetic:constant?mean=0&obs=84x84x4&dtype=float32",
 }
+TRAINED = {
+    "CartPole": (ENVS["CartPole"], 32_768),
+    "HalfCheetah": (ENVS["HalfCheetah"], 16_384),
+    "no-op 84x84x4 float32, Nature CNN": (ENVS["no-op 84x84x4 float32"], 2048),
+}
+"""Environments and steps."""
 
 
 def run(quick: bool) -> dict[str, Any]:
@@ -33,7 +45,13 @@ def run(quick: bool) -> dict[str, Any]:
         ["", "µs without", "µs with", "ratio"],
         [[name, f"{row['without']:.2f}", f"{row['with']:.2f}", f"{row['ratio']:.3f}"] for name, row in found.items()],
     )
-    return {"context": facts, "steps": found}
+    trained = {name: compare_training(env, steps, rounds=1 if quick else 7) for name, (env, steps) in TRAINED.items()}
+    print_table(
+        "processor time of a step in training, ddppo on 16 environments",
+        ["", "µs without", "µs with", "ratio"],
+        [[name, f"{row['without']:.2f}", f"{row['with']:.2f}", f"{row['ratio']:.3f}"] for name, row in trained.items()],
+    )
+    return {"context": facts, "steps": found, "trained": trained}
 
 
 def compare(env: str, rounds: int) -> dict[str, float]:
@@ -45,6 +63,41 @@ def compare(env: str, rounds: int) -> dict[str, float]:
         pairs = [(measure(plain), measure(checked)) for _ in range(rounds + 1)][1:]
     without, looked = (statistics.median(times) for times in zip(*pairs, strict=True))
     return {"without": without, "with": looked, "ratio": statistics.median(b / a for a, b in pairs)}
+
+
+def compare_training(env: str, steps: int, rounds: int) -> dict[str, float]:
+    """The same for steps that are trained on."""
+    pairs = []
+    for _ in range(rounds):
+        with mock.patch.object(Leaf, "is_floating", False):
+            without = train_once(env, steps)
+        pairs.append((without, train_once(env, steps)))
+    without, looked = (statistics.median(times) for times in zip(*pairs, strict=True))
+    return {"without": without, "with": looked, "ratio": statistics.median(b / a for a, b in pairs)}
+
+
+def train_once(env: str, steps: int) -> float:
+    """Microseconds of processor time of a trained step, after the first rollout."""
+    config = Config(
+        env=env,
+        steps=steps,
+        rollout_steps=32,
+        device="cpu",
+        threads=1,
+        pool=PoolConfig(kind="serial", num_envs=16),
+        ppo=PPOConfig(epochs=1, minibatches=4),
+    )
+    marks: list[tuple[float, int]] = []
+    plain = Run.report
+
+    def report(run: Run, *arguments: Any) -> None:
+        plain(run, *arguments)
+        marks.append((time.process_time(), run.step))
+
+    with mock.patch.object(Run, "report", report), tempfile.TemporaryDirectory() as folder:
+        train(config, Path(folder))
+    (begin, first), (end, last) = marks[0], marks[-1]
+    return (end - begin) / (last - first) * 1e6
 
 
 def measure(pool: Pool, seconds: float = 0.1) -> float:
