@@ -60,8 +60,11 @@ def compare(env: str, rounds: int) -> dict[str, float]:
         with mock.patch.object(Leaf, "is_floating", False):
             plain = stack.enter_context(make_pool(env, PoolConfig(kind="serial", num_envs=16)))
         checked = stack.enter_context(make_pool(env, PoolConfig(kind="serial", num_envs=16)))
-        pairs = [(measure(plain), measure(checked)) for _ in range(rounds + 1)][1:]
-    without, looked = (statistics.median(times) for times in zip(*pairs, strict=True))
+        measure(plain), measure(checked)
+        found = [(measure(plain), measure(checked), measure(checked), measure(plain)) for _ in range(rounds)]
+    # There and back, so that a machine that becomes slower or faster meanwhile favours neither.
+    pairs = [(a + d, b + c) for a, b, c, d in found]
+    without, looked = (statistics.median(times) / 2 for times in zip(*pairs, strict=True))
     return {"without": without, "with": looked, "ratio": statistics.median(b / a for a, b in pairs)}
 
 
