@@ -203,7 +203,7 @@ class CheckpointFolder:
         return [f"step_{step}" for step in sorted(self.steps(), key=written)]
 
     def _verify(self, folder: Path) -> dict[str, dict[str, Any]]:
-        """Size and digest of every file, all of which are as they were written."""
+        """Check that no file has changed since it was written. Returns the size and digest of every file."""
         try:
             manifest = json.loads((folder / MANIFEST).read_text())
             sizes = {name: manifest[name]["bytes"] for name in {*manifest, WEIGHTS, STATE}}
@@ -259,7 +259,7 @@ def _write(folder: Path, weights: dict[str, Tensor], state: dict[str, Any], pool
 
 @contextlib.contextmanager
 def _explained(path: Path, needed: int) -> Iterator[None]:
-    """Say in words why `path` cannot be written, whichever library noticed."""
+    """Turn every library's error about writing `path` into one that says why."""
     try:
         yield
     except (OSError, RuntimeError, SafetensorError) as error:

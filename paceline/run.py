@@ -431,7 +431,7 @@ def _metrics_writer(config: Config, folder: Path) -> MetricsWriter:
 def train(config: Config, folder: Path, *, resume: str | None = None, trust: bool = False) -> Run:
     """Run `config` in `folder` to its end. `resume` names the checkpoint to continue from: latest, best or step_N.
 
-    With `trust`, simulators saved in that checkpoint are loaded whoever wrote it. What this changes in the process (threads, precision,
+    With `trust`, simulators saved in that checkpoint are loaded even if somebody else wrote it. What this changes in the process (threads, precision,
     determinism, random numbers) is as before when it ends.
     """
     keep_freed_memory()

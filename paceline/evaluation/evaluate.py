@@ -55,7 +55,7 @@ def evaluate(
 ) -> dict[str, Any]:
     """Play `episodes` episodes with the policy of the run in `folder`; what `paceline eval --json` prints.
 
-    With `trust`, the environment that the folder names is run whoever wrote it; `env` is the caller's own choice.
+    With `trust`, the environment that the folder names is run even if somebody else wrote the folder; `env` is the caller's own choice.
     """
     for name, value, least in (("episodes", episodes, 1), ("num_envs", num_envs, 1), ("seed", seed, 0)):
         if value is not None and value < least:

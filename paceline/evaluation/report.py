@@ -54,7 +54,7 @@ def write_report(folder: Path, *, evaluate_episodes: int = 200, output: Path | N
         raise UsageError(f"output {str(path)!r}: the folder {path.absolute().parent} does not exist")
     config, history = Config.load(folder / "config.json"), History.load(folder)
     text = _page(folder, config, history, evaluate_episodes)
-    replace_text(path, text)  # whoever reloads the page meanwhile sees the old one
+    replace_text(path, text)  # a reader who reloads the page meanwhile sees the old one
     return path
 
 

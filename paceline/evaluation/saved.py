@@ -34,7 +34,7 @@ class SavedRun:
     """The checkpoint's own name, step_N, whichever way it was asked for."""
     weights: dict[str, Tensor]
     trust: bool = False
-    """Whether the user trusts the folder, whoever wrote it."""
+    """Whether the user trusts the folder, even if somebody else wrote it."""
 
     @classmethod
     def load(cls, folder: Path, checkpoint: str = "latest", *, trust: bool = False) -> SavedRun:

@@ -161,7 +161,7 @@ class SlotBook:
         return flying
 
     def held_envs(self) -> list[int]:
-        """The environments of which the caller holds every slot."""
+        """The environments whose slots are all held by the caller."""
         return np.flatnonzero(self.held.reshape(-1, self._agents).all(axis=1)).tolist()
 
     def ready_all(self, envs: Iterable[int] | None = None) -> None:
