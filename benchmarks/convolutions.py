@@ -15,8 +15,8 @@ import tyro
 from torch import Tensor
 
 from benchmarks.report import context, print_context, print_table
-from paceline.policy.encoders import ConvEncoder, NatureCNN, SampleFactoryConv, as_float
-from paceline.policy.kernels import has_amx
+from paceline.accel.kernels import has_amx
+from paceline.nets.encoders import ConvEncoder, NatureCNN, SampleFactoryConv, as_float
 from paceline.pool.config import available_core_ids
 
 ENCODERS = {

@@ -19,7 +19,7 @@ import tyro
 from benchmarks.learning import Curve, Curves, Job, final, interval, over_steps, plot, steps_to, train_all
 from benchmarks.report import context, print_context, print_table
 
-POINTNAV = "gym:paceline.envs.pointnav:paceline/PointNav-v0?tier=small&resolution=32&scenes=64"
+POINTNAV = "gym:paceline.sims.navigation:paceline/PointNav-v0?tier=small&resolution=32&scenes=64"
 TASKS = {
     "CartPole": "cartpole --steps 100000 --pool.num-envs 16",
     "Memory": "memory --steps 100000",

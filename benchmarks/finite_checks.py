@@ -17,7 +17,7 @@ from unittest import mock
 
 from benchmarks.report import context, print_context, print_table
 from paceline.config import Config
-from paceline.learner.ppo_config import PPOConfig
+from paceline.learner.config import PPOConfig
 from paceline.pool import Pool, PoolConfig, make_pool
 from paceline.pool.random_actions import RandomActions
 from paceline.pool.spaces import Leaf

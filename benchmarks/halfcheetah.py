@@ -59,7 +59,7 @@ def measure(system: str, seed: int, steps: int) -> Curve:
             command = [
                 sys.executable,
                 "-m",
-                "paceline.cli",
+                "paceline",
                 "train",
                 "halfcheetah",
                 *options.split(),

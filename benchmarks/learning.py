@@ -121,7 +121,7 @@ class Runs:
 def train(arguments: list[str], cores: list[int], runs: Runs) -> str:
     """The reports of one of them, on these cores."""
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as output:
-        command = [sys.executable, "-m", "paceline.cli", "train", *arguments, "--run-dir", folder]
+        command = [sys.executable, "-m", "paceline", "train", *arguments, "--run-dir", folder]
         command = ["taskset", "--cpu-list", ",".join(map(str, cores)), *command]
         if runs.start(command, output).wait() != 0:
             output.seek(0)

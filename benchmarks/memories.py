@@ -17,8 +17,9 @@ from torch import Tensor
 
 from benchmarks.convolutions import Plan, per_second
 from benchmarks.report import context, print_context, print_table
-from paceline.policy.cores import Core, CoreConfig
-from paceline.policy.kernels import has_amx
+from paceline.accel.kernels import has_amx
+from paceline.nets.config import CoreConfig
+from paceline.nets.cores import Core
 from paceline.pool.config import available_core_ids
 
 FEATURES = HIDDEN = 512

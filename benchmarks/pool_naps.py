@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 
 from benchmarks.report import context, print_context, print_table
+from paceline.accel.naps import Naps
 from paceline.pool import PoolConfig, make_pool
-from paceline.pool.naps import Naps
 from paceline.pool.random_actions import RandomActions
 
 STEP_SECONDS = (0.005, 0.002, 0.001)

@@ -13,12 +13,11 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.marks import note_reports
+from paceline.accel.config import ComputeConfig
+from paceline.collect.config import BatchingConfig
 from paceline.config import Config
-from paceline.learner.ppo_config import PPOConfig
-from paceline.policy.actor_critic import PolicyConfig
-from paceline.policy.batching import BatchingConfig
-from paceline.policy.compute import ComputeConfig
-from paceline.policy.cores import CoreConfig
+from paceline.learner.config import PPOConfig
+from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.pool.config import PoolConfig
 from paceline.run import train
 from paceline.telemetry.clock import ACTIVITIES

@@ -21,9 +21,9 @@ from gymnasium import spaces
 
 from benchmarks.report import context, print_context, print_table
 from paceline.distributed.runtime import choose_device
-from paceline.distributed.weights import Publication
-from paceline.policy.actor_critic import ActorCritic, PolicyConfig
-from paceline.policy.cores import CoreConfig
+from paceline.learner.publication import Publication
+from paceline.nets.actor_critic import ActorCritic
+from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.pool.protocol import PoolSpec
 
 NUMBERS = spaces.Box(-1, 1, (17,), np.float32)

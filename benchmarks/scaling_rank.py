@@ -11,11 +11,10 @@ import torch
 
 from benchmarks.ranks import Rounds
 from paceline.config import Config
-from paceline.distributed.preemption import PreemptionConfig
+from paceline.distributed.config import PreemptionConfig
 from paceline.distributed.runtime import Group
-from paceline.learner.ppo_config import PPOConfig
-from paceline.policy.actor_critic import PolicyConfig
-from paceline.policy.cores import CoreConfig
+from paceline.learner.config import PPOConfig
+from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.pool import Pool, PoolConfig, make_pool
 from paceline.schedule import SCHEDULES
 

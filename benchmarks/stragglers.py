@@ -25,7 +25,7 @@ SLEEPING = {
     "by environment": f"synthetic:minority?mean=0.1&slow=10&fraction=0.125&{SCENE}",
 }
 SIMULATED = {
-    "PointNav": "gym:paceline.envs.pointnav:paceline/PointNav-v0?tier=full&resolution=64&scenes=64",
+    "PointNav": "gym:paceline.sims.navigation:paceline/PointNav-v0?tier=full&resolution=64&scenes=64",
     "ViZDoom my_way_home": "doom:my_way_home",
 }
 SYSTEMS = ("DD-PPO", "NoVER", "VER", "APPO")

@@ -12,12 +12,11 @@ import torch
 from benchmarks.ranks import Rounds
 from paceline.config import Config, System
 from paceline.distributed.runtime import Group
-from paceline.learner.ppo_config import PPOConfig
-from paceline.policy.actor_critic import PolicyConfig
-from paceline.policy.cores import CoreConfig
+from paceline.learner.config import PPOConfig
+from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.pool import PoolConfig, make_pool
 from paceline.schedule import SCHEDULES
-from paceline.schedule.ver import VERConfig
+from paceline.schedule.config import VERConfig
 
 SYSTEMS: dict[str, System] = {"DD-PPO": "ddppo", "NoVER": "ver", "VER": "ver", "APPO": "appo"}
 NUM_ENVS = 16

@@ -19,7 +19,7 @@ import tyro
 
 from benchmarks.cells import run_module
 from benchmarks.report import context, print_context, print_table, progress
-from paceline.policy.kernels import has_amx
+from paceline.accel.kernels import has_amx
 from paceline.pool.config import available_core_ids
 
 OURS: dict[str, dict[str, Any]] = {

@@ -25,13 +25,15 @@ Update = Callable[[], Any]
 def ours(
     device: torch.device, value: str, prioritized: bool, compiled: bool = False, precision: str = "float32"
 ) -> Update:
-    from paceline.cuda_graph import CudaGraph
+    from paceline.accel.cuda_graph import CudaGraph
+    from paceline.accel.kernels import choose_cpu_kernels
     from paceline.distributed.runtime import Group, Place
-    from paceline.experience.replay import Replay, ReplayConfig
-    from paceline.learner.d4pg import D4PGConfig, D4PGLearner
-    from paceline.policy.deterministic import ActionCritic, ControlConfig, DeterministicPolicy
-    from paceline.policy.kernels import choose_cpu_kernels
-    from paceline.policy.value_heads import ValueConfig
+    from paceline.experience.config import ReplayConfig
+    from paceline.experience.replay import Replay
+    from paceline.learner.config import D4PGConfig
+    from paceline.learner.d4pg import D4PGLearner
+    from paceline.nets.config import ControlConfig, ValueConfig
+    from paceline.nets.deterministic import ActionCritic, DeterministicPolicy
     from paceline.pool.protocol import PoolSpec
 
     spec = PoolSpec(observation_space=_box(OBS, np.inf), action_space=_box(ACTION, 1.0), num_envs=1)

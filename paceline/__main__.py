@@ -1,5 +1,5 @@
 """`python -m paceline` is `paceline`."""
 
-from paceline.cli import main
+from paceline.cli.main import main
 
 main()

@@ -26,7 +26,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from paceline.errors import PacelineError, UsageError
+from paceline.errors import PacelineError
 from paceline.files import cannot_write, check_room, flush, os_error_of, replace_text, temporary_name
 from paceline.trust import sign
 
@@ -38,22 +38,6 @@ TORCH = b"PK\x03\x04"
 """How torch's files begin. No pickle that begins so can be loaded."""
 ROOM = 64 * 1024
 """Bytes that a checkpoint takes beside its tensors, at least."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckpointConfig:
-    """When checkpoints are written, and how many are kept."""
-
-    seconds: float = 120.0
-    """A checkpoint at least this often, and one at the end."""
-    keep: int = 3
-    """The latest of them that are kept; the best one is kept besides."""
-
-    def __post_init__(self) -> None:
-        if self.keep < 1:
-            raise UsageError(f"checkpoint.keep must be at least 1, got {self.keep}")
-        if not self.seconds > 0:
-            raise UsageError(f"checkpoint.seconds must be above 0, got {self.seconds}")
 
 
 class CheckpointError(PacelineError):

@@ -12,29 +12,36 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from paceline.checkpoint import CheckpointConfig
-from paceline.distributed.group_config import GroupConfig
-from paceline.distributed.preemption import PreemptionConfig
-from paceline.distributed.remote_config import RemoteConfig
+from paceline.accel.config import ComputeConfig
+from paceline.collect.config import BatchingConfig, RemoteConfig
+from paceline.distributed.config import GroupConfig, PreemptionConfig
 from paceline.envs.registry import closest
 from paceline.errors import UsageError
-from paceline.experience.limiter import LimiterConfig
-from paceline.experience.replay import ReplayConfig
+from paceline.experience.config import LimiterConfig, ReplayConfig
 from paceline.files import replace_text
-from paceline.learner.d4pg import D4PGConfig
-from paceline.learner.finite import OnNonFinite
-from paceline.learner.optimizer import OptimizerConfig
-from paceline.learner.ppo_config import PPOConfig
-from paceline.policy.actor_critic import PolicyConfig
-from paceline.policy.batching import BatchingConfig
-from paceline.policy.compute import ComputeConfig
-from paceline.policy.deterministic import ControlConfig
+from paceline.learner.config import D4PGConfig, OnNonFinite, OptimizerConfig, PPOConfig
+from paceline.nets.config import ControlConfig, PolicyConfig
 from paceline.pool.config import PoolConfig
-from paceline.schedule.appo import APPOConfig
-from paceline.schedule.ver import VERConfig
+from paceline.schedule.config import APPOConfig, VERConfig
 from paceline.trust import sign
 
 System = Literal["ddppo", "ver", "appo", "d4pg"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointConfig:
+    """When checkpoints are written, and how many are kept."""
+
+    seconds: float = 120.0
+    """A checkpoint at least this often, and one at the end."""
+    keep: int = 3
+    """The latest of them that are kept; the best one is kept besides."""
+
+    def __post_init__(self) -> None:
+        if self.keep < 1:
+            raise UsageError(f"checkpoint.keep must be at least 1, got {self.keep}")
+        if not self.seconds > 0:
+            raise UsageError(f"checkpoint.seconds must be above 0, got {self.seconds}")
 
 
 @dataclass(frozen=True, kw_only=True)

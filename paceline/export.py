@@ -32,9 +32,9 @@ from paceline.distributed.runtime import choose_device
 from paceline.errors import MissingExtra, PacelineError, UsageError
 from paceline.evaluation.saved import SavedRun
 from paceline.files import replacing
-from paceline.policy.actor_critic import ActorCritic
-from paceline.policy.deterministic import DeterministicPolicy
-from paceline.policy.distributions import Gaussians
+from paceline.nets.actor_critic import ActorCritic
+from paceline.nets.deterministic import DeterministicPolicy
+from paceline.nets.distributions import Gaussians
 from paceline.pool.protocol import PoolSpec
 from paceline.pool.spaces import Leaf
 

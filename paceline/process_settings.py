@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paceline.policy import allocator
+from paceline.accel import allocator
 
 VARIABLES = ("CUBLAS_WORKSPACE_CONFIG", "RANK", "WORLD_SIZE", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 """Environment variables that training sets where they are not set."""

@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
+from paceline.accel.allocator import keep_freed_memory
 from paceline.agent.protocol import Agent
 from paceline.checkpoint import Checkpoint, CheckpointFolder
 from paceline.config import Config
@@ -28,7 +29,6 @@ from paceline.envs.registry import resolve
 from paceline.errors import PacelineError, UsageError
 from paceline.files import DiskFull
 from paceline.learner.finite import NonFiniteError, require_finite
-from paceline.policy.allocator import keep_freed_memory
 from paceline.pool import Pool, PoolConfig, make_pool
 from paceline.pool.protocol import Episode, StepBatch
 from paceline.pool.tensor import TensorPool

@@ -32,7 +32,7 @@ BENCHMARKS = [
 
 
 def paceline(*arguments: str, timeout: float = 120) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "paceline.cli", *arguments]
+    command = [sys.executable, "-m", "paceline", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout)
 
 
@@ -103,5 +103,5 @@ def test_quick_benchmark_prints_machine_command_and_table_and_writes_json(tmp_pa
 
 def test_the_command_line_starts_without_pytorch():
     """`--help` and `envs` must not cost the seconds that importing PyTorch takes."""
-    code = "import sys, paceline.cli; sys.exit('torch' in sys.modules)"
+    code = "import sys, paceline.cli.main; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

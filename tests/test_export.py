@@ -16,9 +16,8 @@ from paceline.errors import MissingExtra, UsageError
 from paceline.evaluation.saved import SavedRun
 from paceline.export import SUFFIX, ExportError, PolicyFunction, export, read_onnx, read_torchscript, verify
 from paceline.files import DiskFull
-from paceline.policy.actor_critic import ActorCritic, PolicyConfig
-from paceline.policy.cores import CoreConfig
-from paceline.policy.heads import HeadConfig
+from paceline.nets.actor_critic import ActorCritic
+from paceline.nets.config import CoreConfig, HeadConfig, PolicyConfig
 from paceline.pool.protocol import PoolSpec
 from tests.evaluation.runs import make_run
 
@@ -180,7 +179,7 @@ def test_a_file_that_differs_from_the_policy_is_noticed_and_not_kept(runs, tmp_p
 
 
 def test_by_default_the_file_is_in_the_runs_folder_and_the_command_says_so(runs):
-    command = [sys.executable, "-m", "paceline.cli", "export", str(runs("discrete")), "--format", "torchscript"]
+    command = [sys.executable, "-m", "paceline", "export", str(runs("discrete")), "--format", "torchscript"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert (runs("discrete") / "policy.pt").is_file()

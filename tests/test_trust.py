@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from paceline import checkpoint, cli, trust
+from paceline import checkpoint, trust
 from paceline.checkpoint import CheckpointFolder
+from paceline.cli import main as cli
 from paceline.config import Config
 from paceline.envs.registry import code_named_by
 from paceline.errors import PacelineError, UsageError

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from paceline.agent.explorer import Explorer, as_rows
+from paceline.accel.cuda_graph import CudaGraph
+from paceline.accel.kernels import choose_cpu_kernels, choose_precision, require_compiler
+from paceline.accel.stream_lock import Turns
 from paceline.agent.sizes import transition_bytes
+from paceline.collect.explorer import Explorer, as_rows
 from paceline.config import Config
-from paceline.cuda_graph import CudaGraph
 from paceline.distributed.reduce import synchronize
 from paceline.distributed.runtime import Group
-from paceline.distributed.turns import Turns
-from paceline.distributed.weights import Publication
 from paceline.errors import UsageError
 from paceline.experience.archive import Archive
 from paceline.experience.limiter import Limiter
@@ -29,9 +29,8 @@ from paceline.experience.replay import Replay
 from paceline.experience.return_range import ReturnRange
 from paceline.free_memory import require_memory
 from paceline.learner.d4pg import D4PGLearner
-from paceline.policy.compute import require_compiler
-from paceline.policy.deterministic import ActionCritic, DeterministicPolicy
-from paceline.policy.kernels import choose_cpu_kernels, choose_precision
+from paceline.learner.publication import Publication
+from paceline.nets.deterministic import ActionCritic, DeterministicPolicy
 from paceline.pool import Pool
 from paceline.pool.config import available_core_ids
 from paceline.pool.protocol import Episode, StepBatch

@@ -12,21 +12,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from paceline.accel.config import ComputeConfig
+from paceline.accel.kernels import choose_cpu_kernels, choose_precision, keep_in_precision, one_thread, require_compiler
 from paceline.agent.sizes import require_rows, rollout_bytes
+from paceline.collect.actor import Actor
+from paceline.collect.chooser import Chooser
+from paceline.collect.deciders import Decider
 from paceline.config import Config
 from paceline.distributed.reduce import synchronize
 from paceline.distributed.runtime import Group
-from paceline.distributed.weights import Publication
 from paceline.experience.rollout import Rollout
 from paceline.free_memory import require_memory
 from paceline.learner.ppo import PPOLearner
+from paceline.learner.publication import Publication
 from paceline.learner.targets import Targets
-from paceline.policy.actor import Actor
-from paceline.policy.actor_critic import ActorCritic
-from paceline.policy.chooser import Chooser
-from paceline.policy.compute import ComputeConfig, require_compiler
-from paceline.policy.deciders import Decider
-from paceline.policy.kernels import choose_cpu_kernels, choose_precision, keep_in_precision, one_thread
+from paceline.nets.actor_critic import ActorCritic
 from paceline.pool import Pool
 from paceline.pool.protocol import StepBatch
 from paceline.pool.tensor import TensorPool

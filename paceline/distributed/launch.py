@@ -62,7 +62,7 @@ class Ranks:
 
     def __init__(self, count: int, arguments: list[str], folder: Path) -> None:
         self._count, self._folder = count, folder
-        self._command = [sys.executable, "-m", "paceline.cli", *arguments]
+        self._command = [sys.executable, "-m", "paceline", *arguments]
         self._processes: list[subprocess.Popen] = []
         self._signals = 0
         self.interrupted = False

@@ -13,14 +13,13 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 import torch
 
+from paceline.distributed.config import PreemptionConfig
 from paceline.distributed.runtime import Group
-from paceline.errors import UsageError
 
 if TYPE_CHECKING:
     from paceline.config import Config
@@ -31,26 +30,6 @@ SLACK = 1.05
 """Times the best deadline: rates vary, and a rank that stops a few steps short of full loses more than the others wait."""
 LEAST_GAIN = 1.1
 """Times the steps per second of waiting for everybody: below that, ranks differ by chance, and nobody is preempted."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PreemptionConfig:
-    """When stragglers end their rollout early."""
-
-    kind: Literal["auto", "count", "deadline"] = "auto"
-    """count: once enough ranks are done (DD-PPO); deadline: when more steps are no longer worth the others' time (VER).
-    auto takes the system's own."""
-    threshold: float = 0.6
-    """count: preempt once more than this share of the ranks is done; 1 never preempts."""
-    minimum: float = 0.25
-    """count: no rollout ends before this share of its steps, so that every environment contributes."""
-
-    def __post_init__(self) -> None:
-        if self.kind not in ("auto", "count", "deadline"):
-            raise UsageError(f"preemption.kind {self.kind!r} does not exist; allowed: auto, count, deadline")
-        for name in ("threshold", "minimum"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UsageError(f"preemption.{name} must be between 0 and 1, got {getattr(self, name)}")
 
 
 class Preemption(Protocol):

@@ -19,8 +19,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from paceline.distributed.config import GroupConfig
 from paceline.distributed.failures import LostRanks, RankFailure, end_process, last_checkpoint
-from paceline.distributed.group_config import GroupConfig
 from paceline.distributed.heartbeat import RankHeartbeat
 from paceline.distributed.store import SharedStore, open_store
 from paceline.errors import UsageError

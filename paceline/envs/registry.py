@@ -96,7 +96,7 @@ FAMILIES: dict[str, Family] = {
         about="batched simulators whose state is torch tensors on the policy's device",
     ),
     "pointnav": Family(
-        module="paceline.envs.pointnav.family",
+        module="paceline.sims.navigation.family",
         extra=None,
         example="pointnav:small?resolution=64",
         about="PointGoal navigation in procedural apartments: batched on the policy's device, or one at a time",

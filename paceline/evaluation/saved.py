@@ -16,8 +16,8 @@ from paceline.config import Config
 from paceline.distributed.runtime import choose_device
 from paceline.envs.registry import resolve
 from paceline.errors import UsageError
-from paceline.policy.actor_critic import ActorCritic
-from paceline.policy.deterministic import DeterministicPolicy
+from paceline.nets.actor_critic import ActorCritic
+from paceline.nets.deterministic import DeterministicPolicy
 from paceline.pool import Pool, make_pool
 from paceline.pool.config import PoolConfig
 from paceline.pool.protocol import PoolSpec

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.experience.book import Rows, as_rows
+from paceline.experience.layouts import Rows, as_rows
 from paceline.pool.protocol import StepBatch
 
 

@@ -7,30 +7,9 @@ from, and results would depend on the machine.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from typing import Any
 
-from paceline.errors import UsageError
-
-
-@dataclass(frozen=True, kw_only=True)
-class LimiterConfig:
-    """How often transitions are learned from."""
-
-    samples_per_insert: float = 32.0
-    """Transitions that are drawn for every one that is inserted."""
-    minimum: int = 1000
-    """Insertions before anything is drawn."""
-    tolerance: float = 0.1
-    """How far the two may be apart from the ratio, as a share of the draws that belong to `minimum` insertions."""
-
-    def __post_init__(self) -> None:
-        if not self.samples_per_insert > 0:
-            raise UsageError(f"limiter.samples_per_insert must be above 0, got {self.samples_per_insert}")
-        if self.minimum < 1:
-            raise UsageError(f"limiter.minimum must be at least 1, got {self.minimum}")
-        if not self.tolerance > 0:
-            raise UsageError(f"limiter.tolerance must be above 0, got {self.tolerance}")
+from paceline.experience.config import LimiterConfig
 
 
 class Limiter:

@@ -14,29 +14,9 @@ import torch
 from torch import Tensor
 
 from paceline.errors import UsageError
+from paceline.experience.config import ReplayConfig
 from paceline.experience.rows import as_tensor
 from paceline.experience.sum_tree import SumTree
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReplayConfig:
-    """What is remembered, and how it is drawn."""
-
-    capacity: int = 1_000_000
-    """Transitions that are kept; the oldest is overwritten."""
-    prioritized: bool = True
-    """Draw in proportion to priorities; otherwise uniformly."""
-    exponent: float = 0.6
-    """Alpha of prioritized replay: priorities count with this power. 1 is proportional, 0 uniform."""
-    correction: float = 1.0
-    """Beta of prioritized replay: importance weights count with this power; 1 is D4PG's exact 1 / (C p)."""
-
-    def __post_init__(self) -> None:
-        if self.capacity < 2:
-            raise UsageError(f"replay.capacity must be at least 2, got {self.capacity}")
-        for name in ("exponent", "correction"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UsageError(f"replay.{name} must be between 0 and 1, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.experience.book import LockStep, Rows, Variable
 from paceline.experience.chunks import ChunkBatch, Chunks
+from paceline.experience.layouts import LockStep, Rows, Variable
 from paceline.experience.rows import Cuts, Decision, DeviceCuts, Outcome
 from paceline.ops.gae import gae
 from paceline.pool.protocol import StepBatch

@@ -12,8 +12,7 @@ Everything has a shape that follows from the mini-batch's, and nothing waits for
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,40 +21,13 @@ from torch.nn import functional as F
 from paceline.distributed.reduce import synchronize
 from paceline.distributed.runtime import Group
 from paceline.errors import UsageError
-from paceline.policy.actor_critic import ActorCritic, Recall
-from paceline.policy.cores import Core, CoreConfig
+from paceline.learner.config import AuxiliaryConfig
+from paceline.nets.actor_critic import ActorCritic, Recall
+from paceline.nets.config import CoreConfig
+from paceline.nets.cores import Core
 
 QUESTIONS = 2
 """Steps ahead, of the K, that are asked about from each row: neighbouring ones have nearly the same answer."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class AuxiliaryConfig:
-    """What a policy with memory is taught besides acting."""
-
-    kind: Literal["none", "cpca"] = "none"
-    """Nothing, or CPC|A: to tell from its memory what it will see after its next actions."""
-    weight: float = 0.1
-    """Of this loss."""
-    steps: int = 20
-    """How many steps ahead are predicted at most, within the same episode."""
-    negatives: int = 20
-    """Observations of other rows that each true one is to be told from."""
-    share: float = 0.1
-    """Of the rows, that are predicted from: neighbouring ones teach nearly the same, at the full price."""
-    hidden: int = 512
-    """Units of the GRU that follows the actions, and of the classifier."""
-
-    def __post_init__(self) -> None:
-        if self.kind not in ("none", "cpca"):
-            raise UsageError(f"auxiliary.kind {self.kind!r} does not exist; allowed: none, cpca")
-        for name in ("steps", "negatives", "hidden"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"auxiliary.{name} must be at least 1, got {getattr(self, name)}")
-        if not self.weight > 0:
-            raise UsageError(f"auxiliary.weight must be above 0, got {self.weight}; kind none switches the loss off")
-        if not 0 < self.share <= 1:
-            raise UsageError(f"auxiliary.share must be above 0 and at most 1, got {self.share}")
 
 
 def make_auxiliary(policy: ActorCritic, config: AuxiliaryConfig, group: Group) -> CPCA | None:

@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from paceline.accel.activations import as_written
 from paceline.distributed.reduce import clip_
 from paceline.experience.replay import Drawn
 from paceline.learner.finite import count_
 from paceline.learner.flat import FlatNetwork, Trained
-from paceline.policy.activations import as_written
 
 Algorithm = Callable[[Any, Drawn], tuple[Tensor, ...]]
 """From a named tuple of networks and what was drawn to what was found; it moves the networks."""

@@ -5,71 +5,21 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from paceline.distributed.runtime import Group
-from paceline.errors import UsageError
 from paceline.experience.replay import Drawn
 from paceline.learner.compiled import CompiledUpdate
-from paceline.learner.finite import OnNonFinite
+from paceline.learner.config import D4PGConfig, OnNonFinite
 from paceline.learner.flat import Descending, FlatNetwork, Trained
 from paceline.learner.optimizer import load_moments
-from paceline.policy.deterministic import ActionCritic, DeterministicPolicy
+from paceline.nets.deterministic import ActionCritic, DeterministicPolicy
 from paceline.stop import Stop
 
 METRICS = ("critic_loss", "value", "actor_grad_norm", "critic_grad_norm")
-
-
-@dataclass(frozen=True, kw_only=True)
-class D4PGConfig:
-    """How transitions are learned from."""
-
-    batch: int = 256
-    """M: transitions of an update."""
-    steps: int = 5
-    """N: steps of a transition."""
-    discount: float = 0.99
-    """Gamma."""
-    noise: float = 0.3
-    """Epsilon: deviation of the Gaussian noise on actions, of which the range is 2."""
-    actor_rate: float = 1e-4
-    """Learning rate of the policy."""
-    critic_rate: float = 1e-4
-    """Learning rate of the critic."""
-    target_period: int = 100
-    """t_target: updates between two copies to the target networks."""
-    target_share: float = 1.0
-    """How much of the new weights a target network takes over then; with a period of 1, Polyak averaging."""
-    max_action_gradient: float | None = 1.0
-    """Longer gradients of the value by the action are scaled down to this, as in Acme; None leaves them."""
-    max_grad_norm: float | None = None
-    """Longer gradients of the weights are scaled down to this; None leaves them."""
-    actors_period: int = 1
-    """t_actors: updates between two deliveries of the policy to those who act."""
-    evaluation_envs: int = 1
-    """Environments that act without noise, and that nothing is learned from: their returns are reported as
-    evaluation_return. Of few environments none are spared for it: at most one in four."""
-    beside: bool = True
-    """Collect and learn at the same time; otherwise in turn, as deterministic runs and batched simulators do."""
-
-    def __post_init__(self) -> None:
-        for name in ("batch", "steps", "target_period", "actors_period"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"d4pg.{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("actor_rate", "critic_rate"):
-            if not getattr(self, name) > 0:
-                raise UsageError(f"d4pg.{name} must be above 0, got {getattr(self, name)}")
-        if not 0 <= self.discount <= 1:
-            raise UsageError(f"d4pg.discount must be between 0 and 1, got {self.discount}")
-        if not 0 < self.target_share <= 1:
-            raise UsageError(f"d4pg.target_share must be above 0 and at most 1, got {self.target_share}")
-        for name in ("noise", "evaluation_envs"):
-            if getattr(self, name) < 0:
-                raise UsageError(f"d4pg.{name} must be at least 0, got {getattr(self, name)}")
 
 
 class Networks(NamedTuple):

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from paceline.errors import PacelineError
+from paceline.learner.config import OnNonFinite
 
-OnNonFinite = Literal["stop", "skip"]
 TOO_MANY_IN_A_ROW = 10
 """A run ends after this many consecutive skipped gradient steps."""
 

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from paceline.distributed.reduce import FlatGradients
 from paceline.distributed.runtime import Group
-from paceline.learner.finite import FiniteSteps, OnNonFinite
+from paceline.learner.config import OnNonFinite
+from paceline.learner.finite import FiniteSteps
 from paceline.stop import Stop
 
 

@@ -3,51 +3,14 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
 
 from paceline.distributed.reduce import FlatGradients
-from paceline.errors import UsageError
-
-
-@dataclass(frozen=True, kw_only=True)
-class OptimizerConfig:
-    """Adam."""
-
-    learning_rate: float = 2.5e-4
-    """At the start of the run."""
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """How the learning rate falls to 0 over the run: over its steps, or its seconds if those will end it first."""
-    eps: float = 1e-5
-    """Adam's epsilon."""
-    beta1: float = 0.9
-    """Adam's decay of the mean gradient."""
-    beta2: float = 0.999
-    """Adam's decay of the squared gradient."""
-    max_grad_norm: float | None = 0.5
-    """Longer gradients are scaled down to this; None leaves them."""
-
-    def __post_init__(self) -> None:
-        if not self.learning_rate > 0:
-            raise UsageError(f"optimizer.learning_rate must be above 0, got {self.learning_rate}")
-        if self.max_grad_norm is not None and not self.max_grad_norm > 0:
-            raise UsageError(f"optimizer.max_grad_norm must be above 0 or None, got {self.max_grad_norm}")
-        if self.schedule not in ("constant", "linear", "cosine"):
-            raise UsageError(f"optimizer.schedule {self.schedule!r} does not exist; allowed: constant, linear, cosine")
-
-    def rate_at(self, progress: float) -> float:
-        """The learning rate after a share `progress` of the run: a function of counted steps, so resuming keeps it."""
-        progress = min(max(progress, 0.0), 1.0)
-        if self.schedule == "linear":
-            return self.learning_rate * (1 - progress)
-        if self.schedule == "cosine":
-            return self.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))
-        return self.learning_rate
+from paceline.learner.config import OptimizerConfig
 
 
 def make_optimizer(parameters: Iterable[nn.Parameter], config: OptimizerConfig) -> torch.optim.Adam:

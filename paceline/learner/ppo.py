@@ -13,8 +13,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from paceline.cuda_graph import CudaGraph
-from paceline.cuda_streams import DeviceQueue
+from paceline.accel.config import ComputeConfig
+from paceline.accel.cuda_graph import CudaGraph
+from paceline.accel.cuda_streams import DeviceQueue
 from paceline.distributed.reduce import FlatGradients
 from paceline.distributed.runtime import Group
 from paceline.errors import UsageError
@@ -28,15 +29,14 @@ from paceline.experience.sequences import (
 )
 from paceline.learner.advantages import moments
 from paceline.learner.auxiliary import CPCA, Judgement, make_auxiliary
+from paceline.learner.config import OnNonFinite, OptimizerConfig, PPOConfig
 from paceline.learner.entropy import EntropyCoefficient
-from paceline.learner.finite import FiniteSteps, OnNonFinite
-from paceline.learner.optimizer import OptimizerConfig, load_moments, make_optimizer, parts_of, set_rate
-from paceline.learner.ppo_config import PPOConfig
+from paceline.learner.finite import FiniteSteps
+from paceline.learner.optimizer import load_moments, make_optimizer, parts_of, set_rate
 from paceline.learner.traced import Course, course_of, trace
+from paceline.nets.actor_critic import ActorCritic, Evaluation, Recall
 from paceline.ops.ppo import approximate_kl, clipped_surrogate, policy_gradient, value_loss
 from paceline.ops.ratio import ratio_of
-from paceline.policy.actor_critic import ActorCritic, Evaluation, Recall
-from paceline.policy.compute import ComputeConfig
 from paceline.stop import Stop
 from paceline.telemetry.phases import Phases
 

@@ -7,14 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from paceline.collect.actor import Actor, few_values
 from paceline.distributed.runtime import Group
 from paceline.experience.chunks import ChunkBatch
 from paceline.experience.rollout import Rollout
 from paceline.experience.rows import Cuts
-from paceline.learner.ppo_config import PPOConfig
-from paceline.policy.actor import Actor, few_values
-from paceline.policy.actor_critic import ActorCritic
-from paceline.policy.normalizer import ReturnNormalizer
+from paceline.learner.config import PPOConfig
+from paceline.nets.actor_critic import ActorCritic
+from paceline.nets.normalizer import ReturnNormalizer
 from paceline.pool.protocol import StepBatch
 
 

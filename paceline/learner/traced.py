@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from paceline.experience.rollout import Rollout
-from paceline.learner.ppo_config import PPOConfig
+from paceline.learner.config import PPOConfig
 from paceline.ops.vtrace import VTrace, vtrace
 
 

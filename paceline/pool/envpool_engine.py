@@ -27,11 +27,11 @@ from typing import Any
 
 import numpy as np
 
+from paceline.accel.pinning import bind, make_noting_threads, unbind
 from paceline.envs.envpool import EnvPoolTask
 from paceline.errors import Failure, SimulatorError
 from paceline.pool.envpool_rows import RowReader
 from paceline.pool.parcels import Parcel
-from paceline.pool.pinning import bind, make_noting_threads, unbind
 
 BRISK_SECONDS = 0.005
 """Of a whole batch, the slowest of late."""

@@ -24,10 +24,10 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
+from paceline.accel.naps import Naps
 from paceline.envs.registry import Factory
 from paceline.errors import Failure, PacelineError, SimulatorError, UsageError
 from paceline.pool import memory
-from paceline.pool.book import SlotBook
 from paceline.pool.budget import RestartBudget
 from paceline.pool.channel import Command, Message, Result, pack_ints, unpack_ints
 from paceline.pool.config import PoolConfig, available_core_ids
@@ -36,12 +36,12 @@ from paceline.pool.heartbeat import IDLE, PHASES, Heartbeat
 from paceline.pool.launch import Crew, WorkerProcess
 from paceline.pool.layout import agreed_spec, lay_out, nbytes
 from paceline.pool.listening import Listener
-from paceline.pool.naps import Naps
 from paceline.pool.open_files import require_open_files
 from paceline.pool.protocol import Array, Episode, PoolSpec, StepBatch, named_actions
 from paceline.pool.questions import Questions
 from paceline.pool.saved_pool import SavedPool, report_unsaved
 from paceline.pool.shares import Shares
+from paceline.pool.slot_states import SlotBook
 from paceline.pool.spaces import check_actions
 from paceline.pool.stalls import Stalls
 from paceline.pool.streams import Streams

@@ -10,11 +10,11 @@ import numpy as np
 
 from paceline.envs.registry import Factory
 from paceline.errors import Failure, SimulatorError, UsageError
-from paceline.pool.book import SlotBook
 from paceline.pool.budget import RestartBudget
 from paceline.pool.config import PoolConfig
 from paceline.pool.protocol import Array, Episode, PoolSpec, StepBatch, named_actions
 from paceline.pool.saved_pool import SavedPool, report_unsaved
+from paceline.pool.slot_states import SlotBook
 from paceline.pool.spaces import check_actions
 from paceline.pool.stepper import Stepper, agents_of, make_stepper, spaces_of
 from paceline.pool.streams import Streams

@@ -23,7 +23,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from paceline.cuda_graph import CudaGraph
+from paceline.accel.cuda_graph import CudaGraph
 from paceline.envs.registry import Factory
 from paceline.errors import UsageError
 from paceline.pool.config import PoolConfig

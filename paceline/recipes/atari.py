@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from paceline.config import Config
-from paceline.learner.optimizer import OptimizerConfig
-from paceline.learner.ppo_config import PPOConfig
-from paceline.policy.actor_critic import PolicyConfig
+from paceline.learner.config import OptimizerConfig, PPOConfig
+from paceline.nets.config import PolicyConfig
 from paceline.pool.config import PoolConfig
 
 

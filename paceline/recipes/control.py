@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from paceline.config import Config
-from paceline.experience.limiter import LimiterConfig
-from paceline.learner.d4pg import D4PGConfig
-from paceline.policy.deterministic import ControlConfig
-from paceline.policy.value_heads import ValueConfig
+from paceline.experience.config import LimiterConfig
+from paceline.learner.config import D4PGConfig
+from paceline.nets.config import ControlConfig, ValueConfig
 from paceline.pool.config import PoolConfig
 
 SUITE = (

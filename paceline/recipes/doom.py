@@ -6,12 +6,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from paceline.config import Config
-from paceline.learner.optimizer import OptimizerConfig
-from paceline.learner.ppo_config import PPOConfig
-from paceline.policy.actor_critic import PolicyConfig
-from paceline.policy.cores import CoreConfig
+from paceline.learner.config import OptimizerConfig, PPOConfig
+from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.pool.config import PoolConfig
-from paceline.schedule.appo import APPOConfig
+from paceline.schedule.config import APPOConfig
 
 MEASUREMENTS = (
     "measurements=HEALTH,ARMOR,FRAGCOUNT,PLAYER_COUNT,SELECTED_WEAPON,SELECTED_WEAPON_AMMO,"

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
+from paceline.accel.config import ComputeConfig
 from paceline.config import Config
-from paceline.learner.optimizer import OptimizerConfig
-from paceline.learner.ppo_config import PPOConfig
-from paceline.policy.actor_critic import PolicyConfig
-from paceline.policy.compute import ComputeConfig
-from paceline.policy.cores import CoreConfig
-from paceline.policy.heads import HeadConfig
+from paceline.learner.config import OptimizerConfig, PPOConfig
+from paceline.nets.config import CoreConfig, HeadConfig, PolicyConfig
 from paceline.pool.config import PoolConfig
 
 STOP_RARELY = HeadConfig(initial_logits=(-4.0, 0.0, 0.0, 0.0))

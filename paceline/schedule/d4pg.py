@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paceline.policy.batching import AdaptiveBatching
+from paceline.collect.batching import AdaptiveBatching
 from paceline.pool.batches import part, union
 from paceline.pool.protocol import Episode, StepBatch
-from paceline.schedule.companion import POLL_SECONDS, Companion
+from paceline.schedule.learner_thread import POLL_SECONDS, Companion
 
 if TYPE_CHECKING:
     from paceline.agent.off_policy import OffPolicy
-    from paceline.distributed.remote import RemoteActors
+    from paceline.collect.remote import RemoteActors
     from paceline.run import Run
 
 UPDATES_PER_REPORT = 16
@@ -144,7 +144,7 @@ def make_remote(run: Run[OffPolicy]) -> RemoteActors | None:
     """Actors elsewhere, if there are to be any."""
     if run.config.remote.actors == 0:
         return None
-    from paceline.distributed.remote import RemoteActors
+    from paceline.collect.remote import RemoteActors
 
     return RemoteActors(run.config, run.agent, run.group.rank)
 

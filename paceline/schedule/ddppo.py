@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor
 
-from paceline.agent.acting import StepByStep, make_acting
+from paceline.collect.acting import StepByStep, make_acting
 from paceline.distributed.preemption import make_preemption
 from paceline.experience.rollout import Rollout
 from paceline.pool.protocol import StepBatch

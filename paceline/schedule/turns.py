@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from paceline.agent.acting import make_acting
+from paceline.collect.acting import make_acting
+from paceline.collect.batching import AdaptiveBatching
+from paceline.collect.config import BatchingConfig
+from paceline.collect.deciders import Deciders
 from paceline.errors import UsageError
-from paceline.experience.book import Variable
 from paceline.experience.chunks import Chunks
+from paceline.experience.layouts import Variable
 from paceline.experience.rollout import Rollout
-from paceline.policy.batching import AdaptiveBatching, BatchingConfig
-from paceline.policy.deciders import Deciders
 from paceline.pool.batches import copied, union, without_obs
 from paceline.pool.protocol import StepBatch
 from paceline.stop import StopRun

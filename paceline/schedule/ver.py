@@ -9,17 +9,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from paceline.accel.kernels import use_threads
 from paceline.distributed.preemption import Preemption, make_preemption
 from paceline.errors import UsageError
-from paceline.experience.book import Variable
+from paceline.experience.layouts import Variable
 from paceline.experience.rollout import Rollout
-from paceline.policy.kernels import use_threads
 from paceline.pool.batches import part, union
 from paceline.pool.protocol import StepBatch
 from paceline.schedule.ddppo import lock_step
@@ -28,18 +27,6 @@ from paceline.schedule.turns import Turns, require_one_decider
 if TYPE_CHECKING:
     from paceline.agent.on_policy import OnPolicy
     from paceline.run import Run
-
-
-@dataclass(frozen=True, kw_only=True)
-class VERConfig:
-    """What is VER's own."""
-
-    variable: bool = True
-    """Take steps from whoever is ready; without it every stream gives exactly T a rollout (the paper's NoVER)."""
-    importance_weights: bool = True
-    """Rows of streams that gave more than the mean weigh less, so that fast simulators do not decide what is learned."""
-    overlap: bool = False
-    """Learn from a rollout while the next one is collected, with weights that are one update older."""
 
 
 def ver(run: Run[OnPolicy]) -> None:

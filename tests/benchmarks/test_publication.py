@@ -5,7 +5,8 @@ from __future__ import annotations
 from gymnasium import spaces
 
 from benchmarks.publication import NUMBERS, measure_one
-from paceline.policy.actor_critic import ActorCritic, PolicyConfig
+from paceline.nets.actor_critic import ActorCritic
+from paceline.nets.config import PolicyConfig
 from paceline.pool.protocol import PoolSpec
 
 

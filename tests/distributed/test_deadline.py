@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.config import Config
-from paceline.distributed.preemption import LEAST_GAIN, ByDeadline, PreemptionConfig, best_deadline, make_preemption
+from paceline.distributed.config import PreemptionConfig
+from paceline.distributed.preemption import LEAST_GAIN, ByDeadline, best_deadline, make_preemption
 from paceline.distributed.runtime import Group, Place
 from paceline.errors import UsageError
 from tests.integration.ranks import on_ranks

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from paceline.distributed.preemption import ByCount, PreemptionConfig
+from paceline.distributed.config import PreemptionConfig
+from paceline.distributed.preemption import ByCount
 from paceline.distributed.reduce import FlatGradients
 from paceline.distributed.runtime import Group, Place, choose_device
 from paceline.errors import UsageError

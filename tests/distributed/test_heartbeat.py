@@ -8,7 +8,7 @@ import threading
 import pytest
 import torch.distributed as dist
 
-from paceline.distributed.group_config import GroupConfig
+from paceline.distributed.config import GroupConfig
 from paceline.distributed.heartbeat import Answer, RankHeartbeat, Silence
 from paceline.errors import UsageError
 

@@ -10,8 +10,8 @@ import numpy as np
 from gymnasium import spaces
 
 from paceline.config import Config
-from paceline.learner.ppo_config import PPOConfig
-from paceline.policy.actor_critic import PolicyConfig
+from paceline.learner.config import PPOConfig
+from paceline.nets.config import PolicyConfig
 from paceline.pool.config import PoolConfig
 from paceline.run import train
 

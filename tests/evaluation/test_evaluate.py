@@ -12,15 +12,14 @@ import pytest
 import torch
 from rich.console import Console
 
-from paceline.cli import Eval
+from paceline.cli.main import Eval
 from paceline.envs.registry import Factory
 from paceline.errors import UsageError
 from paceline.evaluation import evaluate as module
 from paceline.evaluation.evaluate import confidence_interval, evaluate, for_people, play, quotas, summarize
 from paceline.evaluation.player import Player
 from paceline.evaluation.saved import SavedRun
-from paceline.policy.actor_critic import PolicyConfig
-from paceline.policy.cores import CoreConfig
+from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.pool import make_pool
 from paceline.pool.config import PoolConfig
 from paceline.pool.protocol import Episode
@@ -229,7 +228,7 @@ def test_a_folder_without_a_run_is_said_to_be_one(tmp_path):
 
 
 def test_the_command_prints_one_json_object_or_a_table(cartpole):
-    command = [sys.executable, "-m", "paceline.cli", "eval", str(cartpole), "--episodes", "3"]
+    command = [sys.executable, "-m", "paceline", "eval", str(cartpole), "--episodes", "3"]
     done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)

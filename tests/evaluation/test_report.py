@@ -9,14 +9,14 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from paceline import cli
+from paceline.cli import main as cli
 from paceline.errors import UsageError
 from paceline.evaluation.charts import running_mean, short
 from paceline.evaluation.history import History
 from paceline.evaluation.report import write_report
-from paceline.evaluation.report_navigation import chosen
+from paceline.sims.navigation.report import chosen
 from tests.evaluation.runs import make_run
-from tests.evaluation.test_navigation import make_navigation_run
+from tests.sims.navigation.test_navigation import make_navigation_run
 
 VOID = {"meta", "img", "br", "hr", "link", "input"}
 

@@ -13,7 +13,7 @@ from paceline.errors import MissingExtra, UsageError
 from paceline.evaluation import video
 from paceline.evaluation.saved import SavedRun
 from paceline.evaluation.video import film, from_observation
-from paceline.policy.actor_critic import PolicyConfig
+from paceline.nets.config import PolicyConfig
 from paceline.pool.spaces import leaves
 from tests.evaluation.runs import make_run
 

@@ -15,7 +15,8 @@ from safetensors.torch import load_file, save_file
 from paceline.errors import PacelineError
 from paceline.experience import archive as module
 from paceline.experience.archive import Archive
-from paceline.experience.replay import Replay, ReplayConfig
+from paceline.experience.config import ReplayConfig
+from paceline.experience.replay import Replay
 from paceline.files import DiskFull
 from tests.experience.test_replay import CPU, numbered
 

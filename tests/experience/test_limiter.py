@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.errors import UsageError
-from paceline.experience.limiter import Limiter, LimiterConfig
+from paceline.experience.config import LimiterConfig
+from paceline.experience.limiter import Limiter
 
 
 @settings(max_examples=60, deadline=None)

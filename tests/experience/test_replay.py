@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.errors import UsageError
-from paceline.experience.replay import Replay, ReplayConfig
+from paceline.experience.config import ReplayConfig
+from paceline.experience.replay import Replay
 
 CPU = torch.device("cpu")
 

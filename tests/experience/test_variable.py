@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.distributed.runtime import Group, Place
-from paceline.experience.book import Variable
+from paceline.experience.layouts import Variable
 from paceline.experience.rollout import Rollout
 from paceline.experience.rows import Cuts, Decision, Outcome
 from paceline.experience.sequences import sequences, shuffled_sequences, valid_rows
-from paceline.learner.ppo_config import PPOConfig
+from paceline.learner.config import PPOConfig
 from paceline.learner.targets import Targets
 from paceline.pool.protocol import StepBatch
 from tests.experience.oracle import Step, lambda_advantages

@@ -10,11 +10,10 @@ from paceline.distributed.reduce import synchronize
 from paceline.distributed.runtime import Group
 from paceline.experience.rollout import Rollout
 from paceline.experience.rows import Decision, Outcome
-from paceline.learner.optimizer import OptimizerConfig
+from paceline.learner.config import OptimizerConfig, PPOConfig
 from paceline.learner.ppo import PPOLearner
-from paceline.learner.ppo_config import PPOConfig
-from paceline.policy.actor_critic import ActorCritic, PolicyConfig
-from paceline.policy.cores import CoreConfig
+from paceline.nets.actor_critic import ActorCritic
+from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.pool.protocol import PoolSpec
 
 SLOTS, TURNS = 8, 5

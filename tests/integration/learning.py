@@ -12,7 +12,7 @@ from unittest import mock
 
 from paceline import recipes
 from paceline.config import Config
-from paceline.policy.cores import CoreConfig
+from paceline.nets.config import CoreConfig
 from paceline.pool.config import PoolConfig
 from paceline.run import Run, train
 

@@ -13,19 +13,19 @@ import pytest
 import torch
 
 from paceline import recipes
-from paceline.checkpoint import CheckpointConfig, CheckpointFolder
-from paceline.config import Config
-from paceline.distributed.weights import Publication
+from paceline.accel import kernels
+from paceline.checkpoint import CheckpointFolder
+from paceline.config import CheckpointConfig, Config
 from paceline.envs.memory import Memory
 from paceline.errors import SimulatorError, UsageError
+from paceline.learner.config import PPOConfig
 from paceline.learner.ppo import PPOLearner
-from paceline.learner.ppo_config import PPOConfig
-from paceline.policy import kernels
-from paceline.policy.actor_critic import PolicyConfig
-from paceline.policy.cores import CoreConfig
+from paceline.learner.publication import Publication
+from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.pool.config import PoolConfig
 from paceline.run import train
-from paceline.schedule.appo import APPOConfig, Learning, _collects_beside
+from paceline.schedule.appo import Learning, _collects_beside
+from paceline.schedule.config import APPOConfig
 from tests.integration.learning import BALANCED, REMEMBERED, balancing, learns, remembering, train_until
 from tests.integration.ranks import on_ranks
 from tests.integration.test_training import assert_equal, tiny, weights

@@ -19,21 +19,20 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from paceline.agent.explorer import Explorer
+from paceline.accel.config import ComputeConfig
 from paceline.agent.off_policy import _compiles
 from paceline.checkpoint import CheckpointFolder
+from paceline.collect.explorer import Explorer
 from paceline.config import Config
 from paceline.distributed.runtime import Group, Place
 from paceline.errors import SimulatorError, UsageError
 from paceline.evaluation.evaluate import evaluate
-from paceline.experience.limiter import LimiterConfig
-from paceline.experience.replay import ReplayConfig
+from paceline.experience.config import LimiterConfig, ReplayConfig
 from paceline.export import export
 from paceline.learner.compiled import CompiledUpdate
-from paceline.learner.d4pg import D4PGConfig, D4PGLearner
-from paceline.policy.compute import ComputeConfig
-from paceline.policy.deterministic import ControlConfig
-from paceline.policy.value_heads import ValueConfig
+from paceline.learner.config import D4PGConfig
+from paceline.learner.d4pg import D4PGLearner
+from paceline.nets.config import ControlConfig, ValueConfig
 from paceline.pool.config import PoolConfig
 from paceline.run import train
 from tests.integration.ranks import on_ranks

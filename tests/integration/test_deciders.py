@@ -11,14 +11,14 @@ import torch
 
 from paceline.agent.on_policy import OnPolicy
 from paceline.checkpoint import CheckpointFolder
+from paceline.collect.actor import Actor
+from paceline.collect.chooser import Chooser
+from paceline.collect.config import BatchingConfig
 from paceline.config import Config
 from paceline.errors import UsageError
-from paceline.policy.actor import Actor
-from paceline.policy.batching import BatchingConfig
-from paceline.policy.chooser import Chooser
 from paceline.pool.config import PoolConfig
 from paceline.run import train
-from paceline.schedule.ver import VERConfig
+from paceline.schedule.config import VERConfig
 from tests.integration.test_training import tiny
 from tests.pool.faulty import Counting
 

@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from paceline import cli
-from paceline.checkpoint import CheckpointConfig, CheckpointFolder
-from paceline.config import Config
+from paceline.checkpoint import CheckpointFolder
+from paceline.cli import main as cli
+from paceline.config import CheckpointConfig, Config
 from paceline.files import DiskFull
-from paceline.learner.ppo_config import PPOConfig
-from paceline.policy.actor_critic import PolicyConfig
+from paceline.learner.config import PPOConfig
+from paceline.nets.config import PolicyConfig
 from paceline.pool.config import PoolConfig
 from paceline.run import train
 
@@ -90,7 +90,7 @@ def test_a_run_folder_below_a_file_exits_2_at_once(tmp_path, monkeypatch, capsys
     def fail(*_, **__):
         raise AssertionError("something was started")
 
-    for name in ("paceline.run.make_pool", "paceline.train_command.launch_ranks"):
+    for name in ("paceline.run.make_pool", "paceline.cli.train.launch_ranks"):
         monkeypatch.setattr(name, fail)
     (tmp_path / "afile").write_text("")
     monkeypatch.setattr(

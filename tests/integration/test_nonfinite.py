@@ -13,11 +13,10 @@ from paceline import recipes
 from paceline.checkpoint import CheckpointFolder
 from paceline.config import Config
 from paceline.distributed.runtime import Group, Place
-from paceline.experience.limiter import LimiterConfig
-from paceline.learner.d4pg import D4PGConfig
+from paceline.experience.config import LimiterConfig
+from paceline.learner.config import D4PGConfig, PPOConfig
 from paceline.learner.finite import FiniteSteps, NonFiniteError, require_finite
-from paceline.learner.ppo_config import PPOConfig
-from paceline.policy.actor_critic import PolicyConfig
+from paceline.nets.config import PolicyConfig
 from paceline.pool.config import PoolConfig
 from paceline.run import train
 from tests.integration.ranks import on_ranks

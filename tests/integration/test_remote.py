@@ -17,19 +17,19 @@ import numpy as np
 import psutil
 import pytest
 
-from paceline.distributed.remote_access import check_address, refuse_unsafe, stay_on_loopback
+from paceline.collect.remote_access import check_address, refuse_unsafe, stay_on_loopback
 
 stay_on_loopback()  # before Ray is imported
 ray = pytest.importorskip("ray")
 
 from paceline.checkpoint import CheckpointFolder  # noqa: E402 - Ray first: without it there is nothing to test
+from paceline.collect.config import RemoteConfig  # noqa: E402
+from paceline.collect.remote import RemoteActors, Sampler, _connect  # noqa: E402
 from paceline.config import Config  # noqa: E402 - Ray first: without it there is nothing to test
-from paceline.distributed.remote import RemoteActors, Sampler, _connect  # noqa: E402
-from paceline.distributed.remote_config import RemoteConfig  # noqa: E402
 from paceline.errors import PacelineError, UsageError  # noqa: E402
-from paceline.experience.limiter import LimiterConfig  # noqa: E402
+from paceline.experience.config import LimiterConfig  # noqa: E402
 from paceline.experience.return_range import ReturnRange  # noqa: E402
-from paceline.policy.deterministic import DeterministicPolicy  # noqa: E402
+from paceline.nets.deterministic import DeterministicPolicy  # noqa: E402
 from paceline.run import train  # noqa: E402
 from tests.integration.ranks import ROOT  # noqa: E402
 from tests.integration.test_d4pg import LENGTH, Chase, reports, small  # noqa: E402

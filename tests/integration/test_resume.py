@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from paceline.checkpoint import CheckpointFolder
+from paceline.cli.train import main
 from paceline.config import Config
 from paceline.errors import UsageError
 from paceline.resume import RunFinished
-from paceline.train_command import main
 
 TINY = ["--steps", "128", "--rollout-steps", "16", "--pool.num-envs", "4", "--pool.kind", "serial", "--device", "cpu"]
 TINY += ["--ppo.epochs", "1", "--ppo.minibatches", "1"]

@@ -16,14 +16,13 @@ import pytest
 import torch
 
 from paceline.agent.off_policy import OffPolicy
-from paceline.checkpoint import CheckpointConfig, CheckpointFolder
-from paceline.config import Config
+from paceline.checkpoint import CheckpointFolder
+from paceline.config import CheckpointConfig, Config
 from paceline.errors import Failure, SimulatorError
-from paceline.experience.limiter import LimiterConfig
-from paceline.learner.d4pg import D4PGConfig
+from paceline.experience.config import LimiterConfig
+from paceline.learner.config import D4PGConfig, PPOConfig
 from paceline.learner.ppo import PPOLearner
-from paceline.learner.ppo_config import PPOConfig
-from paceline.policy.actor_critic import PolicyConfig
+from paceline.nets.config import PolicyConfig
 from paceline.pool.config import PoolConfig
 from paceline.pool.process import ProcessPool
 from paceline.run import Run, train
@@ -254,7 +253,7 @@ def test_d4pg_in_turn_stops_between_two_updates(tmp_path, monkeypatch):
 def test_second_ctrl_c_ends_at_once_and_leaves_no_process(tmp_path):
     """The first waits for a simulator that takes an hour."""
     options = ["--env", "tests.integration.slow:Slow?seconds=3600", "--pool.kind", "serial", "--pool.num-envs", "2"]
-    command = [sys.executable, "-m", "paceline.cli", "train", "cartpole", *options, "--run-dir", str(tmp_path / "run")]
+    command = [sys.executable, "-m", "paceline", "train", "cartpole", *options, "--run-dir", str(tmp_path / "run")]
     run = subprocess.Popen(
         [*command, "--log-seconds", "0.2", "--device", "cpu"], stderr=subprocess.PIPE, text=True, bufsize=1
     )

@@ -23,7 +23,7 @@ TINY += ["--ppo.epochs", "1", "--ppo.minibatches", "1"]
 
 
 def command(*arguments: object) -> list[str]:
-    return [sys.executable, "-m", "paceline.cli", "train", *map(str, arguments)]
+    return [sys.executable, "-m", "paceline", "train", *map(str, arguments)]
 
 
 def paceline_train(*arguments: object, timeout: float = 120, cwd: Path | None = None) -> subprocess.CompletedProcess:

@@ -15,10 +15,8 @@ import torch
 from paceline.checkpoint import CheckpointFolder
 from paceline.config import Config
 from paceline.envs.memory import Memory
-from paceline.learner.optimizer import OptimizerConfig
-from paceline.learner.ppo_config import PPOConfig
-from paceline.policy.actor_critic import PolicyConfig
-from paceline.policy.cores import CoreConfig
+from paceline.learner.config import OptimizerConfig, PPOConfig
+from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.pool.config import PoolConfig
 from paceline.run import train
 from tests.integration.learning import BALANCED, REMEMBERED, balancing, learns, remembering, train_until

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import pytest
 import torch
 
+from paceline.accel.config import ComputeConfig
 from paceline.learner.ppo import PPOLearner
-from paceline.policy.compute import ComputeConfig
 from paceline.pool.config import PoolConfig
 from paceline.run import train
 from tests.integration.test_training import tiny

@@ -11,16 +11,15 @@ from pathlib import Path
 import pytest
 
 from paceline.checkpoint import CheckpointFolder
+from paceline.collect.config import BatchingConfig
 from paceline.config import Config
 from paceline.envs.memory import Memory
 from paceline.errors import UsageError
-from paceline.learner.ppo_config import PPOConfig
-from paceline.policy.actor_critic import PolicyConfig
-from paceline.policy.batching import BatchingConfig
-from paceline.policy.cores import CoreConfig
+from paceline.learner.config import PPOConfig
+from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.pool.config import PoolConfig
 from paceline.run import train
-from paceline.schedule.ver import VERConfig
+from paceline.schedule.config import VERConfig
 from tests.integration.learning import BALANCED, REMEMBERED, balancing, learns, remembering, train_until
 from tests.integration.ranks import on_ranks
 from tests.integration.test_training import assert_equal, tiny, weights
@@ -72,7 +71,7 @@ def test_checkpoints_in_mid_run_have_every_simulator(tmp_path):
 @pytest.mark.parametrize("variable", [True, False], ids=["ver", "nover"])
 def test_fast_environments_give_more_steps_unless_all_give_the_same(tmp_path, variable, monkeypatch):
     collected = []
-    from paceline.experience.book import Variable
+    from paceline.experience.layouts import Variable
 
     plain = Variable.weights
 
@@ -169,7 +168,7 @@ def test_two_ranks_agree_and_a_straggler_is_preempted(tmp_path):
         )
         if os.environ["RANK"] == "1":
             config = dataclasses.replace(config, env=config.env.replace("0.002", "0.03"))
-        from paceline.experience.book import Variable
+        from paceline.experience.layouts import Variable
 
         collected, filled = [], []
         plain = Variable.stale

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from paceline.distributed.runtime import Group, Place
-from paceline.learner.optimizer import OptimizerConfig
+from paceline.learner.config import OptimizerConfig, PPOConfig
 from paceline.learner.ppo import PPOLearner
-from paceline.learner.ppo_config import PPOConfig
-from paceline.policy.actor_critic import ActorCritic, PolicyConfig
+from paceline.nets.actor_critic import ActorCritic
+from paceline.nets.config import PolicyConfig
 from tests.learner.test_ppo import CPU, SPEC, make, make_rollout
 
 SCALES = [(0.0, 1.0), (100.0, 0.01), (-1e4, 1e-2), (1e4, 1e-2), (1e-3, 1e-6)]

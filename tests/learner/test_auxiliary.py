@@ -13,6 +13,7 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paceline.accel.config import ComputeConfig
 from paceline.checkpoint import CheckpointFolder
 from paceline.distributed.runtime import Group, Place
 from paceline.errors import UsageError
@@ -20,13 +21,11 @@ from paceline.experience.rollout import Rollout
 from paceline.experience.rows import Decision, Outcome
 from paceline.experience.sequences import MiniBatch, shuffled_sequences
 from paceline.learner import auxiliary
-from paceline.learner.auxiliary import CPCA, AuxiliaryConfig, Questions, ask, make_auxiliary, spread, successors
-from paceline.learner.optimizer import OptimizerConfig
+from paceline.learner.auxiliary import CPCA, Questions, ask, make_auxiliary, spread, successors
+from paceline.learner.config import AuxiliaryConfig, OptimizerConfig, PPOConfig
 from paceline.learner.ppo import PPOLearner
-from paceline.learner.ppo_config import PPOConfig
-from paceline.policy.actor_critic import ActorCritic, PolicyConfig, Recall
-from paceline.policy.compute import ComputeConfig
-from paceline.policy.cores import CoreConfig
+from paceline.nets.actor_critic import ActorCritic, Recall
+from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.pool.protocol import PoolSpec
 from paceline.run import train
 from tests.experience.test_variable import cases, rollouts

@@ -14,9 +14,11 @@ from gymnasium import spaces
 from paceline.distributed.runtime import Group, Place
 from paceline.errors import UsageError
 from paceline.experience.replay import Drawn
-from paceline.learner.d4pg import D4PGConfig, D4PGLearner
-from paceline.policy.deterministic import ActionCritic, ControlConfig, DeterministicPolicy
-from paceline.policy.value_heads import ValueConfig, make_value_head
+from paceline.learner.config import D4PGConfig
+from paceline.learner.d4pg import D4PGLearner
+from paceline.nets.config import ControlConfig, ValueConfig
+from paceline.nets.deterministic import ActionCritic, DeterministicPolicy
+from paceline.nets.value_heads import make_value_head
 from paceline.pool.protocol import PoolSpec
 
 CPU = torch.device("cpu")

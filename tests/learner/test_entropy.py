@@ -10,18 +10,17 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from paceline.accel.config import ComputeConfig
 from paceline.distributed.runtime import Group, Place
 from paceline.errors import UsageError
 from paceline.experience.rollout import Rollout
 from paceline.experience.rows import Decision, Outcome
+from paceline.learner.config import OptimizerConfig, PPOConfig
 from paceline.learner.entropy import EntropyCoefficient
-from paceline.learner.optimizer import OptimizerConfig
 from paceline.learner.ppo import PPOLearner
-from paceline.learner.ppo_config import PPOConfig
-from paceline.policy.actor_critic import ActorCritic, PolicyConfig
-from paceline.policy.compute import ComputeConfig
-from paceline.policy.cores import CoreConfig
-from paceline.policy.heads import ActionHead, HeadConfig
+from paceline.nets.actor_critic import ActorCritic
+from paceline.nets.config import CoreConfig, HeadConfig, PolicyConfig
+from paceline.nets.heads import ActionHead
 from paceline.pool.protocol import PoolSpec
 from paceline.pool.spaces import leaves
 from tests.integration.ranks import on_ranks

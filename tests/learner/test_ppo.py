@@ -12,18 +12,17 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paceline.accel.config import ComputeConfig
 from paceline.distributed.runtime import Group, Place
 from paceline.errors import UsageError
 from paceline.experience.rollout import Rollout
 from paceline.experience.rows import Decision, Outcome
 from paceline.experience.sequences import MiniBatch
-from paceline.learner.optimizer import OptimizerConfig
+from paceline.learner.config import OptimizerConfig, PPOConfig
 from paceline.learner.ppo import PPOLearner
-from paceline.learner.ppo_config import PPOConfig
+from paceline.nets.actor_critic import ActorCritic
+from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.ops.ppo import approximate_kl, clipped_surrogate, value_loss
-from paceline.policy.actor_critic import ActorCritic, PolicyConfig
-from paceline.policy.compute import ComputeConfig
-from paceline.policy.cores import CoreConfig
 from paceline.pool.protocol import PoolSpec
 
 CPU = torch.device("cpu")

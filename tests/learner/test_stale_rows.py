@@ -8,14 +8,13 @@ import torch
 from gymnasium import spaces
 
 from paceline.distributed.runtime import Group, Place
-from paceline.experience.book import Variable
+from paceline.experience.layouts import Variable
 from paceline.experience.rollout import Rollout
 from paceline.experience.rows import Decision, Outcome
-from paceline.learner.optimizer import OptimizerConfig
+from paceline.learner.config import OptimizerConfig, PPOConfig
 from paceline.learner.ppo import PPOLearner
-from paceline.learner.ppo_config import PPOConfig
-from paceline.policy.actor_critic import ActorCritic, PolicyConfig
-from paceline.policy.cores import CoreConfig
+from paceline.nets.actor_critic import ActorCritic
+from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.pool.protocol import PoolSpec, StepBatch
 
 CPU = torch.device("cpu")

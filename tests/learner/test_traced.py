@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from paceline.errors import UsageError
-from paceline.experience.book import Variable
+from paceline.experience.layouts import Variable
 from paceline.experience.rollout import Rollout
 from paceline.experience.rows import Cuts, Decision, Outcome
 from paceline.learner import traced
-from paceline.learner.optimizer import OptimizerConfig
+from paceline.learner.config import OptimizerConfig
+from paceline.nets.actor_critic import ActorCritic, Recall
+from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.ops.ppo import policy_gradient
 from paceline.ops.vtrace import vtrace
-from paceline.policy.actor_critic import ActorCritic, PolicyConfig, Recall
-from paceline.policy.cores import CoreConfig
 from tests.learner.test_ppo import CPU, SPEC, flat, make, make_rollout
 
 TURNS, SLOTS = 7, SPEC.num_slots

@@ -13,8 +13,8 @@ from paceline.checkpoint import CheckpointFolder
 from paceline.config import Config
 from paceline.envs.registry import Factory
 from paceline.errors import SimulatorError
-from paceline.learner.ppo_config import PPOConfig
-from paceline.policy.actor_critic import PolicyConfig
+from paceline.learner.config import PPOConfig
+from paceline.nets.config import PolicyConfig
 from paceline.pool.config import PoolConfig
 from paceline.pool.finite_values import FEW, all_finite, is_extreme
 from paceline.pool.process import ProcessPool

@@ -1,0 +1,176 @@
+"""Running means and variances, of observations and of returns, that are the same on every rank.
+
+Legend: B rows, N slots, D features of a leaf (its elements, or the channels of an image).
+
+A rank never changes a statistic by itself: it computes sums over its rows (a count, sums, sums of squares), the sums of
+all ranks are added, and every rank absorbs the same total. The result is that of all rows in one place, however they
+were spread: ranks with more rows weigh more. Sums of several batches may be added before they are absorbed.
+
+Statistics are buffers: saved, restored and published with the weights. Nothing here waits for a device.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from paceline.errors import UsageError
+from paceline.nets.encoders import as_float
+
+VECTOR_MIN_STD = 1e-4
+IMAGE_MIN_STD = 0.1
+"""Images that hardly vary (a dark room, the first rollout) are not blown up into noise: DD-PPO's floor."""
+
+
+class RunningMoments(nn.Module):
+    """Count, mean and (population) variance of everything absorbed, in float64.
+
+    float32 would not do: after 10^8 rows a batch's contribution to the mean is below its resolution.
+    """
+
+    count: Tensor
+    mean: Tensor
+    var: Tensor
+
+    def __init__(self, shape: Sequence[int] = ()) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("mean", torch.zeros(tuple(shape), dtype=torch.float64))
+        self.register_buffer("var", torch.ones(tuple(shape), dtype=torch.float64))
+
+    @torch.no_grad()
+    def update_from_sums(self, count: Tensor, total: Tensor, total_of_squares: Tensor) -> None:
+        """Merge in rows given by their sums; with a count of 0 nothing changes (Chan et al., 1979, equation 2.1)."""
+        batch_mean = total / count.clamp(min=1)
+        batch_m2 = (total_of_squares - batch_mean * total).clamp(min=0)  # rounding may end just below 0
+        merged = self.count + count
+        share = count / merged.clamp(min=1)
+        delta = batch_mean - self.mean
+        m2 = self.var * self.count + batch_m2 + delta.square() * self.count * share
+        self.var.copy_(torch.where(merged > 0, m2 / merged.clamp(min=1), self.var))
+        self.mean.add_(delta * share)
+        self.count.copy_(merged)
+
+    def inverse_std(self, min_std: float) -> Tensor:
+        """1 / std, for the std at least `min_std`; 1 before any data."""
+        return torch.where(self.count > 0, 1 / self.var.sqrt().clamp(min=min_std), torch.ones_like(self.var))
+
+
+class ObservationNormalizer(nn.Module):
+    """One leaf to zero mean and unit variance, clipped at +-`clip`; the identity before any data.
+
+    Images (leaves [C, H, W]) are normalised channel by channel, all other leaves element by element. uint8 is scaled to
+    [0, 1] first, so that the result is floating point and an encoder scales it no more.
+    """
+
+    shift: Tensor
+    scale: Tensor
+    limit: Tensor
+
+    def __init__(self, leaf_shape: Sequence[int], *, clip: float = 10.0) -> None:
+        super().__init__()
+        if not clip > 0:
+            raise UsageError(f"the clip of normalised observations must be above 0, got {clip}")
+        self._image = len(leaf_shape) == 3
+        self._clip, self._min_std = clip, IMAGE_MIN_STD if self._image else VECTOR_MIN_STD
+        shape = (leaf_shape[0], 1, 1) if self._image else tuple(leaf_shape)
+        self.moments = RunningMoments(shape)
+        # What `forward` reads, derived from the moments when they change and not in every forward pass. Buffers, so
+        # that no copy of the weights can carry the one without the other.
+        self.register_buffer("shift", torch.zeros(shape))
+        self.register_buffer("scale", torch.ones(shape))
+        self.register_buffer("limit", torch.full((), math.inf))
+
+    @torch.no_grad()
+    def sums(self, obs: Tensor) -> Tensor:
+        """[1 + 2 D] float64: how many values, their sums and their sums of squares, of rows [B, *leaf_shape]."""
+        values = obs if obs.is_floating_point() else obs.float()
+        unit = 1 / 255 if obs.dtype == torch.uint8 else 1.0  # applied to the sums: a pass over the rows less
+        if self._image:
+            pixels = values.flatten(2)  # [B, C, H * W]: float32 within an image, float64 from there on
+            size = pixels.shape[2]
+            means = pixels.mean(2, keepdim=True)
+            # Squares about each image's own mean: float32 squares of large pixels would round their variance away.
+            spread = torch.linalg.vector_norm(pixels - means, dim=2).double().square()
+            means = means.squeeze(2).double()
+            per_row = torch.stack([size * means, spread + size * means.square()])
+            count = len(pixels) * size
+        else:
+            rows = values.double().reshape(len(values), self.shift.numel())
+            per_row = torch.stack([rows, rows.square()])
+            count = len(rows)
+        total, total_of_squares = per_row.sum(1)
+        return torch.cat([total.new_full((1,), count), total * unit, total_of_squares * unit**2])
+
+    @torch.no_grad()
+    def absorb(self, sums: Tensor) -> None:
+        """Take in the sums of all ranks."""
+        total, total_of_squares = sums[1:].view(2, *self.shift.shape)
+        self.moments.update_from_sums(sums[0], total, total_of_squares)
+        started = self.moments.count > 0
+        self.shift.copy_(self.moments.mean)
+        self.scale.copy_(self.moments.inverse_std(self._min_std))
+        self.limit.copy_(torch.where(started, self._clip, math.inf))
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """[B, *leaf_shape], floating point."""
+        return ((as_float(obs) - self.shift) * self.scale).clamp(-self.limit, self.limit)
+
+
+class ReturnNormalizer(nn.Module):
+    """Divides rewards by the standard deviation of the discounted returns so far, clipped at +-`clip`.
+
+    For every slot the running return R <- gamma R + r is kept while an episode lasts; it begins at zero again after a
+    termination and after a truncation, which end an episode alike. Rewards are not centred: that would change what is
+    optimal. Before any data they pass unchanged.
+
+    `running` belongs to this rank's slots: saved with a checkpoint, never reduced or broadcast.
+    """
+
+    running: Tensor
+    scale: Tensor
+    limit: Tensor
+
+    def __init__(self, num_slots: int, *, gamma: float, clip: float = 10.0) -> None:
+        super().__init__()
+        if not 0 <= gamma <= 1:
+            raise UsageError(f"gamma must be within [0, 1], got {gamma}")
+        if not clip > 0:
+            raise UsageError(f"the clip of normalised rewards must be above 0, got {clip}")
+        self._gamma, self._clip = gamma, clip
+        self.moments = RunningMoments()
+        self.register_buffer("running", torch.zeros(num_slots, dtype=torch.float64))
+        self.register_buffer("scale", torch.ones(()))
+        self.register_buffer("limit", torch.full((), math.inf))
+
+    @torch.no_grad()
+    def observe(
+        self, slots: Tensor, reward: Tensor, terminated: Tensor, truncated: Tensor, real: Tensor | None = None
+    ) -> Tensor:
+        """Advance the running returns of B slots by one step each; [3] float64 sums of those returns.
+
+        `real` [B] bool is False where no decision led to the row: a slot's first batch, a replaced simulator, an agent
+        out of the game. Such a row's reward is not looked at, and its slot's return begins at zero.
+        """
+        returns = self.running[slots] * self._gamma + reward
+        if real is None:
+            count = returns.new_full((), len(returns))
+        else:
+            returns = torch.where(real, returns, 0.0)
+            count = real.sum(dtype=returns.dtype)
+        self.running.index_copy_(0, slots, torch.where(terminated | truncated, 0.0, returns))
+        return torch.stack([count, returns.sum(), returns.square().sum()])
+
+    @torch.no_grad()
+    def absorb(self, sums: Tensor) -> None:
+        """Take in the sums of all ranks."""
+        self.moments.update_from_sums(*sums.unbind())
+        self.scale.copy_(self.moments.inverse_std(VECTOR_MIN_STD))
+        self.limit.copy_(torch.where(self.moments.count > 0, self._clip, math.inf))
+
+    def forward(self, reward: Tensor) -> Tensor:
+        """Rewards of any shape, scaled."""
+        return (reward * self.scale).clamp(-self.limit, self.limit)

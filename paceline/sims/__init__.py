@@ -1,0 +1,1 @@
+"""Embedded simulators: one package each."""

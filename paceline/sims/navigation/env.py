@@ -1,0 +1,132 @@
+"""One agent of the simulator as a Gymnasium environment: the same streams, one at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from torch import Tensor
+
+from paceline.sims.navigation import geodesic, maps, render
+from paceline.sims.navigation.bank import SceneBank
+from paceline.sims.navigation.config import PointNavConfig
+from paceline.sims.navigation.scene import Scene
+from paceline.sims.navigation.simulator import PointNav
+
+RENDER_SIDE = 256
+Observation = dict[str, np.ndarray]
+Pose = tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class _Episode:
+    """What a picture of the episode needs; the simulator itself may be in the next one."""
+
+    scene: int
+    goal: tuple[float, float]
+    poses: list[Pose]
+
+
+class PointNavEnv(gymnasium.Env):
+    """Seeded with s, it gives stream number `stream` of `PointNav.reset(s)`. The info of an episode's last step holds
+    its measures, as `PointNav.last_measures` names them."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012 - as Gymnasium declares it
+
+    def __init__(
+        self, render_mode: str | None = None, stream: int = 0, bank: SceneBank | None = None, **options: Any
+    ) -> None:
+        """`options` are those of `PointNavConfig`."""
+        if render_mode not in (None, *self.metadata["render_modes"]):
+            raise ValueError(f"render_mode {render_mode!r} does not exist; allowed: rgb_array, or None")
+        self.render_mode = render_mode
+        config = PointNavConfig.of_options(options, "paceline/PointNav-v0")
+        self.simulator = PointNav(1, "cpu", config, bank=bank, first_stream=stream)
+        self.observation_space = self.simulator.observation_space
+        self.action_space = self.simulator.action_space
+        self._next: dict[str, Tensor] | None = None  # the first observation of an episode that has already begun
+        self._is_seeded = False
+        self._episode: _Episode | None = None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, dict]:
+        super().reset(seed=seed)
+        if seed is None and not self._is_seeded:
+            seed = int(self.np_random.integers(2**31))
+        if seed is not None:
+            first, self._is_seeded = self.simulator.reset(seed), True
+        else:
+            # The simulator has begun the next episode by itself where one has ended.
+            first = self._next if self._next is not None else self.simulator.begin_next()
+        self._next = None
+        scene, (goal_x, goal_y) = int(self.simulator.scenes[0]), self.simulator.goals[0].tolist()
+        self._episode = _Episode(scene, (goal_x, goal_y), [self._pose()])
+        return _host(first), {}
+
+    def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict]:
+        if self._next is not None or self._episode is None:
+            raise gymnasium.error.ResetNeeded("no episode is under way: call reset before step")
+        step = self.simulator.step(torch.tensor([int(action)]))
+        terminated, truncated = bool(step.terminated[0]), bool(step.truncated[0])
+        info: dict[str, Any] = {}
+        if terminated or truncated:
+            self._next = step.obs
+            info = {name: float(values[0]) for name, values in self.simulator.last_measures.items()}
+        self._episode.poses.append(self._pose())
+        return _host(step.final_obs), float(step.reward[0]), terminated, truncated, info
+
+    def get_state(self) -> dict[str, Any]:
+        """Everything needed to continue exactly; pictures begin anew."""
+        return {"simulator": self.simulator.state_dict(), "next": self._next, "is_seeded": self._is_seeded}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.simulator.load_state_dict(state["simulator"])
+        self._next, self._is_seeded = state["next"], state["is_seeded"]
+        scene, (goal_x, goal_y) = int(self.simulator.scenes[0]), self.simulator.goals[0].tolist()
+        x, y, heading = self.simulator.poses[0].tolist()
+        self._episode = _Episode(scene, (goal_x, goal_y), [(x, y, heading)])
+
+    def render(self) -> np.ndarray | None:
+        """uint8 [H, W, 3]: what the agent sees beside a map of where it went."""
+        if self.render_mode is None or self._episode is None:
+            return None
+        episode, bank = self._episode, self.simulator.bank
+        scenes, poses = torch.tensor([episode.scene]), torch.tensor([episode.poses[-1]])
+        camera = render.Camera(RENDER_SIDE)
+        view = render.trace(bank, camera, scenes, poses, surfaces=True)
+        seen = render.shade(bank, camera, scenes, poses, view)[0].permute(1, 2, 0).numpy()
+        return np.concatenate([seen, _centered(_map(bank.scene(episode.scene), episode))], 1)
+
+    def _pose(self) -> Pose:
+        """Where the last step led, before any reset."""
+        x, y, heading = self.simulator.last_poses[0].tolist()
+        return x, y, heading
+
+
+def _map(scene: Scene, episode: _Episode) -> np.ndarray:
+    trajectory = np.array(episode.poses)[:, :2]
+    start = (float(trajectory[0, 0]), float(trajectory[0, 1]))
+    return maps.top_down(
+        scene,
+        size=RENDER_SIDE,
+        trajectories=[trajectory],
+        path=geodesic.shortest_path(scene, start, episode.goal),
+        start=start,
+        goal=episode.goal,
+        pose=episode.poses[-1],
+    )
+
+
+def _centered(image: np.ndarray) -> np.ndarray:
+    """On a white square."""
+    board = np.full((RENDER_SIDE, RENDER_SIDE, 3), 255, np.uint8)
+    height, width = image.shape[:2]
+    top, left = (RENDER_SIDE - height) // 2, (RENDER_SIDE - width) // 2
+    board[top : top + height, left : left + width] = image
+    return board
+
+
+def _host(obs: dict[str, Tensor]) -> Observation:
+    return {name: values[0].numpy().copy() for name, values in obs.items()}

@@ -1,0 +1,57 @@
+"""`pointnav?tier=small&resolution=64`, or `pointnav:small`: the family of ids. Imports torch only where one is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from paceline.envs.ids import EnvId
+from paceline.envs.registry import Factory, closest
+from paceline.errors import UsageError
+from paceline.sims.navigation.config import TIERS, PointNavConfig
+
+
+@dataclass(frozen=True)
+class MakeBatch:
+    """What a `tensor` pool calls: n environments on a device."""
+
+    config: PointNavConfig
+
+    def __call__(self, num_envs: int, device: str = "cpu") -> Any:
+        from paceline.sims.navigation.simulator import PointNav
+
+        return PointNav(num_envs, device, self.config)
+
+
+@dataclass(frozen=True)
+class MakeOne:
+    """What the other pools call."""
+
+    config: PointNavConfig
+
+    def __call__(self, env_index: int) -> Any:
+        from paceline.sims.navigation.env import PointNavEnv
+
+        return PointNavEnv(render_mode="rgb_array", **asdict(self.config))
+
+
+def names() -> Iterable[str]:
+    return TIERS
+
+
+def resolve(env_id: EnvId) -> Factory:
+    options = dict(env_id.options)
+    if env_id.name:
+        if env_id.name not in TIERS:
+            raise UsageError(
+                f"tier {env_id.name!r} of {str(env_id)!r} does not exist{closest(env_id.name, TIERS)}; "
+                f"allowed: {', '.join(TIERS)}"
+            )
+        if options.setdefault("tier", env_id.name) != env_id.name:
+            raise UsageError(f"{str(env_id)!r} names two tiers; give one")
+    config = PointNavConfig.of_options(options, str(env_id))
+    label = str(env_id)
+    return Factory(
+        make=MakeBatch(config), backend="tensor", label=label, single=Factory(make=MakeOne(config), label=label)
+    )

@@ -1,0 +1,371 @@
+"""`PointNav`: N agents in the apartments of a bank, as tensors on one device.
+
+An episode begins somewhere and ends when the agent stops, or is cut after `max_episode_steps`. Stopping within
+`success_distance` of the goal is success. The reward is what the agent has come closer to the goal, less 0.01 a step,
+and 2.5 times the SPL at success; distances are geodesic.
+
+Observations: `goal` [3] is the distance to the goal in metres and the cosine and sine of its direction (to the left of
+where the agent looks is positive), `previous_action` [5] the last action one-hot, the fifth standing for none yet;
+`depth` [1, H, W] and `rgb` [3, H, W] as the sensors say.
+
+No method waits for the device or looks at a value, all state is written in place: `step` can be captured in a CUDA
+graph. What is random is a hash of seed, stream, episode and step, so a stream is the same in a batch of any size.
+
+Legend: N streams, K scenes, E episodes, G goals, V nodes, Q obstacles.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from paceline.errors import UsageError
+from paceline.pool.tensor import TensorStep
+from paceline.sims.navigation import geodesic
+from paceline.sims.navigation.bank import SceneBank
+from paceline.sims.navigation.bank_cache import load_or_generate
+from paceline.sims.navigation.config import PointNavConfig
+from paceline.sims.navigation.geometry import move
+from paceline.sims.navigation.images import ImageSensors, Place
+from paceline.sims.navigation.randomness import below, combine, normal, stream_keys
+
+STOP, FORWARD, LEFT, RIGHT = range(4)
+NUM_ACTIONS = 4
+SLACK_REWARD = -0.01
+SUCCESS_REWARD = 2.5
+MAX_DISTANCE = 100.0
+"""Farther away than any goal, for the observation space."""
+# The columns of the state; the first six are an episode's row in the bank.
+X, Y, HEADING, GOAL_X, GOAL_Y, START_DISTANCE, DISTANCE, PATH, COLLISIONS, STEPS = range(10)
+# What random numbers are for.
+SCENE, EPISODE, ACTUATION, GPS = range(1, 5)
+
+
+class PointNav:
+    """A `TensorSimulator`. Stream i is stream `first_stream` + i of its seed."""
+
+    frameskip = 1
+    recordable = True
+    """As a CUDA graph; see `TensorSimulator`. `load_episodes` is not for a simulator that was recorded."""
+    measure_names = ("success", "spl", "soft_spl", "distance_to_goal", "collisions")
+    """Those of `last_measures` that a training run reports."""
+
+    def __init__(
+        self,
+        num_envs: int,
+        device: str | torch.device = "cpu",
+        config: PointNavConfig | None = None,
+        *,
+        bank: SceneBank | None = None,
+        first_stream: int = 0,
+    ) -> None:
+        if num_envs < 1:
+            raise UsageError(f"pointnav: num_envs is {num_envs}; allowed: 1 or more")
+        self.num_envs, self.device = num_envs, torch.device(device)
+        self.config = config = config or PointNavConfig()
+        self.bank = (bank or load_bank(config)).to(self.device)
+        self.bank.add_user(self)
+        self._images = ImageSensors(self.bank, config)
+        self.truncation_gap = config.max_episode_steps
+        self.observation_space = observation_space(config)
+        self.action_space = spaces.Discrete(NUM_ACTIONS)
+        self.max_distance = torch.tensor(float(config.max_distance), device=self.device)
+        """See `set_max_distance`."""
+        self.last_measures: dict[str, Tensor] = {}
+        """[N] each, of the last step: `success`, `spl`, `soft_spl`, `distance_to_goal`, `collisions`, `geodesic` (the
+        distance at the start), `path_length` and `steps`. They are an episode's where that step ended it."""
+        self.last_poses = torch.zeros(num_envs, 3, device=self.device)
+        """[N, 3]: where the last step led, before any reset."""
+        self._is_noisy = bool(config.image_noise or config.gps_noise or config.actuation_noise)
+        angle = math.radians(config.turn_angle)
+        self._turns = torch.tensor([0.0, 0.0, angle, -angle], device=self.device)
+        self._ways = torch.tensor([0.0, config.forward_step, 0.0, 0.0], device=self.device)
+        self._one_hot = torch.eye(NUM_ACTIONS + 1, device=self.device)
+        self._zeros = torch.zeros(num_envs, 3, device=self.device)
+        self._streams = torch.arange(first_stream, first_stream + num_envs, device=self.device)
+        self._keys = torch.zeros(2, num_envs, dtype=torch.int64, device=self.device)
+        self._num_allowed = torch.zeros(self.bank.num_scenes, dtype=torch.int64, device=self.device)
+        self._state = torch.zeros(num_envs, 10, device=self.device)
+        self._scenes, self._rows, self._numbers = (torch.zeros_like(self._streams) for _ in range(3))
+        self._schedule: Tensor | None = None
+        self._most = (self.bank.limits.max_obstacles, self.bank.limits.max_nodes)
+        self.scenes_changed()
+
+    # The two that a pool calls.
+
+    def reset(self, seed: int) -> dict[str, Tensor]:
+        """Begin the first episode of every stream."""
+        self._set_keys(seed)
+        self._schedule = None
+        self._numbers.fill_(-1)
+        return self.begin_next()
+
+    @torch.no_grad()
+    def step(self, actions: Tensor) -> TensorStep:
+        state = self._walk(actions)
+        self.last_poses = state[:, :3]
+        distance, steps = state[:, DISTANCE], state[:, STEPS]
+        terminated = actions == STOP
+        truncated = (steps >= self.config.max_episode_steps).logical_and_(~terminated)
+        ended = terminated | truncated
+        self.last_measures = measures(state, terminated & (distance <= self.config.success_distance))
+        reward = (self._state[:, DISTANCE] - distance).add_(SLACK_REWARD)
+        reward.add_(self.last_measures["spl"], alpha=SUCCESS_REWARD)
+        before, rows = self._place(state), self._rows.clone()
+        self._begin(ended, state)
+        after = self._place(self._state)
+        final_images, images = self._images.see_both(before, after, ended)
+        # Both observations in one go: on a CPU it is the number of operations that costs.
+        vectors = self._vectors(
+            torch.cat((state, self._state)),
+            torch.cat((rows, self._rows)),
+            torch.cat((actions, torch.where(ended, NUM_ACTIONS, actions))),
+            torch.cat((before.noise_keys, after.noise_keys)),
+        )
+        final = {name: values[: self.num_envs] for name, values in vectors.items()}
+        first = {name: values[self.num_envs :] for name, values in vectors.items()}
+        return TensorStep({**images, **first}, reward, terminated, truncated, {**final_images, **final})
+
+    # For whoever trains and evaluates.
+
+    def set_max_distance(self, metres: float | Tensor) -> None:
+        """From now on begin only episodes with a goal at most that far (and at least the scene's nearest)."""
+        self.max_distance.copy_(metres) if isinstance(metres, Tensor) else self.max_distance.fill_(metres)
+        self.scenes_changed()
+
+    def scenes_changed(self) -> None:
+        """Of the bank; see `SceneBank.add_user`."""
+        if self.device.type == "cpu":
+            # Less than the tier allows, and there is no kernel here that would skip what is padding.
+            num_obstacles, num_nodes = self.bank.counts[:, 2:].amax(0).clamp_(min=1).tolist()
+            self._most = (num_obstacles, num_nodes)
+        within = self.bank.episodes[:, :, START_DISTANCE] <= self.max_distance
+        self._num_allowed.copy_(within.sum(1).clamp_(min=1))
+
+    def load_episodes(self, scenes: Sequence[int], episodes: Sequence[int]) -> dict[str, Tensor]:
+        """Play just these: of the list, stream i plays number i, i + N, i + 2N and so on, and its last one over and
+        over. `reset` ends this. Returns the first observations."""
+        if len(scenes) != len(episodes) or len(scenes) < self.num_envs:
+            raise UsageError(
+                f"{len(scenes)} scenes and {len(episodes)} episodes were given; allowed: as many of each, and at least "
+                f"one for each of the {self.num_envs} streams"
+            )
+        pairs = np.column_stack([scenes, episodes]).astype(np.int64)
+        limits = (self.bank.num_scenes, self.bank.num_episodes)
+        if (pairs < 0).any() or (pairs >= limits).any():
+            raise UsageError(f"this bank has {limits[0]} scenes of {limits[1]} episodes each; a number is beyond")
+        rounds = -(-len(pairs) // self.num_envs)
+        order = np.arange(rounds * self.num_envs)
+        order[len(pairs) :] -= self.num_envs  # the streams that have one less repeat their last
+        flat = torch.from_numpy(pairs @ [limits[1], 1])[torch.from_numpy(order)]
+        self._schedule = flat.view(rounds, self.num_envs).to(self.device)
+        self._set_keys(0)
+        self._numbers.fill_(-1)
+        return self.begin_next()
+
+    @torch.no_grad()
+    def begin_next(self) -> dict[str, Tensor]:
+        """Leave every episode that is under way for its stream's next one; returns the first observations."""
+        self._begin(torch.ones_like(self._streams, dtype=torch.bool), self._state)
+        place = self._place(self._state)
+        self.last_poses = place.poses.clone()
+        none = torch.full_like(self._streams, NUM_ACTIONS)
+        return {**self._images.see(place), **self._vectors(self._state, self._rows, none, place.noise_keys)}
+
+    @property
+    def poses(self) -> Tensor:
+        """[N, 3]: x, y and heading in radians."""
+        return self._state[:, :3].clone()
+
+    @property
+    def goals(self) -> Tensor:
+        """[N, 2]."""
+        return self._state[:, GOAL_X : GOAL_Y + 1].clone()
+
+    @property
+    def scenes(self) -> Tensor:
+        """int64 [N]: which scene of the bank each stream is in."""
+        return self._scenes.clone()
+
+    @property
+    def episode_numbers(self) -> Tensor:
+        """int64 [N]: how many episodes each stream has ended since `reset` or `load_episodes`."""
+        return self._numbers.clone()
+
+    def scenes_in_use(self) -> set[int]:
+        """Reads the device."""
+        return set(self._scenes.tolist())
+
+    def distances_from(self, positions: Tensor) -> Tensor:
+        """[N]: the geodesic distance from `positions` [N, 2] to the goal of each stream, in its scene."""
+        if positions.is_cuda:
+            # Imported here: Triton is there only where CUDA is.
+            from paceline.sims.navigation import geodesic_triton
+
+            goals = self._state[:, GOAL_X : GOAL_Y + 1]
+            at = self.bank.episode_goals.view(-1)[self._rows]
+            return geodesic_triton.query(self.bank, self._scenes, at, positions, goals)
+        return geodesic.query(*self._sights(positions))
+
+    @torch.no_grad()
+    def foresee(self, headings: Tensor) -> tuple[Tensor, Tensor]:
+        """[N, C] each: how far from the goal a step forward in each of `headings` [N, C] would end, and its length.
+
+        For planners that know the map. Without noise.
+        """
+        num_choices = headings.shape[1]
+        several = [values.repeat_interleave(num_choices, 0) for values in (self._state[:, :2], self._scenes)]
+        positions, scenes = several
+        steps = torch.stack((headings.cos(), headings.sin()), 2).mul_(self.config.forward_step).view(-1, 2)
+        moved = move(positions, steps, self.bank.contact[scenes], self.config.slide)
+        by_choice = moved.position.view(self.num_envs, num_choices, 2).unbind(1)
+        distances = torch.stack([self.distances_from(positions) for positions in by_choice], 1)
+        return distances, moved.travelled.view(self.num_envs, num_choices)
+
+    @torch.no_grad()
+    def next_places(self) -> Tensor:
+        """[N, 2]: where each stream's shortest path bends next, or its goal."""
+        targets, lengths = geodesic.candidates(*self._sights(self._state[:, :2]))
+        return targets.gather(1, lengths.argmin(1)[:, None, None].expand(-1, 1, 2))[:, 0]
+
+    def state_dict(self) -> dict[str, Any]:
+        tensors = {name: getattr(self, f"_{name}").clone() for name in _SAVED}
+        schedule = None if self._schedule is None else self._schedule.clone()
+        return {
+            **tensors,
+            "max_distance": self.max_distance.clone(),
+            "schedule": schedule,
+            "bank": self.bank.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.bank.load_state_dict(state["bank"])
+        for name in _SAVED:
+            getattr(self, f"_{name}").copy_(state[name])
+        self.set_max_distance(state["max_distance"])
+        self._schedule = None if state["schedule"] is None else state["schedule"].to(self.device)
+
+    # Episodes.
+
+    def _set_keys(self, seed: int) -> None:
+        keys = stream_keys(seed, self._streams)
+        for row, purpose in zip(self._keys, (SCENE, EPISODE), strict=True):
+            row.copy_(combine(keys, purpose))
+
+    def _begin(self, ended: Tensor, state: Tensor) -> None:
+        """Go on from `state`, and with the next episode where one has ended."""
+        self._numbers += ended
+        rows = self._draw()
+        episodes = self.bank.episodes.view(-1, 6)[rows]
+        fresh = torch.cat((episodes, episodes[:, START_DISTANCE:], self._zeros), 1)
+        self._state.copy_(torch.where(ended[:, None], fresh, state))
+        self._rows.copy_(torch.where(ended, rows, self._rows))
+        torch.floor_divide(self._rows, self.bank.num_episodes, out=self._scenes)
+
+    def _draw(self) -> Tensor:
+        """int64 [N]: the row in the bank, scene * E + episode, of each stream's current episode."""
+        if self._schedule is not None:
+            rounds = self._numbers.clamp(max=len(self._schedule) - 1)
+            return self._schedule.gather(0, rounds[None])[0]
+        for_scene, for_episode = combine(self._keys, self._numbers).unbind()
+        scenes = self.bank.open_scenes[below(for_scene, self.bank.num_open)]
+        return below(for_episode, self._num_allowed[scenes]).add_(scenes, alpha=self.bank.num_episodes)
+
+    # One step.
+
+    def _walk(self, actions: Tensor) -> Tensor:
+        """The state after `actions`, before any reset."""
+        turn, way = self._turns[actions], self._ways[actions]
+        if self.config.actuation_noise:
+            keys = combine(self._noise_keys(self._state), ACTUATION)
+            scale = normal(torch.stack((keys, combine(keys, 1)))).mul_(self.config.actuation_noise).add_(1.0)
+            turn, way = turn * scale[0], (way * scale[1]).clamp_(min=0.0)
+        _, _, heading, goal_x, goal_y, start, _, path, collisions, steps = self._state.unbind(1)
+        heading = heading + turn
+        step = torch.stack((heading.cos().mul_(way), heading.sin().mul_(way)), 1)
+        moved = move(self._state[:, :2], step, self.bank.contact[self._scenes], self.config.slide)
+        x, y = moved.position.unbind(1)
+        distance = self.distances_from(moved.position)
+        path, collisions = path + moved.travelled, collisions + moved.collided
+        return torch.stack((x, y, heading, goal_x, goal_y, start, distance, path, collisions, steps + 1), 1)
+
+    def _sights(self, positions: Tensor) -> tuple[Tensor, ...]:
+        """What `geodesic.query` is asked."""
+        bank, scenes, (num_obstacles, num_nodes) = self.bank, self._scenes, self._most
+        distances = bank.node_distances[:, :, :num_nodes][scenes, bank.episode_goals.view(-1)[self._rows]]
+        goals = self._state[:, GOAL_X : GOAL_Y + 1]
+        return positions, bank.nodes[:, :num_nodes][scenes], distances, goals, bank.sight[:, :num_obstacles][scenes]
+
+    # Observations.
+
+    def _place(self, state: Tensor) -> Place:
+        """Where the streams are whose current episodes are in `state`."""
+        return Place(self._scenes.clone(), state[:, :3], self._noise_keys(state))
+
+    def _vectors(self, state: Tensor, rows: Tensor, previous: Tensor, keys: Tensor) -> dict[str, Tensor]:
+        pose = state[:, :3] if self.config.gps else self.bank.episodes.view(-1, 6)[rows, :3]
+        if self.config.gps_noise and self.config.gps:
+            keys = combine(keys, GPS)
+            noise = normal(torch.stack((keys, combine(keys, 1), combine(keys, 2)), 1))
+            pose = pose + self.config.gps_noise * noise
+        return {"goal": polar(pose, state[:, GOAL_X : GOAL_Y + 1]), "previous_action": self._one_hot[previous]}
+
+    def _noise_keys(self, state: Tensor) -> Tensor:
+        """int64 [N]: of each stream's current step; without noise, anything."""
+        if not self._is_noisy:
+            return self._numbers
+        return combine(combine(self._keys[0], self._numbers), state[:, STEPS].long() + 1)
+
+
+_SAVED = ("keys", "state", "scenes", "rows", "numbers")
+
+
+def load_bank(config: PointNavConfig) -> SceneBank:
+    """The scenes that a configuration asks for."""
+    if config.bank_file:
+        return SceneBank.load(config.bank_file)
+    return load_or_generate(config.tier, config.split, config.scenes, config.bank_seed)
+
+
+def observation_space(config: PointNavConfig) -> spaces.Dict:
+    side = config.resolution
+    parts: dict[str, spaces.Space] = {}
+    if "depth" in config.sensors:
+        highest = 255 if config.depth_dtype == "uint8" else 1
+        parts["depth"] = spaces.Box(0, highest, (1, side, side), np.dtype(config.depth_dtype).type)
+    if "rgb" in config.sensors:
+        parts["rgb"] = spaces.Box(0, 255, (3, side, side), np.uint8)
+    low, high = np.array([0, -1, -1], np.float32), np.array([MAX_DISTANCE, 1, 1], np.float32)
+    parts["goal"] = spaces.Box(low, high, dtype=np.float32)
+    parts["previous_action"] = spaces.Box(0, 1, (NUM_ACTIONS + 1,), np.float32)
+    return spaces.Dict(parts)
+
+
+def polar(poses: Tensor, goals: Tensor) -> Tensor:
+    """[N, 3]: the distance of `goals` [N, 2] from `poses` [N, 3], and cosine and sine of the angle to them."""
+    difference = goals - poses[:, :2]
+    distance = difference.norm(dim=1)
+    angle = torch.atan2(difference[:, 1], difference[:, 0]) - poses[:, 2]
+    return torch.stack((distance, angle.cos(), angle.sin()), 1)
+
+
+def measures(state: Tensor, success: Tensor) -> dict[str, Tensor]:
+    """See `PointNav.last_measures`."""
+    start, distance, path = state[:, START_DISTANCE], state[:, DISTANCE], state[:, PATH]
+    efficiency = start / torch.maximum(start, path)
+    return {
+        "success": success.float(),
+        "spl": efficiency * success,
+        "soft_spl": efficiency * (1.0 - distance / start).clamp_(min=0.0),
+        "distance_to_goal": distance,
+        "collisions": state[:, COLLISIONS],
+        "geodesic": start,
+        "path_length": path,
+        "steps": state[:, STEPS],
+    }

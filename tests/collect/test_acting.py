@@ -1,0 +1,243 @@
+"""A turn that is recorded, or whose actions are sent first, leaves what the same turn does step by step: in the rollout, in the
+actor, and with the pool."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.accel.config import ComputeConfig
+from paceline.accel.cuda_graph import CudaGraph
+from paceline.collect.acting import Recorded, SendFirst, StepByStep, make_acting
+from paceline.collect.actor import Actor
+from paceline.collect.deciders import Decider
+from paceline.experience.chunks import Chunks
+from paceline.experience.layouts import Variable
+from paceline.experience.rollout import Rollout
+from paceline.nets.actor_critic import ActorCritic
+from paceline.nets.config import CoreConfig, PolicyConfig
+from paceline.pool.config import PoolConfig
+from paceline.pool.protocol import PoolSpec, StepBatch
+from paceline.run import train
+from paceline.schedule import turns
+from paceline.schedule.config import VERConfig
+from tests.integration.test_training import tiny
+
+ACTIONS = spaces.Dict({"aim": spaces.Discrete(5), "push": spaces.Box(-0.5, 0.5, (2,), np.float32)})
+OBS = spaces.Dict({"numbers": spaces.Box(-1, 1, (4,), np.float32), "action_mask": spaces.MultiBinary(5)})
+STEPS = 4
+OUTCOME = ("reward", "terminated", "truncated", "active", "lost")
+
+
+class Replay:
+    """As a recording runs where there is no GPU: again and again, in the same memory."""
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self.run = function
+
+
+def send_first(actor: Actor, rollout: Rollout) -> SendFirst:
+    """With batches of more than three done otherwise."""
+    assert actor.chooser.perceptron is not None
+    actor.chooser.perceptron._few = range(4)
+    return SendFirst(actor, rollout, actor.chooser.perceptron)
+
+
+class Side:
+    """One of the two ways, with a rollout, an actor and weights of its own."""
+
+    def __init__(self, policy: ActorCritic, spec: PoolSpec, book: Any, device: str, way: Any = StepByStep) -> None:
+        self.policy = copy.deepcopy(policy).to(device)
+        # Of as many rows as there are; random numbers would be other ones.
+        self.policy.head.sample = lambda params, generator=None: self.policy.head.mode(params)
+        self.actor = Actor(self.policy, spec, torch.device(device), ComputeConfig(cuda_graphs=False))
+        self.rollout = Rollout(STEPS, spec.num_slots, torch.device(device), book=book, spare=True)
+        self.acting = way(self.actor, self.rollout)
+
+    def columns(self) -> dict[str, torch.Tensor]:
+        rows = slice(0, self.rollout.num_rows)
+        table = {name: column[rows].cpu() for name, column in self.rollout._columns().items() if len(column)}
+        cuts = self.rollout.cuts()
+        if cuts is not None:
+            table |= {"cut rows": cuts.rows.cpu(), "cut state": cuts.state.cpu(), "cut obs": cuts.obs["numbers"].cpu()}
+        return table | {"states": self.actor.state.cpu(), "starts": self.actor.episode_start.cpu()}
+
+
+def random_batch(rng: np.random.Generator, slots: np.ndarray, num_slots: int, space: spaces.Dict) -> StepBatch:
+    def obs(count: int) -> dict[str, np.ndarray]:
+        mask = rng.random((count, 5)) < 0.6
+        found = {"numbers": rng.normal(size=(count, 4)).astype(np.float32), "action_mask": mask.astype(np.int8)}
+        return {name: found[name] for name in space}
+
+    count = len(slots)
+    ends = rng.integers(0, 6, count)
+    return StepBatch(
+        slots=slots,
+        obs=obs(count),
+        reward=rng.normal(size=count).astype(np.float32),
+        terminated=ends == 0,
+        truncated=ends == 1,
+        final_obs=obs(num_slots),
+        active=rng.random(count) < 0.8,
+        lost=ends == 2,
+        step_seconds=np.zeros(count, np.float32),
+    )
+
+
+def play(
+    seed: int, num_slots: int, core: str, variable: bool, device: str, way: Any, num_turns: int = 14, obs: Any = OBS
+) -> None:
+    rng = np.random.default_rng(seed)
+    torch.manual_seed(seed)
+    spec = PoolSpec(observation_space=obs, action_space=ACTIONS, num_envs=num_slots)
+    policy = ActorCritic(spec, PolicyConfig(hidden=(8,), core=CoreConfig(kind=core, hidden=6)))
+    books = [
+        Variable(STEPS, num_slots) if variable else Chunks(STEPS, num_slots, num_slots, num_turns) for _ in range(2)
+    ]
+    sides = [Side(policy, spec, books[0], device), Side(policy, spec, books[1], device, way)]
+    held = [random_batch(rng, np.arange(num_slots), num_slots, obs)]
+    for turn in range(num_turns):
+        for batch in (held[index] for index in rng.permutation(len(held))):
+            plain, recorded = ([a.copy() for _, a in sorted(side.acting.decide(batch).items())] for side in sides)
+            for values in (*batch.obs.values(), *(getattr(batch, name) for name in OUTCOME)):
+                values[:] = 0  # sent: it is the simulators' memory again
+            for side in sides:
+                side.acting.note()
+            for ours, theirs in zip(recorded, plain, strict=True):
+                np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+        in_flight = rng.permutation(np.flatnonzero(books[0]._pending >= 0))
+        some = in_flight[: rng.integers(1, len(in_flight) + 1)]
+        parts = np.split(
+            some, [rng.integers(0, len(some) + 1)]
+        )  # of two batches, none is decided on before both are there
+        held = [random_batch(rng, np.sort(part), num_slots, obs) for part in parts if len(part)]
+        for batch in held:
+            for side in sides:
+                side.acting.complete(batch)
+        for side in sides:
+            side.policy.version += 1
+            for weights in side.policy.parameters():
+                weights.data *= 1.01
+        is_full = variable and books[0].is_full
+        if rng.random() < 0.5 and not is_full:
+            continue
+        for side in sides:
+            side.acting.flush()
+        plain, recorded = (side.columns() for side in sides)
+        assert plain.keys() == recorded.keys()
+        for name, values in plain.items():
+            torch.testing.assert_close(
+                recorded[name], values, rtol=1e-4, atol=1e-5, equal_nan=True, msg=f"{turn} {name}"
+            )
+        if is_full:
+            for side in sides:
+                side.rollout.clear()
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    num_slots=st.integers(1, 6),
+    core=st.sampled_from(["none", "gru", "lstm"]),
+    variable=st.booleans(),
+)
+def test_a_recorded_turn_is_the_same_turn(seed, num_slots, core, variable):
+    """Over random batches, ends, lost simulators, absent agents, cuts and new weights."""
+    play(seed, num_slots, core, variable, "cpu", lambda *parts: Recorded(*parts, Replay))
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), num_slots=st.integers(1, 6), variable=st.booleans())
+def test_a_turn_whose_actions_are_sent_first_is_the_same_turn(seed, num_slots, variable):
+    """Though its memory is the simulators' again before anything is written down."""
+    play(seed, num_slots, "none", variable, "cpu", send_first, obs=spaces.Dict({"numbers": OBS["numbers"]}))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("core", ["none", "gru", "lstm"])
+@pytest.mark.parametrize("variable", [True, False], ids=["ver", "appo"])
+def test_a_recorded_turn_on_a_gpu(monkeypatch, core, variable):
+    """Long enough for replays of every size, and with a device that is late: what is on its way may not be overwritten."""
+    flush = Recorded.flush
+
+    def late(self):
+        torch.cuda._sleep(1_000_000)  # half a millisecond
+        flush(self)
+
+    monkeypatch.setattr(Recorded, "flush", late)
+    for seed in range(2):
+        play(seed, 6, core, variable, "cuda", lambda *parts: Recorded(*parts, CudaGraph), num_turns=60)
+
+
+@pytest.mark.parametrize("variable", [True, False], ids=["ver", "nover"])
+def test_a_run_with_recorded_turns_is_the_same_run(tmp_path, monkeypatch, variable):
+    """Through collecting, learning, rows that are carried over and checkpoints."""
+    config = tiny("lstm", system="ver", ver=VERConfig(variable=variable), pool=PoolConfig(num_envs=4, kind="serial"))
+    plain = train(config, tmp_path / "plain")
+    used = []
+
+    def recorded(actor, rollout, deciders, *, recorded):
+        used.append(Recorded(actor, rollout, Replay))
+        return used[-1]
+
+    monkeypatch.setattr(turns, "make_acting", recorded)
+    run = train(config, tmp_path / "recorded")
+    assert used and run.step == plain.step
+    for ours, theirs in zip(run.policy.parameters(), plain.policy.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("system", ["ddppo", "ver"])
+def test_a_run_that_sends_first_is_the_same_run(tmp_path, monkeypatch, system):
+    """To the bit, through collecting, learning and checkpoints."""
+    config = tiny("none", system=system, pool=PoolConfig(num_envs=4, kind="serial"))
+    used = []
+
+    def noted(self, actor, rollout, perceptron):
+        used.append(actor)
+        begin(self, actor, rollout, perceptron)
+
+    begin = SendFirst.__init__
+    monkeypatch.setattr(SendFirst, "__init__", noted)
+    first = train(config, tmp_path / "first")
+    assert used
+    for module in ("turns", "ddppo"):  # by name: the package has a function of that name too
+        monkeypatch.setattr(
+            sys.modules[f"paceline.schedule.{module}"],
+            "make_acting",
+            lambda actor, rollout, *_, recorded: StepByStep(actor, rollout),
+        )
+    plain = train(config, tmp_path / "plain")
+    assert first.step == plain.step
+    for ours, theirs in zip(first.policy.parameters(), plain.policy.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_turns_are_recorded_where_they_can_be(monkeypatch):
+    spec = PoolSpec(observation_space=OBS, action_space=ACTIONS, num_envs=2)
+    actor = Actor(ActorCritic(spec, PolicyConfig(hidden=(8,))), spec, torch.device("cpu"))
+    rollout = Rollout(STEPS, 2, torch.device("cpu"), book=Chunks(STEPS, 2, 2, 1), spare=True)
+    one = [Decider(actor.chooser, lambda: None)]
+    assert isinstance(make_acting(actor, rollout, one, recorded=True), StepByStep), "there is no GPU"
+    monkeypatch.setattr(type(actor.chooser), "is_recorded", True)
+    assert isinstance(make_acting(actor, rollout, one, recorded=True), Recorded)
+    assert isinstance(make_acting(actor, rollout, one * 2, recorded=True), StepByStep)
+    assert isinstance(make_acting(actor, rollout, one, recorded=False), StepByStep)
+
+
+def test_small_perceptrons_send_first():
+    spec = PoolSpec(observation_space=OBS["numbers"], action_space=ACTIONS, num_envs=2)
+    actor = Actor(ActorCritic(spec, PolicyConfig(hidden=(8,))), spec, torch.device("cpu"))
+    rollout, one = Rollout(STEPS, 2, torch.device("cpu")), [Decider(actor.chooser, lambda: None)]
+    assert isinstance(make_acting(actor, rollout, one, recorded=False), SendFirst)
+    assert isinstance(make_acting(actor, rollout, one * 2, recorded=False), StepByStep)

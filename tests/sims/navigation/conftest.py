@@ -1,0 +1,32 @@
+"""Banks that many tests look at, made once, and a cache that is not the user's."""
+
+import pytest
+import torch
+
+from paceline.sims.navigation.bank import SceneBank
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session")
+def small_bank():
+    return SceneBank.generate("small", "val", 12)
+
+
+@pytest.fixture(scope="session")
+def full_bank():
+    return SceneBank.generate("full", "val", 8)
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _one_thread():
+    """Tensors are small here: on a busy machine, waiting for a second thread takes longer than the work."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

@@ -1,0 +1,409 @@
+"""Episodes by hand: rewards, ends, measures; and streams that are the same however they are run."""
+
+import io
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from paceline.errors import UsageError
+from paceline.pool.tensor import TensorPool
+from paceline.sims.navigation.config import PointNavConfig
+from paceline.sims.navigation.free_space import REST
+from paceline.sims.navigation.randomness import below, combine, normal, stream_keys
+from paceline.sims.navigation.simulator import FORWARD, LEFT, RIGHT, STOP, PointNav
+from tests.sims.navigation.rooms import bank_of_one, divided_room, room
+
+
+def one(scene=None, start=(1.0, 2.0), heading=0.0, goal=(2.0, 2.0), **options):
+    options.setdefault("sensors", "blind")
+    bank = bank_of_one(scene or room(), start, heading, goal)
+    simulator = PointNav(1, "cpu", PointNavConfig(**options), bank=bank)
+    simulator.reset(0)
+    return simulator
+
+
+def act(simulator, *actions):
+    return [simulator.step(torch.tensor([action])) for action in actions]
+
+
+def measures(simulator):
+    return {name: float(values[0]) for name, values in simulator.last_measures.items()}
+
+
+def test_straight_to_the_goal():
+    simulator = one()
+    steps = act(simulator, *[FORWARD] * 4, STOP)
+    for step in steps[:4]:
+        assert float(step.reward) == pytest.approx(0.25 - 0.01, abs=1e-5)
+        assert not (step.terminated | step.truncated)
+    assert float(steps[-1].reward) == pytest.approx(2.5 - 0.01, abs=1e-5)
+    assert bool(steps[-1].terminated)
+    assert not bool(steps[-1].truncated)
+    assert measures(simulator) == pytest.approx(
+        {
+            "success": 1,
+            "spl": 1,
+            "soft_spl": 1,
+            "distance_to_goal": 0,
+            "collisions": 0,
+            "geodesic": 1,
+            "path_length": 1,
+            "steps": 5,
+        },
+        abs=1e-5,
+    )
+
+
+def test_success_is_within_20_cm():
+    simulator = one(goal=(2.19, 2.0))
+    assert float(act(simulator, *[FORWARD] * 4, STOP)[-1].reward) == pytest.approx(2.49, abs=1e-4)
+    simulator = one(goal=(2.21, 2.0))
+    assert float(act(simulator, *[FORWARD] * 4, STOP)[-1].reward) == pytest.approx(-0.01, abs=1e-5)
+    assert measures(simulator)["success"] == 0
+    assert measures(simulator)["spl"] == 0
+
+
+def test_stopping_early_is_failure():
+    simulator = one()
+    last = act(simulator, FORWARD, STOP)[-1]
+    assert bool(last.terminated)
+    assert float(last.reward) == pytest.approx(-0.01, abs=1e-6)
+    got = measures(simulator)
+    assert got["success"] == got["spl"] == 0
+    assert got["soft_spl"] == pytest.approx(0.25, abs=1e-5)
+    assert got["distance_to_goal"] == pytest.approx(0.75, abs=1e-5)
+
+
+def test_a_detour_costs_spl():
+    """Away by a metre, back and there: a path of 3 m where 1 m would do."""
+    simulator = one(start=(3.0, 2.0), heading=math.pi, goal=(4.0, 2.0))
+    rewards = [float(s.reward) for s in act(simulator, *[FORWARD] * 4, *[LEFT] * 18, *[FORWARD] * 8, STOP)]
+    assert rewards[:4] == pytest.approx([-0.26] * 4, abs=1e-5)
+    assert rewards[4:22] == pytest.approx([-0.01] * 18, abs=1e-6)
+    assert rewards[-1] == pytest.approx(2.5 / 3 - 0.01, abs=1e-4)
+    assert measures(simulator)["spl"] == pytest.approx(1 / 3, abs=1e-4)
+    assert measures(simulator)["path_length"] == pytest.approx(3.0, abs=1e-4)
+
+
+def test_distance_is_around_walls_and_not_through_them():
+    """15 cm from the goal as the crow flies, with a thin wall in between."""
+    thin = room(boxes=[(2.95, 0.0, 3.0, 3.0, 0.0, 2.5)])
+    simulator = one(thin, start=(2.84, 1.0), goal=(3.11, 1.0), success_distance=0.3)
+    assert np.hypot(0.27, 0.0) < 0.3
+    last = act(simulator, STOP)[-1]
+    assert measures(simulator)["success"] == 0
+    assert float(last.reward) == pytest.approx(-0.01)
+    assert measures(simulator)["distance_to_goal"] > 4.0
+
+
+def test_collisions_and_sliding():
+    simulator = one(room(3, 3), start=(2.5, 1.5), heading=math.pi / 4, goal=(1.0, 1.0))
+    act(simulator, *[FORWARD] * 5)
+    assert measures(simulator)["collisions"] == 3
+    x, y, _ = simulator.poses[0].tolist()
+    assert x == pytest.approx(3 - REST, abs=1e-4)
+    assert y == pytest.approx(1.5 + 5 * 0.25 * math.sin(math.pi / 4), abs=1e-3)
+    stiff = one(room(3, 3), start=(2.5, 1.5), heading=math.pi / 4, goal=(1.0, 1.0), slide=False)
+    act(stiff, *[FORWARD] * 5)
+    x, y, _ = stiff.poses[0].tolist()
+    assert x == pytest.approx(3 - REST, abs=1e-4)
+    assert y == pytest.approx(1.5 + 0.4, abs=2e-3)
+    assert measures(stiff)["collisions"] == 3
+
+
+def test_turns_are_ten_degrees():
+    simulator = one()
+    act(simulator, LEFT, LEFT, RIGHT, LEFT)
+    assert float(simulator.poses[0, 2]) == pytest.approx(math.radians(20), abs=1e-6)
+    act(simulator, FORWARD)
+    want = [1 + 0.25 * math.cos(math.radians(20)), 2 + 0.25 * math.sin(math.radians(20))]
+    assert simulator.poses[0, :2].tolist() == pytest.approx(want, abs=1e-6)
+
+
+def test_an_episode_is_cut_at_its_limit_and_the_next_begins():
+    simulator = one(max_episode_steps=3)
+    steps = act(simulator, *[FORWARD] * 6)
+    assert [bool(step.truncated) for step in steps] == [False, False, True] * 2
+    assert not any(bool(step.terminated) for step in steps)
+    assert steps[2].final_obs["goal"][0].tolist() == pytest.approx([0.25, 1, 0], abs=1e-5)
+    assert steps[2].obs["goal"][0].tolist() == pytest.approx([1.0, 1, 0], abs=1e-5)
+    assert simulator.episode_numbers.tolist() == [2]
+    # Stopping on the last step is an end, not a cut.
+    last = act(one(max_episode_steps=3), FORWARD, FORWARD, STOP)[-1]
+    assert bool(last.terminated)
+    assert not bool(last.truncated)
+    assert PointNav(1, bank=simulator.bank).config.max_episode_steps == 500
+
+
+def test_the_goal_is_seen_from_the_agent():
+    simulator = one(start=(3.0, 2.0), heading=math.pi / 2, goal=(2.0, 2.0))
+    obs = simulator.reset(0)
+    assert obs["goal"][0].tolist() == pytest.approx([1.0, 0.0, 1.0], abs=1e-6)  # to the left
+    left = act(simulator, *[LEFT] * 9)[-1]
+    assert left.obs["goal"][0].tolist() == pytest.approx([1.0, 1.0, 0.0], abs=1e-5)
+    assert act(simulator, FORWARD)[-1].obs["goal"][0].tolist() == pytest.approx([0.75, 1.0, 0.0], abs=1e-5)
+
+
+def test_without_gps_the_goal_stays_where_it_was():
+    simulator = one(start=(3.0, 2.0), heading=math.pi / 2, goal=(2.0, 2.0), gps=False)
+    first = simulator.reset(0)["goal"]
+    for step in act(simulator, LEFT, FORWARD, FORWARD, RIGHT):
+        assert torch.equal(step.obs["goal"], first)
+
+
+def test_without_gps_each_episode_has_its_own_goal(small_bank):
+    simulator = PointNav(6, "cpu", PointNavConfig(sensors="blind", gps=False, max_episode_steps=4), bank=small_bank)
+    goals = simulator.reset(0)["goal"]
+    for step in act_all(simulator, 12):
+        assert torch.equal(step.final_obs["goal"], goals)
+        ended = step.terminated | step.truncated
+        assert (step.obs["goal"] != goals).any(1).tolist() == ended.tolist()
+        goals = step.obs["goal"]
+
+
+def test_the_previous_action_is_seen():
+    simulator = one()
+    assert simulator.reset(0)["previous_action"].tolist() == [[0, 0, 0, 0, 1]]
+    forward, stop = act(simulator, FORWARD, STOP)
+    assert forward.obs["previous_action"].tolist() == [[0, 1, 0, 0, 0]]
+    assert stop.final_obs["previous_action"].tolist() == [[1, 0, 0, 0, 0]]
+    assert stop.obs["previous_action"].tolist() == [[0, 0, 0, 0, 1]]
+
+
+@pytest.mark.parametrize("sensors", ["depth", "rgb", "depth+rgb", "blind"])
+def test_observations_are_in_their_space(sensors, small_bank):
+    for dtype in ("float32", "float16", "uint8"):
+        config = PointNavConfig(sensors=sensors, resolution=8, depth_dtype=dtype, image_noise=0.1, gps_noise=0.05)
+        simulator = PointNav(3, "cpu", config, bank=small_bank)
+        obs = simulator.reset(0)
+        assert set(obs) == {"goal", "previous_action"} | ({"depth"} if "depth" in sensors else set()) | (
+            {"rgb"} if "rgb" in sensors else set()
+        )
+        for step in act_all(simulator, 5):
+            for leaves in (step.obs, step.final_obs):
+                for stream in range(3):
+                    sample = {name: values[stream].numpy() for name, values in leaves.items()}
+                    assert simulator.observation_space.contains(sample)
+
+
+def act_all(simulator, count, stop=0.05, seed=0):
+    """`count` steps of all streams under the same random actions, whoever they are."""
+    rng = torch.Generator().manual_seed(seed)
+    chances = torch.tensor([stop, 0.6, 0.2, 0.2 - stop])
+    first = int(simulator._streams[0])
+    for _ in range(count):
+        actions = torch.multinomial(chances, 64, True, generator=rng)
+        yield simulator.step(actions[first : first + simulator.num_envs])
+
+
+NOISY = {"image_noise": 0.05, "gps_noise": 0.1, "actuation_noise": 0.2}
+
+
+@pytest.mark.parametrize("options", [{}, NOISY, {"gps": False, "slide": False, "sensors": "depth+rgb"}])
+def test_batched_and_single_streams_are_identical(options, small_bank):
+    config = PointNavConfig(resolution=8, max_episode_steps=30, **options)
+    together = PointNav(5, "cpu", config, bank=small_bank)
+    singles = [PointNav(1, "cpu", config, bank=small_bank, first_stream=i) for i in range(5)]
+    firsts = together.reset(11)
+    for i, single in enumerate(singles):
+        for name, values in single.reset(11).items():
+            assert torch.equal(values[0], firsts[name][i]), name
+    num_ends = 0
+    for steps in zip(act_all(together, 120), *(act_all(single, 120) for single in singles), strict=True):
+        for i, single in enumerate(steps[1:]):
+            for leaf in ("reward", "terminated", "truncated"):
+                assert torch.equal(getattr(single, leaf)[0], getattr(steps[0], leaf)[i]), leaf
+            for kind in ("obs", "final_obs"):
+                for name, values in getattr(single, kind).items():
+                    assert torch.equal(values[0], getattr(steps[0], kind)[name][i]), name
+        num_ends += int((steps[0].terminated | steps[0].truncated).sum())
+    assert num_ends > 10
+
+
+def test_seeds_decide_the_streams(small_bank):
+    def rows(seed, first=0):
+        simulator = PointNav(8, "cpu", PointNavConfig(sensors="blind"), bank=small_bank, first_stream=first)
+        simulator.reset(seed)
+        found = [simulator._rows.tolist()]
+        for _ in range(5):
+            simulator.step(torch.zeros(8, dtype=torch.long))
+            found.append(simulator._rows.tolist())
+        return np.array(found)
+
+    assert (rows(3) == rows(3)).all()
+    assert (rows(3) != rows(4)).mean() > 0.9
+    assert (rows(3, first=4)[:, :4] == rows(3)[:, 4:]).all()
+    assert (rows(2**40 + 3) != rows(3)).mean() > 0.9
+    assert len(np.unique(rows(3))) > 40  # streams differ, and so do a stream's episodes
+
+
+def test_observations_after_an_end_are_those_of_the_next_episode(small_bank):
+    """Where nothing ended, both are the same; where an episode ended, `final_obs` is still of the old place."""
+    simulator = PointNav(6, "cpu", PointNavConfig(resolution=8, max_episode_steps=9), bank=small_bank)
+    simulator.reset(0)
+    for step in act_all(simulator, 40, stop=0.1):
+        ended = step.terminated | step.truncated
+        for name in step.obs:
+            assert torch.equal(step.obs[name][~ended], step.final_obs[name][~ended])
+        for i in ended.nonzero()[:, 0].tolist():
+            assert not torch.equal(step.obs["goal"][i], step.final_obs["goal"][i])
+            assert not torch.equal(step.obs["depth"][i], step.final_obs["depth"][i])
+            row = simulator.bank.episodes.view(-1, 6)[simulator._rows[i]]
+            assert float(step.obs["goal"][i, 0]) == pytest.approx(float((row[:2] - row[3:5]).norm()), abs=1e-5)
+
+
+def test_what_a_step_returns_is_not_written_to_again(small_bank):
+    simulator = PointNav(6, "cpu", PointNavConfig(resolution=8, max_episode_steps=5), bank=small_bank)
+    simulator.reset(0)
+    steps, copies = [], []
+    for step in act_all(simulator, 12):
+        steps.append(step)
+        copies.append({name: values.clone() for name, values in {**step.final_obs, "reward": step.reward}.items()})
+    for step, copy in zip(steps, copies, strict=True):
+        for name, values in {**step.final_obs, "reward": step.reward}.items():
+            assert torch.equal(values, copy[name])
+
+
+def test_a_saved_state_continues_exactly(small_bank):
+    config = PointNavConfig(resolution=8, max_episode_steps=25, **NOISY)
+    simulator = PointNav(5, "cpu", config, bank=small_bank)
+    simulator.reset(7)
+    simulator.set_max_distance(4.0)
+    list(act_all(simulator, 40, seed=1))
+    buffer = io.BytesIO()
+    torch.save(simulator.state_dict(), buffer)
+    want = list(act_all(simulator, 40, seed=2))
+    buffer.seek(0)
+    other = PointNav(5, "cpu", config, bank=small_bank)
+    other.reset(1)
+    other.load_state_dict(torch.load(buffer, weights_only=True))
+    for one_step, step in zip(act_all(other, 40, seed=2), want, strict=True):
+        assert torch.equal(one_step.reward, step.reward)
+        for name, values in step.obs.items():
+            assert torch.equal(one_step.obs[name], values)
+
+
+def test_a_pool_runs_it(small_bank):
+    config = PointNavConfig(resolution=8, max_episode_steps=10)
+    with TensorPool([PointNav(4, "cpu", config, bank=small_bank)], seed=2) as pool:
+        assert [leaf.name for leaf in pool.spec.obs] == ["depth", "goal", "previous_action"]
+        for _ in range(20):
+            batch = pool.recv(None)
+            pool.send(torch.ones(4, dtype=torch.long), batch.slots)
+        pool.recv(None)
+        assert [episode.length for episode in pool.take_episodes()] == [10] * 8
+        state = pool.state()
+        pool.restore(state)
+
+
+def test_a_curriculum_of_distances(small_bank):
+    simulator = PointNav(64, "cpu", PointNavConfig(sensors="blind", max_distance=2.5), bank=small_bank)
+    stop = torch.zeros(64, dtype=torch.long)
+
+    def farthest():
+        return max(
+            float(simulator.step(stop).obs["goal"][:, 0].max() * 0 + simulator._state[:, 5].max()) for _ in range(20)
+        )
+
+    simulator.reset(0)
+    nearest = float(small_bank.episodes[:, 0, 5].max())
+    assert farthest() <= max(2.5, nearest)
+    simulator.set_max_distance(4.0)
+    assert 2.5 < farthest() <= 4.0
+    simulator.set_max_distance(torch.tensor(math.inf))
+    assert farthest() > 4.0
+    simulator.set_max_distance(0.0)  # the nearest goal of each scene remains
+    assert farthest() <= nearest
+
+
+def test_listed_episodes_are_played_in_order(small_bank):
+    simulator = PointNav(3, "cpu", PointNavConfig(sensors="blind"), bank=small_bank)
+    scenes, episodes = [5, 1, 0, 7, 3], [10, 20, 30, 40, 50]
+    simulator.load_episodes(scenes, episodes)
+    stop = torch.zeros(3, dtype=torch.long)
+    seen = [simulator._rows.tolist()]
+    for _ in range(3):
+        simulator.step(stop)
+        seen.append(simulator._rows.tolist())
+    flat = [s * small_bank.num_episodes + e for s, e in zip(scenes, episodes, strict=True)]
+    assert seen == [flat[:3], [*flat[3:], flat[2]], [*flat[3:], flat[2]], [*flat[3:], flat[2]]]
+    with pytest.raises(UsageError, match="at least one for each of the 3 streams"):
+        simulator.load_episodes([1], [1])
+    with pytest.raises(UsageError, match="12 scenes of 256 episodes"):
+        simulator.load_episodes([1, 2, 12], [1, 2, 3])
+
+
+def test_noise_is_off_by_default_and_small_where_it_is_small(small_bank):
+    def run(**options):
+        simulator = PointNav(8, "cpu", PointNavConfig(resolution=8, **options), bank=small_bank)
+        simulator.reset(0)
+        steps = [simulator.step(torch.full((8,), action)) for action in (LEFT, RIGHT, LEFT)]
+        return steps[-1].obs, simulator.poses
+
+    plain, poses = run()
+    for options, name in (({"image_noise": 0.01}, "depth"), ({"gps_noise": 0.01}, "goal")):
+        noisy, same = run(**options)
+        assert torch.equal(poses, same)
+        difference = (noisy[name] - plain[name]).abs()
+        assert 0 < float(difference.max()) < 0.1
+        assert torch.equal(run(**options)[0][name], noisy[name])
+    _, moved = run(actuation_noise=0.05)
+    assert 0 < float((moved - poses).abs().max()) < 0.1
+
+
+def test_bad_options_say_what_is_allowed(small_bank):
+    for options, message in [
+        ({"tier": "tiny"}, "tier is 'tiny'; allowed: small, full"),
+        ({"split": "dev"}, "split is 'dev'; allowed: train, val, test"),
+        ({"sensors": "lidar"}, "sensors is 'lidar'; allowed: depth, rgb, depth\\+rgb, blind"),
+        ({"resolution": 0}, "resolution is 0; allowed: 1 to 1024"),
+        ({"resolution": 6.5}, "resolution is 6.5; allowed: a whole number"),
+        ({"resolution": True}, "resolution is True"),
+        ({"scenes": 0}, "scenes is 0; allowed: 1 to"),
+        ({"max_episode_steps": 0}, "max_episode_steps is 0"),
+        ({"gps": 1}, "gps is 1; allowed: true or false"),
+        ({"depth_dtype": "float64"}, "depth_dtype is 'float64'; allowed: float32, float16, uint8"),
+        ({"image_noise": -1}, "image_noise is -1; allowed: 0 to 1"),
+        ({"success_distance": float("nan")}, "success_distance is nan; allowed: 0 or more"),
+    ]:
+        with pytest.raises(UsageError, match=message):
+            PointNavConfig(**options)
+    with pytest.raises(UsageError, match="num_envs is 0"):
+        PointNav(0, bank=small_bank)
+    with pytest.raises(UsageError, match="there is no scene file"):
+        PointNav(1, config=PointNavConfig(bank_file="/nowhere"))
+
+
+def test_foresight_is_what_happens(small_bank):
+    simulator = PointNav(12, "cpu", PointNavConfig(sensors="blind"), bank=small_bank)
+    simulator.reset(0)
+    for _ in range(20):
+        headings = simulator.poses[:, 2:3] + torch.tensor([[0.0, 1.0]])
+        distances, travelled = simulator.foresee(headings)
+        before = simulator._state.clone()
+        simulator.step(torch.ones(12, dtype=torch.long))
+        torch.testing.assert_close(simulator._state[:, 6], distances[:, 0])
+        torch.testing.assert_close(simulator._state[:, 7] - before[:, 7], travelled[:, 0])
+
+
+def test_the_next_place_is_the_next_bend():
+    simulator = one(divided_room(), start=(1.0, 1.0), goal=(5.0, 1.0))
+    assert simulator.next_places()[0].tolist() == pytest.approx([2.8, 3.1], abs=1e-3)
+    assert float(simulator.distances_from(torch.tensor([[4.0, 1.0]]))) == pytest.approx(1.0)
+
+
+def test_random_numbers_are_uniform_and_depend_on_all_that_they_should():
+    streams = torch.arange(2000)
+    keys = stream_keys(1, streams)
+    assert len(set(keys.tolist())) == 2000
+    draws = below(combine(keys, 5), 10)
+    counts = torch.bincount(draws, minlength=10)
+    assert counts.min() > 150
+    assert counts.max() < 250
+    assert (below(combine(keys, 6), 10) == draws).float().mean() < 0.2
+    numbers = normal(combine(keys, 7))
+    assert abs(float(numbers.mean())) < 0.1
+    assert float(numbers.std()) == pytest.approx(1.0, abs=0.06)
+    assert below(torch.tensor([0, 2**32 - 1]), 7).tolist() == [0, 6]
