@@ -1,7 +1,7 @@
 """One measurement of our side of `benchmarks.ppo` and `benchmarks.throughput`: `python -m benchmarks.ppo_cell '{...}'`.
 
 The options are those of the peers, and `system`; `env`, an id, instead of EnvPool's `task`; `pool`, the backend;
-`encoder`, of images; `precision`; `sequences`; `groups`, `pool_workers` and `inference_workers`.
+`encoder`, of images; `precision`; `sequences`; `groups` and `pool_workers`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from pathlib import Path
 
 from benchmarks.marks import note_reports
 from paceline.accel.config import ComputeConfig
-from paceline.collect.config import BatchingConfig
 from paceline.config import Config
 from paceline.learner.config import PPOConfig
 from paceline.nets.config import CoreConfig, PolicyConfig
@@ -43,7 +42,6 @@ def config_of(options: dict) -> Config:
             groups=options.get("groups", 1),
             workers=options.get("pool_workers"),
         ),
-        batching=BatchingConfig(inference_workers=options.get("inference_workers", 1)),
         policy=PolicyConfig(encoder=options.get("encoder", "nature"), hidden=(options["hidden"],) * 2, core=core),
         ppo=PPOConfig(
             epochs=options["epochs"],

@@ -116,10 +116,6 @@ class Config:
                 "ppo.clip_around update needs ppo.clip, and ppo.targets vtrace before updates: several ppo.epochs, or ppo.trace update; "
                 "otherwise allowed: acting"
             )
-        if self.batching.inference_workers > 1 and (self.deterministic or self.system not in ("ver", "appo")):
-            raise UsageError(
-                "batching.inference_workers above 1 are for runs of the systems ver and appo that are not deterministic"
-            )
         if self.remote.actors and (self.system != "d4pg" or self.deterministic):
             raise UsageError("remote.actors are for runs of the system d4pg that are not deterministic")
         if self.deterministic and self.pool.kind not in ("serial", "tensor", "auto"):

@@ -17,7 +17,6 @@ BENCHMARKS = [
     "efficiency",
     "finite_checks",
     "halfcheetah",
-    "inference_workers",
     "learner_apart",
     "pointnav",
     "pool",

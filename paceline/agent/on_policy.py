@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import os
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,6 @@ from paceline.accel.config import ComputeConfig
 from paceline.accel.kernels import choose_cpu_kernels, choose_precision, keep_in_precision, one_thread, require_compiler
 from paceline.agent.sizes import require_rows, rollout_bytes
 from paceline.collect.actor import Actor
-from paceline.collect.chooser import Chooser
-from paceline.collect.deciders import Decider
 from paceline.config import Config
 from paceline.distributed.reduce import synchronize
 from paceline.distributed.runtime import Group
@@ -52,16 +49,14 @@ class OnPolicy:
             self.threads_alone = choose_cpu_kernels(self.policy, config.threads, ranks_here, beside=beside)
         self.policy.precision = choose_precision(self.policy, config.compute.precision, group.device)
         self.policy.core.layer_by_layer = config.compute.layer_by_layer
-        workers = config.batching.inference_workers
-        actings = [copy.deepcopy(self.policy) if beside else self.policy for _ in range(workers)]
+        acting = copy.deepcopy(self.policy) if beside else self.policy
         self._publication = Publication(self.policy) if beside else None
         if beside and group.device.type == "cpu":
-            for acting in actings:
-                keep_in_precision(acting)
+            keep_in_precision(acting)
         if config.compute.compile:
             if group.device.type == "cpu":
                 require_compiler()
-            for policy in {self.policy, *actings}:
+            for policy in {self.policy, acting}:
                 policy.compile_encoders()
         ppo = config.resolved_ppo
         acting_compute, learning_compute = _computes(config, beside)
@@ -79,20 +74,11 @@ class OnPolicy:
         )
         # After the learner: it may hold on to where the weights are.
         # What is replayed at the same time must not share where random numbers go on.
-        own = group.device.type == "cuda" and (beside or workers > 1)
-        self._numbers = [_generator(group.device) for _ in actings] if own else []
-        """The random numbers of each who decides, where others draw on the device at the same time; none elsewhere."""
-        numbers: list[torch.Generator | None] = [*self._numbers] or [None] * workers
-        self.actor = Actor(actings[0], pool.spec, group.device, acting_compute, clock, numbers[0])
-        choosers = [
-            self.actor.chooser,
-            *(
-                Chooser(acting, pool.spec.num_slots, group.device, acting_compute, generator)
-                for acting, generator in zip(actings[1:], numbers[1:], strict=True)
-            ),
-        ]
-        self.deciders = [Decider(chooser, self._pick_up_for(chooser.policy)) for chooser in choosers]
-        """Who decides, where the weights are the latest: the first of them is the actor's own."""
+        own = group.device.type == "cuda" and beside
+        self._numbers = [_generator(group.device)] if own else []
+        """Random numbers of decisions, where the learner draws on the device at the same time; none elsewhere."""
+        self.actor = Actor(acting, pool.spec, group.device, acting_compute, clock, (*self._numbers, None)[0])
+        self.pick_up = (lambda: None) if self._publication is None else self._publication.reader(acting).pick_up
         self.targets = Targets(self.actor, group, ppo, pool.spec.num_slots)
         self._rollout: Rollout | None = None
         self._restored_rollout: dict[str, Any] | None = None
@@ -116,13 +102,6 @@ class OnPolicy:
         """Where another thread decides: let it have what was learned."""
         if self._publication is not None:
             self._publication.publish()
-
-    def pick_up(self) -> None:
-        """Decide with what was published last, from now on."""
-        self.deciders[0].pick_up()
-
-    def _pick_up_for(self, acting: ActorCritic) -> Callable[[], object]:
-        return (lambda: None) if self._publication is None else self._publication.reader(acting).pick_up
 
     def keep(self, rollout: Rollout) -> None:
         """Save what `rollout` has so far with every checkpoint, and take over what one had that was restored."""

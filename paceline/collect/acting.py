@@ -10,7 +10,7 @@ Legend: N slots, B slots of a batch, P places of a recording (P >= B), D numbers
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -22,7 +22,6 @@ from paceline.accel.cuda_graph import CudaGraph
 from paceline.accel.perceptron import Act, Perceptron
 from paceline.collect.actor import Actor
 from paceline.collect.chooser import bucket_of, choose
-from paceline.collect.deciders import Decider
 from paceline.experience.chunks import ChunkBatch, Chunks
 from paceline.experience.layouts import Rows, Variable
 from paceline.experience.rollout import Rollout
@@ -52,12 +51,11 @@ class Acting(Protocol):
         ...
 
 
-def make_acting(actor: Actor, rollout: Rollout, deciders: Sequence[Decider], *, recorded: bool) -> Acting:
-    """The fastest for one that decides; where several do, outcomes are the only thing left to do here. `recorded`: whether it may be,
-    which is not the same to the bit."""
-    if len(deciders) == 1 and actor.chooser.perceptron is not None:
+def make_acting(actor: Actor, rollout: Rollout, *, recorded: bool) -> Acting:
+    """The fastest for this actor. `recorded`: whether it may be, which is not the same to the bit."""
+    if actor.chooser.perceptron is not None:
         return SendFirst(actor, rollout, actor.chooser.perceptron)
-    if recorded and len(deciders) == 1 and actor.chooser.is_recorded:
+    if recorded and actor.chooser.is_recorded:
         return Recorded(actor, rollout)
     return StepByStep(actor, rollout)
 

@@ -6,9 +6,6 @@ from dataclasses import dataclass
 
 from paceline.errors import UsageError
 
-MOST_WORKERS = 8
-"""Each has a stream of its own on a GPU, and these are not many."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class BatchingConfig:
@@ -22,8 +19,6 @@ class BatchingConfig:
     patience: float | None = None
     """... and wait no longer than so many times what a decision takes (by default 1, or 4 where environments share workers
     on few cores)."""
-    inference_workers: int = 1
-    """Threads that choose actions, of ver and appo. On two cores one is the fastest."""
 
     def __post_init__(self) -> None:
         for name in ("minimum", "maximum"):
@@ -34,10 +29,6 @@ class BatchingConfig:
             raise UsageError(f"batching.minimum {self.minimum} must not be above batching.maximum {self.maximum}")
         if self.patience is not None and self.patience < 0:
             raise UsageError(f"batching.patience must be at least 0, got {self.patience}")
-        if not 1 <= self.inference_workers <= MOST_WORKERS:
-            raise UsageError(
-                f"batching.inference_workers must be at least 1 and at most {MOST_WORKERS}, got {self.inference_workers}"
-            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,7 @@ from paceline.experience.rollout import Batch, Rollout
 from paceline.pool.protocol import Episode
 from paceline.schedule.ddppo import lock_step
 from paceline.schedule.learner_thread import POLL_SECONDS, Companion
-from paceline.schedule.turns import Turns, require_one_decider
+from paceline.schedule.turns import Turns
 
 if TYPE_CHECKING:
     from paceline.agent.on_policy import OnPolicy
@@ -39,7 +39,6 @@ def appo(run: Run[OnPolicy]) -> None:
     config, pool, clock = run.config, run.pool, run.clock
     held = run.receive_all()
     if isinstance(held.reward, Tensor):  # a batched simulator shares its device with the learner: they take turns
-        require_one_decider(config.batching)
         lock_step(run, held, own="count")
         return
     slots, steps = pool.spec.num_slots, config.rollout_steps

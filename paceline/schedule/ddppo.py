@@ -30,11 +30,7 @@ def lock_step(run: Run[OnPolicy], batch: StepBatch, own: Literal["count", "deadl
     slots = pool.spec.num_slots
     rollout = Rollout(config.rollout_steps, slots, run.group.device, pool.spec.truncation_gap)
     on_device = isinstance(batch.reward, Tensor)
-    acting = (
-        StepByStep(agent.actor, rollout)
-        if on_device
-        else make_acting(agent.actor, rollout, agent.deciders[:1], recorded=False)
-    )
+    acting = StepByStep(agent.actor, rollout) if on_device else make_acting(agent.actor, rollout, recorded=False)
     preemption = make_preemption(config, run.group, config.rollout_steps * slots, own)
     while run.begin_iteration():
         rollout.clear()

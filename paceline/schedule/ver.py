@@ -22,7 +22,7 @@ from paceline.experience.rollout import Rollout
 from paceline.pool.batches import part, union
 from paceline.pool.protocol import StepBatch
 from paceline.schedule.ddppo import lock_step
-from paceline.schedule.turns import Turns, require_one_decider
+from paceline.schedule.turns import Turns
 
 if TYPE_CHECKING:
     from paceline.agent.on_policy import OnPolicy
@@ -36,7 +36,6 @@ def ver(run: Run[OnPolicy]) -> None:
     if isinstance(held.reward, Tensor):  # a batched simulator steps all of its streams at once: nothing is uneven
         if config.ver.overlap:
             raise UsageError("ver.overlap is for simulators in other processes; batched ones step in this one")
-        require_one_decider(config.batching)
         lock_step(run, held, own="deadline")
         return
     slots = pool.spec.num_slots

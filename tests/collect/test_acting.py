@@ -19,7 +19,6 @@ from paceline.accel.config import ComputeConfig
 from paceline.accel.cuda_graph import CudaGraph
 from paceline.collect.acting import Recorded, SendFirst, StepByStep, make_acting
 from paceline.collect.actor import Actor
-from paceline.collect.deciders import Decider
 from paceline.experience.chunks import Chunks
 from paceline.experience.layouts import Variable
 from paceline.experience.rollout import Rollout
@@ -186,7 +185,7 @@ def test_a_run_with_recorded_turns_is_the_same_run(tmp_path, monkeypatch, variab
     plain = train(config, tmp_path / "plain")
     used = []
 
-    def recorded(actor, rollout, deciders, *, recorded):
+    def recorded(actor, rollout, *, recorded):
         used.append(Recorded(actor, rollout, Replay))
         return used[-1]
 
@@ -215,7 +214,7 @@ def test_a_run_that_sends_first_is_the_same_run(tmp_path, monkeypatch, system):
         monkeypatch.setattr(
             sys.modules[f"paceline.schedule.{module}"],
             "make_acting",
-            lambda actor, rollout, *_, recorded: StepByStep(actor, rollout),
+            lambda actor, rollout, recorded: StepByStep(actor, rollout),
         )
     plain = train(config, tmp_path / "plain")
     assert first.step == plain.step
@@ -227,17 +226,14 @@ def test_turns_are_recorded_where_they_can_be(monkeypatch):
     spec = PoolSpec(observation_space=OBS, action_space=ACTIONS, num_envs=2)
     actor = Actor(ActorCritic(spec, PolicyConfig(hidden=(8,))), spec, torch.device("cpu"))
     rollout = Rollout(STEPS, 2, torch.device("cpu"), book=Chunks(STEPS, 2, 2, 1), spare=True)
-    one = [Decider(actor.chooser, lambda: None)]
-    assert isinstance(make_acting(actor, rollout, one, recorded=True), StepByStep), "there is no GPU"
+    assert isinstance(make_acting(actor, rollout, recorded=True), StepByStep), "there is no GPU"
     monkeypatch.setattr(type(actor.chooser), "is_recorded", True)
-    assert isinstance(make_acting(actor, rollout, one, recorded=True), Recorded)
-    assert isinstance(make_acting(actor, rollout, one * 2, recorded=True), StepByStep)
-    assert isinstance(make_acting(actor, rollout, one, recorded=False), StepByStep)
+    assert isinstance(make_acting(actor, rollout, recorded=True), Recorded)
+    assert isinstance(make_acting(actor, rollout, recorded=False), StepByStep)
 
 
 def test_small_perceptrons_send_first():
     spec = PoolSpec(observation_space=OBS["numbers"], action_space=ACTIONS, num_envs=2)
     actor = Actor(ActorCritic(spec, PolicyConfig(hidden=(8,))), spec, torch.device("cpu"))
-    rollout, one = Rollout(STEPS, 2, torch.device("cpu")), [Decider(actor.chooser, lambda: None)]
-    assert isinstance(make_acting(actor, rollout, one, recorded=False), SendFirst)
-    assert isinstance(make_acting(actor, rollout, one * 2, recorded=False), StepByStep)
+    rollout = Rollout(STEPS, 2, torch.device("cpu"))
+    assert isinstance(make_acting(actor, rollout, recorded=False), SendFirst)

@@ -1,0 +1,70 @@
+"""`paceline envs`: list environments, or describe one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from paceline.envs.ids import EnvId
+from paceline.envs.registry import FAMILIES, load, resolve
+from paceline.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Envs:
+    """List the families of environments, the names of one family, or what one environment looks like and costs."""
+
+    what: Annotated[str | None, tyro.conf.Positional] = None
+    """Nothing, a family (doom), or an environment id (doom:my_way_home?frameskip=2)."""
+
+    def run(self) -> None:
+        if self.what is None:
+            list_families()
+        elif self.what in FAMILIES:
+            for name in load(self.what).names():
+                print(f"{self.what}:{name}")
+        else:
+            describe_environment(self.what)
+
+
+def list_families() -> None:
+    table = Table("family", "example", "what it is", "needs", box=None, header_style="bold", pad_edge=False)
+    for name, family in FAMILIES.items():
+        table.add_row(name, family.example, family.about, _needs(name))
+    table.add_row("module:function", "mypackage.envs:make", "your own Gymnasium or PettingZoo environment", "")
+    Console().print(table)
+
+
+def _needs(family: str) -> str:
+    try:
+        load(family)
+    except UsageError:
+        return f"pip install 'paceline[{FAMILIES[family].extra}]'"
+    return ""
+
+
+def describe_environment(text: str) -> None:
+    """Spaces and cost of one environment, found out in a process of its own."""
+    factory = resolve(text)
+    backend, factory = factory.backend, factory.single or factory
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_row("id", str(EnvId.parse(text)))
+    table.add_row("frames per step", str(factory.frameskip))
+    if backend is not None:
+        table.add_row("pool", backend if factory.backend is not None else f"{backend}; serial and process")
+    if factory.backend is None:
+        from paceline.pool.auto import probe
+        from paceline.pool.config import PoolConfig
+
+        cost = probe(factory, PoolConfig())
+        table.add_row("agents", str(cost.spec.agents_per_env))
+        for leaf in cost.spec.obs:
+            table.add_row(f"observation {leaf.name}", f"{leaf.dtype} {list(leaf.shape)}")
+        for leaf in cost.spec.actions:
+            table.add_row(f"action {leaf.name}", str(leaf.space))
+        table.add_row("step", f"{cost.step_seconds * 1e6:,.0f} µs, {cost.cpu_share:.0%} of a core")
+    Console().print(table)

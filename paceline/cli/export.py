@@ -1,0 +1,43 @@
+"""`paceline export`: write a policy to one file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+
+@dataclass(frozen=True)
+class Export:
+    """Write the deterministic policy of a run to one file for use elsewhere, and check that it does the same."""
+
+    run_folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """The folder of a run."""
+    format: Literal["onnx", "torchscript"]
+    """What to write. Inputs are the observations and, for a recurrent policy, its state; outputs are the actions, the
+    value and the new state."""
+    checkpoint: str = "latest"
+    """latest, best or step_N."""
+    output: Path | None = None
+    """The file; by default policy.onnx or policy.pt in the run's folder."""
+    trust: bool = False
+    """Run the code that the run's folder names, even though this user did not write it (see SECURITY.md)."""
+
+    def run(self) -> None:
+        from paceline.export import export
+
+        done = export(self.run_folder, self.format, checkpoint=self.checkpoint, output=self.output, trust=self.trust)
+        table = Table("", "name", "type", "shape", box=None, header_style="bold", pad_edge=False)
+        for side, ports in (("input", done.inputs), ("output", done.outputs)):
+            for port in ports:
+                table.add_row(side, port.name, port.dtype, str(["batch", *port.shape]))
+        Console().print(table, markup=False)
+        print(f"{done.checkpoint} is in {done.path}")
+        if done.verified_with is not None:
+            print(f"verified: executed by {done.verified_with}, it gives what the policy gives")
+        else:
+            print("NOT verified: neither onnxruntime nor ONNX's reference evaluator is installed")

@@ -1,0 +1,32 @@
+"""`paceline report`: write one HTML page about a run."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+
+@dataclass(frozen=True)
+class Report:
+    """Write all that is known of a run to one HTML file: curves, speed, settings; of pointnav, how it navigates."""
+
+    run_folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """The folder of a run."""
+    output: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """The file; by default report.html in the run's folder."""
+    episodes: int = 200
+    """Of pointnav, how many episodes of the val split are played."""
+    trust: bool = False
+    """Changes nothing: a report runs no code that the run's folder names. All commands that read a run have it."""
+
+    def run(self) -> None:
+        from paceline.evaluation.report import write_report
+
+        with contextlib.redirect_stdout(sys.stderr):
+            path = write_report(self.run_folder, evaluate_episodes=self.episodes, output=self.output)
+        print(path)
