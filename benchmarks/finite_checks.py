@@ -21,7 +21,8 @@ from paceline.learner.config import PPOConfig
 from paceline.pool import Pool, PoolConfig, make_pool
 from paceline.pool.random_actions import RandomActions
 from paceline.pool.spaces import Leaf
-from paceline.run import Run, train
+from paceline.run import Run
+from paceline.session import train
 
 ENVS = {
     "CartPole": "gym:CartPole-v1",

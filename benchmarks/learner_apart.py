@@ -23,9 +23,9 @@ from benchmarks.marks import note_reports
 from benchmarks.ppo_cell import config_of
 from benchmarks.report import context, print_context, print_table, progress
 from benchmarks.throughput import WORKLOADS
-from paceline.experience.rollout import Rollout
+from paceline.experience.training_batch import TrainingBatch
 from paceline.learner.ppo import PPOLearner
-from paceline.run import train
+from paceline.session import train
 
 LABELS = ("CartPole", "HalfCheetah", "Breakout, LSTM 512")
 WAYS = ("thread", "apart")
@@ -78,7 +78,7 @@ class Apart:
         self._losses: dict[str, float] | None = None
         self._ask, self._hear = -1, -1
 
-    def update(self, learner: PPOLearner, rollout: Rollout, progress: float) -> dict[str, float]:
+    def update(self, learner: PPOLearner, rollout: TrainingBatch, progress: float) -> dict[str, float]:
         if self._losses is None:
             self._losses = self._plain(learner, rollout, progress)
             self._fork(learner, rollout, progress)
@@ -87,7 +87,7 @@ class Apart:
             os.read(self._hear, 1)
         return dict(self._losses)
 
-    def _fork(self, learner: PPOLearner, rollout: Rollout, progress: float) -> None:
+    def _fork(self, learner: PPOLearner, rollout: TrainingBatch, progress: float) -> None:
         asked, self._ask = os.pipe()
         self._hear, answer = os.pipe()
         if os.fork() == 0:

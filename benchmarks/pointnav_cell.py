@@ -15,7 +15,7 @@ import torch
 from benchmarks.marks import note_reports
 from paceline import recipes
 from paceline.config import Config
-from paceline.run import train
+from paceline.session import train
 
 ITERATIONS = 80
 """Of a training run; the first half compiles and records, the second is measured."""

@@ -18,7 +18,7 @@ from paceline.config import Config
 from paceline.learner.config import PPOConfig
 from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.pool.config import PoolConfig
-from paceline.run import train
+from paceline.session import train
 from paceline.telemetry.clock import ACTIVITIES
 
 WARM_UP_SECONDS = {"cpu": 0.0, "cuda": 10.0}

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from paceline.agent.on_policy import OnPolicy
+from paceline.assembly import Services, ppo_parts
 from paceline.config import Config
 from paceline.distributed.runtime import Group
 from paceline.pool import Pool
@@ -65,7 +65,8 @@ class Rounds:
         torch.manual_seed(1)
         self.clock, self.stop, self.phases = Clock(), Stop(group), Phases()
         self.threads = torch.get_num_threads()
-        self.agent = OnPolicy(config, group, pool, self.clock, self.stop, self.phases)
+        services = Services(group=group, stop=self.stop, clock=self.clock, phases=self.phases)
+        self.learner, self.sampler = ppo_parts(config, services, pool)
         self.progress = 0.0
         self.marks: list[float] = []
         self.steps: list[int] = []

@@ -16,7 +16,7 @@ from paceline.distributed.runtime import Group
 from paceline.learner.config import PPOConfig
 from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.pool import Pool, PoolConfig, make_pool
-from paceline.schedule import SCHEDULES
+from paceline.schedule.table import make_schedule
 
 NUM_ENVS = 4
 ROUNDS, COUNTED = 10, 5
@@ -34,7 +34,7 @@ def measure(group: Group, pool: Pool, env: str, threshold: float, seed: int, ste
     pool.reset(1000 * seed + first + group.rank)
     rounds: Any = Rounds(config, group, pool, ROUNDS)
     group.any(False)  # everybody starts together
-    SCHEDULES["ddppo"](rounds)
+    make_schedule(rounds, config, rounds.learner, rounds.sampler)()
     return rounds.rates(COUNTED)[0]
 
 

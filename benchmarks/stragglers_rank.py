@@ -15,8 +15,8 @@ from paceline.distributed.runtime import Group
 from paceline.learner.config import PPOConfig
 from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.pool import PoolConfig, make_pool
-from paceline.schedule import SCHEDULES
 from paceline.schedule.config import VERConfig
+from paceline.schedule.table import make_schedule
 
 SYSTEMS: dict[str, System] = {"DD-PPO": "ddppo", "NoVER": "ver", "VER": "ver", "APPO": "appo"}
 NUM_ENVS = 16
@@ -43,7 +43,7 @@ def measure(group: Group, setting: dict[str, Any]) -> tuple[float, float]:
     with contextlib.closing(pool):
         rounds: Any = Rounds(config, group, pool, ROUNDS, setting["seconds"])
         group.any(False)  # everybody starts together
-        SCHEDULES[config.system](rounds)
+        make_schedule(rounds, config, rounds.learner, rounds.sampler)()
         return rounds.rates()
 
 

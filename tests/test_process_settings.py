@@ -13,7 +13,7 @@ from paceline.config import Config
 from paceline.envs.memory import Memory
 from paceline.errors import PacelineError, UsageError
 from paceline.process_settings import restored_settings
-from paceline.run import train
+from paceline.session import train
 from tests.integration.test_d4pg import small
 from tests.integration.test_training import tiny
 from tests.settings import arithmetic, everything

@@ -11,8 +11,8 @@ from paceline import files
 from paceline.config import Config
 from paceline.errors import PacelineError, UsageError
 from paceline.files import DiskFull, replace_text, replacing
-from paceline.run import train
 from paceline.run_folder import check_run_folder, open_run_folder, remove_leftovers
+from paceline.session import train
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def no_simulators(monkeypatch):
     def fail(*_, **__):
         raise AssertionError("a simulator was made")
 
-    monkeypatch.setattr("paceline.run.make_pool", fail)
+    monkeypatch.setattr("paceline.session.make_pool", fail)
 
 
 @pytest.mark.parametrize("below", ["", "x", "x/y"])

@@ -24,7 +24,7 @@ from paceline.envs.registry import code_named_by
 from paceline.errors import PacelineError, UsageError
 from paceline.evaluation.evaluate import evaluate
 from paceline.evaluation.saved import SavedRun
-from paceline.run import train
+from paceline.session import train
 from paceline.trust import may_run, may_unpickle, secret_path, sign, why_foreign
 from tests.evaluation.runs import make_run
 from tests.pickles import Touch
@@ -197,7 +197,7 @@ def test_somebody_elses_environment_runs_when_it_is_trusted_or_named(runs, anoth
 @pytest.mark.parametrize("named", [["--env", OWN_ENV], [f"--env={OWN_ENV}"], ["--trust"]])
 def test_what_the_command_line_names_is_the_users_own(runs, another_user, monkeypatch, tmp_path, named):
     started = []
-    monkeypatch.setattr("paceline.run.train", lambda config, folder, **options: started.append(options))
+    monkeypatch.setattr("paceline.session.train", lambda config, folder, **options: started.append(options))
     arguments = ["train", "--config", runs["own"] / "config.json", "--run-dir", tmp_path / "new"]
     assert command(monkeypatch, *arguments) == 2 and not started
     with pytest.raises(AttributeError):  # nothing was trained of which anything could be shown

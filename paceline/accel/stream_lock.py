@@ -7,7 +7,7 @@ import threading
 import torch
 
 
-class Turns:
+class StreamLock:
     """A lock. Whoever takes it sees all that the one before did on its stream, without anybody waiting on the host for it."""
 
     def __init__(self, device: torch.device) -> None:

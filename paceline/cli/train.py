@@ -62,7 +62,7 @@ def main(arguments: list[str]) -> int:
         check_run_folder(folder)  # what is wrong with it is said once, before there are ranks
         again = ["train", *arguments, *run_dir, *(["--trust"] if trust else [])]
         return launch_ranks(options.ranks, again, folder, max_restarts=options.max_restarts)
-    from paceline.run import train
+    from paceline.session import train
 
     resume = "latest" if restart else options.from_checkpoint if options.resume else None
     with told_to_launcher(place.rank):
@@ -127,7 +127,7 @@ def _value_of(option: str, arguments: list[str]) -> str:
 
 
 def _summary(run, folder: Path) -> str:
-    means = run.episode_means()
+    means = run.episodes.means()
     shown = "no episode ended" if means["episode_return"] is None else f"mean return {means['episode_return']:.1f}"
     stopped = "stopped by a signal: " if run.interrupted else ""
     return f"{stopped}{run.step:,} steps in {run.seconds:.0f} s, {shown}; everything is in {folder}"

@@ -7,6 +7,8 @@ from typing import Literal
 
 from paceline.errors import UsageError
 
+PreemptionKind = Literal["count", "deadline"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class GroupConfig:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-
 from paceline.collect.chooser import GraphedChoice, choose
+
 from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.pool import PoolConfig, make_pool

@@ -13,7 +13,7 @@ from paceline.config import Config
 from paceline.learner.config import PPOConfig
 from paceline.nets.config import PolicyConfig
 from paceline.pool.config import PoolConfig
-from paceline.run import train
+from paceline.session import train
 
 STEPS = 256
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 from gymnasium import spaces
+from paceline.experience.rollout import Rollout
 
 from paceline.distributed.reduce import synchronize
 from paceline.distributed.runtime import Group
-from paceline.experience.rollout import Rollout
 from paceline.experience.rows import Decision, Outcome
 from paceline.learner.config import OptimizerConfig, PPOConfig
 from paceline.learner.ppo import PPOLearner

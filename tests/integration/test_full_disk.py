@@ -13,7 +13,7 @@ from paceline.files import DiskFull
 from paceline.learner.config import PPOConfig
 from paceline.nets.config import PolicyConfig
 from paceline.pool.config import PoolConfig
-from paceline.run import train
+from paceline.session import train
 
 CONFIG = Config(
     steps=256,
@@ -90,7 +90,7 @@ def test_a_run_folder_below_a_file_exits_2_at_once(tmp_path, monkeypatch, capsys
     def fail(*_, **__):
         raise AssertionError("something was started")
 
-    for name in ("paceline.run.make_pool", "paceline.cli.train.launch_ranks"):
+    for name in ("paceline.session.make_pool", "paceline.cli.train.launch_ranks"):
         monkeypatch.setattr(name, fail)
     (tmp_path / "afile").write_text("")
     monkeypatch.setattr(

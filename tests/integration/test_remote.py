@@ -30,7 +30,7 @@ from paceline.errors import PacelineError, UsageError  # noqa: E402
 from paceline.experience.config import LimiterConfig  # noqa: E402
 from paceline.experience.return_range import ReturnRange  # noqa: E402
 from paceline.nets.deterministic import DeterministicPolicy  # noqa: E402
-from paceline.run import train  # noqa: E402
+from paceline.session import train  # noqa: E402
 from tests.integration.ranks import ROOT  # noqa: E402
 from tests.integration.test_d4pg import LENGTH, Chase, reports, small  # noqa: E402
 
@@ -215,7 +215,7 @@ def test_a_terminated_run_saves_a_checkpoint(tmp_path):
     """Ray has a handler of its own for SIGTERM."""
     config = with_actors(count=1)
     config = dataclasses.replace(config, env=f"{config.env}?marker={tmp_path / 'stopped'}&harm=stop&at=100")
-    program = "import pickle, sys; from paceline.run import train; train(*pickle.load(open(sys.argv[1], 'rb')))"
+    program = "import pickle, sys; from paceline.session import train; train(*pickle.load(open(sys.argv[1], 'rb')))"
     (tmp_path / "job").write_bytes(pickle.dumps((config, tmp_path / "run")))
     done = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path / "job")], cwd=ROOT, capture_output=True, text=True, timeout=120
@@ -235,8 +235,8 @@ def test_a_run_learns_from_actors_elsewhere(cluster, tmp_path):
     run = train(config, tmp_path)
     last = reports(tmp_path)[-1]
     assert run.step == last["step"] >= config.steps
-    assert run.agent.collected > run.agent.explorer.collected > 0, "more than its own streams"
-    state = run.agent.limiter.state_dict()
+    assert run.collection.collected > run.collection.explorer.collected > 0, "more than its own streams"
+    state = run.collection.limiter.state_dict()
     assert state["inserted"] - 200 == pytest.approx(state["drawn"], abs=300)
     assert last["episode_length"] == LENGTH
 

@@ -15,18 +15,19 @@ import psutil
 import pytest
 import torch
 
-from paceline.agent.off_policy import OffPolicy
 from paceline.checkpoint import CheckpointFolder
+from paceline.collect.sampler import Sampler
 from paceline.config import CheckpointConfig, Config
 from paceline.errors import Failure, SimulatorError
 from paceline.experience.config import LimiterConfig
 from paceline.learner.config import D4PGConfig, PPOConfig
 from paceline.learner.ppo import PPOLearner
+from paceline.learner.replay_updates import ReplayUpdates
 from paceline.nets.config import PolicyConfig
 from paceline.pool.config import PoolConfig
 from paceline.pool.process import ProcessPool
-from paceline.run import Run, train
-from paceline.schedule.turns import Turns
+from paceline.run import Run
+from paceline.session import train
 from paceline.telemetry.phases import Phases
 from tests.integration.ranks import on_ranks
 from tests.integration.test_training import assert_equal, tiny, weights
@@ -217,17 +218,17 @@ def test_a_deterministic_run_stopped_before_its_first_iteration_keeps_its_checkp
 
 
 def test_a_stop_while_a_checkpoint_is_due_does_not_wait_for_busy_simulators(tmp_path, monkeypatch):
-    waits, plain_take_in, plain_state = [], Turns.take_in, ProcessPool.state
+    waits, plain_drain, plain_state = [], Sampler.drain, ProcessPool.state
 
-    def take_in(turns, held):
-        turns._stop.request("signal")
-        return plain_take_in(turns, held)
+    def drain(sampler, held):
+        sampler._stop.request("signal")
+        return plain_drain(sampler, held)
 
     def state(pool, timeout=None):
         waits.append(timeout)
         return plain_state(pool, timeout)
 
-    monkeypatch.setattr(Turns, "take_in", take_in)
+    monkeypatch.setattr(Sampler, "drain", drain)
     monkeypatch.setattr(ProcessPool, "state", state)
     config = slow("ver", "process", 0.0, rollout_steps=4, checkpoint=CheckpointConfig(seconds=1e-9))
     train(config, tmp_path)
@@ -236,7 +237,7 @@ def test_a_stop_while_a_checkpoint_is_due_does_not_wait_for_busy_simulators(tmp_
 
 def test_d4pg_in_turn_stops_between_two_updates(tmp_path, monkeypatch):
     """Sixty-four insertions allow for more than two hundred updates."""
-    updates, plain = [], OffPolicy.learn
+    updates, plain = [], ReplayUpdates.update
 
     def learn(agent):
         updates.append(agent)
@@ -244,7 +245,7 @@ def test_d4pg_in_turn_stops_between_two_updates(tmp_path, monkeypatch):
             os.kill(os.getpid(), signal.SIGTERM)
         return plain(agent)
 
-    monkeypatch.setattr(OffPolicy, "learn", learn)
+    monkeypatch.setattr(ReplayUpdates, "update", learn)
     limiter = LimiterConfig(minimum=64, samples_per_insert=32.0)
     run = train(slow("d4pg", "serial", 0.0, limiter=limiter, d4pg=D4PGConfig(batch=8, beside=False)), tmp_path)
     assert run.interrupted and len(updates) == 3

@@ -13,7 +13,7 @@ import torch
 from paceline.accel.config import ComputeConfig
 from paceline.learner.ppo import PPOLearner
 from paceline.pool.config import PoolConfig
-from paceline.run import train
+from paceline.session import train
 from tests.integration.test_training import tiny
 
 CUDA = pytest.param(

@@ -12,12 +12,12 @@ import torch
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paceline.experience.rollout import Rollout
 
 from paceline.accel.config import ComputeConfig
 from paceline.checkpoint import CheckpointFolder
 from paceline.distributed.runtime import Group, Place
 from paceline.errors import UsageError
-from paceline.experience.rollout import Rollout
 from paceline.experience.rows import Decision, Outcome
 from paceline.experience.sequences import MiniBatch, shuffled_sequences
 from paceline.learner import auxiliary
@@ -27,7 +27,7 @@ from paceline.learner.ppo import PPOLearner
 from paceline.nets.actor_critic import ActorCritic, Recall
 from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.pool.protocol import PoolSpec
-from paceline.run import train
+from paceline.session import train
 from tests.experience.test_variable import cases, rollouts
 from tests.integration.ranks import on_ranks
 from tests.integration.test_training import assert_equal, tiny, weights

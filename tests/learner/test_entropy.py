@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from paceline.experience.rollout import Rollout
 
 from paceline.accel.config import ComputeConfig
 from paceline.distributed.runtime import Group, Place
 from paceline.errors import UsageError
-from paceline.experience.rollout import Rollout
 from paceline.experience.rows import Decision, Outcome
 from paceline.learner.config import OptimizerConfig, PPOConfig
 from paceline.learner.entropy import EntropyCoefficient

@@ -11,11 +11,11 @@ import torch
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paceline.experience.rollout import Rollout
 
 from paceline.accel.config import ComputeConfig
 from paceline.distributed.runtime import Group, Place
 from paceline.errors import UsageError
-from paceline.experience.rollout import Rollout
 from paceline.experience.rows import Decision, Outcome
 from paceline.experience.sequences import MiniBatch
 from paceline.learner.config import OptimizerConfig, PPOConfig

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from paceline.experience.rollout import Rollout
 
 from paceline.distributed.runtime import Group, Place
 from paceline.experience.layouts import Variable
-from paceline.experience.rollout import Rollout
 from paceline.experience.rows import Decision, Outcome
 from paceline.learner.config import OptimizerConfig, PPOConfig
 from paceline.learner.ppo import PPOLearner

@@ -7,10 +7,10 @@ import math
 
 import pytest
 import torch
+from paceline.experience.rollout import Rollout
 
 from paceline.errors import UsageError
 from paceline.experience.layouts import Variable
-from paceline.experience.rollout import Rollout
 from paceline.experience.rows import Cuts, Decision, Outcome
 from paceline.learner import traced
 from paceline.learner.config import OptimizerConfig

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from paceline.collect.chooser import Chooser
 from torch.nn import functional
 
 from paceline.accel.config import ComputeConfig
 from paceline.accel.kernels import keep_in_precision
-from paceline.collect.chooser import Chooser
 from paceline.nets.actor_critic import ActorCritic, Recall
 from paceline.nets.config import ControlConfig, CoreConfig, PolicyConfig, ValueConfig
 from paceline.nets.deterministic import ActionCritic

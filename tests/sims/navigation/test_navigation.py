@@ -19,7 +19,7 @@ from paceline.evaluation.saved import SavedRun
 from paceline.learner.config import PPOConfig
 from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.pool.config import PoolConfig
-from paceline.run import train
+from paceline.session import train
 from paceline.sims.navigation import evaluation as module
 from paceline.sims.navigation.baseline_episodes import SUMMARIZED, fixed_episodes, play
 from paceline.sims.navigation.evaluation import (

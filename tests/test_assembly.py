@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.agent.on_policy import _computes
+from paceline.assembly import recorded_parts
 from paceline.config import Config
 from paceline.learner.config import AuxiliaryConfig, PPOConfig
 from paceline.nets.config import HeadConfig, PolicyConfig
@@ -22,5 +22,5 @@ from paceline.schedule.config import VERConfig
     ],
 )
 def test_what_is_recorded(changes, beside, acting, updates):
-    computes = _computes(Config(env="gym:Pendulum-v1", **changes), beside)
+    computes = recorded_parts(Config(env="gym:Pendulum-v1", **changes), beside)
     assert [compute.cuda_graphs for compute in computes] == [acting, updates]

@@ -1,4 +1,4 @@
-"""`Chooser`: what a policy makes of a batch of observations, in the fastest way that there is for it.
+"""`Inference`: samples actions of a policy for a batch of observations, in the fastest way for that policy and device.
 
 Legend: B rows of a batch, D numbers of recurrent state.
 """
@@ -17,7 +17,7 @@ from paceline.nets.actor_critic import ActorCritic
 
 
 class Choice(NamedTuple):
-    """What the policy makes of B observations."""
+    """Actions of B rows."""
 
     actions: dict[str, Tensor]
     log_prob: Tensor
@@ -26,8 +26,8 @@ class Choice(NamedTuple):
     """[B, D]: after the step."""
 
 
-class Chooser:
-    """Samples actions of a policy for up to `most` rows: by NumPy, by recorded graphs, or as PyTorch does. For one thread."""
+class Inference:
+    """Samples actions for up to `most` rows: by NumPy, by recorded graphs, or by plain PyTorch. For one thread."""
 
     def __init__(
         self,
@@ -39,44 +39,44 @@ class Chooser:
     ) -> None:
         self.policy, self._most, self.generator = policy, most, generator
         graphs = device.type == "cuda" and compute.cuda_graphs
-        self._graphs: dict[int, GraphedChoice] | None = {} if graphs else None
+        self._graphs: dict[int, RecordedChoice] | None = {} if graphs else None
         self.perceptron = Perceptron(policy) if Perceptron.suits(policy, device) else None
-        """Decides, if the policy is one."""
+        """Computes the policy by NumPy; None where it cannot."""
 
     @property
     def is_recorded(self) -> bool:
-        """Whether what is done on its device may be recorded."""
+        """Whether work on the device may be recorded."""
         return self._graphs is not None
 
     @torch.no_grad()
     def __call__(self, obs: dict[str, Tensor], state: Tensor) -> Choice:
-        """An action for every row; the result is the caller's."""
+        """An action for every row. The result is the caller's."""
         if self.perceptron is not None:
             return Choice(*self.perceptron.choose(obs), state)
         if self._graphs is None:
             return choose(self.policy, obs, state, self.generator)
         bucket = bucket_of(len(state), self._most)
         if bucket not in self._graphs:
-            self._graphs[bucket] = GraphedChoice(self.policy, obs, state, bucket, self.generator)
+            self._graphs[bucket] = RecordedChoice(self.policy, obs, state, bucket, self.generator)
         return self._graphs[bucket](obs, state)
 
 
 def choose(
     policy: ActorCritic, obs: dict[str, Tensor], state: Tensor, generator: torch.Generator | None = None
 ) -> Choice:
-    """Sample an action for every row."""
+    """Sample an action for every row, by plain PyTorch."""
     params, value, after = policy.act(obs, state)
     actions = policy.head.sample(params, generator)
     return Choice(actions, policy.head.log_prob(params, actions), value, after)
 
 
 def bucket_of(count: int, most: int) -> int:
-    """The size of recording that serves `count` rows: all, or the next power of two."""
+    """The size of the recording that serves `count` rows: all rows, or the next power of two."""
     return most if count == most else min(most, 1 << max(0, count - 1).bit_length())
 
 
-class GraphedChoice:
-    """`choose` for up to `bucket` rows, replayed; rows beyond the batch are computed and thrown away."""
+class RecordedChoice:
+    """`choose` for up to `bucket` rows, recorded once and replayed. Rows beyond the batch are computed and dropped."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class GraphedChoice:
         self._graph = CudaGraph(lambda: choose(policy, self._obs, self._state, generator), generator)
 
     def __call__(self, obs: dict[str, Tensor], state: Tensor) -> Choice:
-        """The result is the caller's: a copy of what the next replay overwrites."""
+        """The result is a copy, because the next replay overwrites what was computed."""
         count = len(state)
         for name, values in obs.items():
             self._obs[name][:count].copy_(values, non_blocking=True)
