@@ -29,7 +29,6 @@ from paceline.experience.replay import Replay
 from paceline.experience.return_range import ReturnRange
 from paceline.free_memory import require_memory
 from paceline.learner.d4pg import D4PGLearner
-from paceline.learner.publication import Publication
 from paceline.nets.deterministic import ActionCritic, DeterministicPolicy
 from paceline.pool import Pool
 from paceline.pool.config import available_core_ids
@@ -83,8 +82,7 @@ class OffPolicy:
         )
         self.acting = copy.deepcopy(self.policy).requires_grad_(False)
         """The weights that explore."""
-        self._publication = Publication(self.policy)
-        self._reader = self._publication.reader(self.acting)
+        self._reader = self.learner.publication.reader(self.acting)
         self.explorer = Explorer(self.acting, pool.spec, config.d4pg, group.device, config.seed + group.rank)
         require_memory(
             config.replay.capacity * transition_bytes(pool.spec),
@@ -110,7 +108,7 @@ class OffPolicy:
         self._warned = config.control.value.kind != "categorical"
 
     def learning_rate(self, progress: float) -> float:
-        return self._config.d4pg.actor_rate
+        return self.learner.learning_rate(progress)
 
     def act(self, batch: StepBatch) -> dict[str, Any]:
         """Actions for a batch as its pool takes them, by the weights that were published last."""
@@ -177,6 +175,7 @@ class OffPolicy:
         """One update, by all ranks together; metrics are on the device, until the next."""
         config = self._config.d4pg
         self.limiter.draw(config.batch)
+        self.learner.apply_hyperparameters()
         if self._recorded is not None:
             with self._replay_turns:
                 losses = self._recorded.run()
@@ -188,8 +187,6 @@ class OffPolicy:
             with self._replay_turns:
                 self.replay.set_priorities(drawn, errors)
         self.learner.count()
-        if self.learner.updates % config.actors_period == 0:
-            self._publication.publish()
         return losses
 
     def _draw_and_step(self) -> dict[str, Tensor]:
@@ -219,7 +216,7 @@ class OffPolicy:
 
     def load(self, weights: dict[str, Tensor], state: dict[str, Any], rank_state: dict[str, Any], *, own: bool) -> None:
         self.policy.load_state_dict(weights)
-        self._publication.publish()
+        self.learner.publish()
         self._reader.pick_up()
         self.learner.load_state_dict(state)
         if own:

@@ -21,8 +21,6 @@ from paceline.distributed.runtime import Group
 from paceline.experience.rollout import Rollout
 from paceline.free_memory import require_memory
 from paceline.learner.ppo import PPOLearner
-from paceline.learner.publication import Publication
-from paceline.learner.targets import Targets
 from paceline.nets.actor_critic import ActorCritic
 from paceline.pool import Pool
 from paceline.pool.protocol import StepBatch
@@ -50,7 +48,6 @@ class OnPolicy:
         self.policy.precision = choose_precision(self.policy, config.compute.precision, group.device)
         self.policy.core.layer_by_layer = config.compute.layer_by_layer
         acting = copy.deepcopy(self.policy) if beside else self.policy
-        self._publication = Publication(self.policy) if beside else None
         if beside and group.device.type == "cpu":
             keep_in_precision(acting)
         if config.compute.compile:
@@ -68,6 +65,7 @@ class OnPolicy:
             config.optimizer,
             self._generator,
             learning_compute,
+            num_slots=pool.spec.num_slots,
             stop=stop,
             phases=phases,
             on_nonfinite=config.on_nonfinite,
@@ -78,8 +76,8 @@ class OnPolicy:
         self._numbers = [_generator(group.device)] if own else []
         """Random numbers of decisions, where the learner draws on the device at the same time; none elsewhere."""
         self.actor = Actor(acting, pool.spec, group.device, acting_compute, clock, (*self._numbers, None)[0])
-        self.pick_up = (lambda: None) if self._publication is None else self._publication.reader(acting).pick_up
-        self.targets = Targets(self.actor, group, ppo, pool.spec.num_slots)
+        self.pick_up = self.learner.publication.reader(acting).pick_up if beside else lambda: None
+        self.targets = self.learner.targets
         self._rollout: Rollout | None = None
         self._restored_rollout: dict[str, Any] | None = None
         require_memory(
@@ -90,18 +88,15 @@ class OnPolicy:
         )
 
     def learning_rate(self, progress: float) -> float:
-        return self._config.optimizer.rate_at(progress)
+        return self.learner.learning_rate(progress)
 
     def learn(self, rollout: Rollout, progress: float) -> dict[str, float]:
         """One update of the policy and of its normalisers, by all ranks together."""
-        losses = self.learner.update(rollout, progress)
-        self.policy.absorb(rollout, self._group)
-        return losses
+        return self.learner.learn(rollout, progress)
 
     def publish(self) -> None:
         """Where another thread decides: let it have what was learned."""
-        if self._publication is not None:
-            self._publication.publish()
+        self.learner.publish()
 
     def keep(self, rollout: Rollout) -> None:
         """Save what `rollout` has so far with every checkpoint, and take over what one had that was restored."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from paceline.accel.config import ComputeConfig
 from paceline.collect.chooser import Choice, Chooser
 from paceline.experience.rows import Cuts, Decision, Outcome, as_tensor
-from paceline.nets.actor_critic import ActorCritic
+from paceline.nets.actor_critic import ActorCritic, few_values
 from paceline.pool.protocol import PoolSpec, StepBatch
 from paceline.telemetry.clock import Clock
 
@@ -215,20 +215,3 @@ class Actor:
             return values
         tensor = as_tensor(values)
         return tensor if self._on_cpu else tensor.to(self._device, non_blocking=True)
-
-
-@torch.no_grad()
-def few_values(policy: ActorCritic, obs: dict[str, Tensor], state: Tensor) -> Tensor:
-    """[C]: V of any number of observations."""
-    if state.device.type != "cuda":
-        return policy.value(obs, state)
-    # In batches of few sizes: a compiled network is compiled again for every new one.
-    count = len(state)
-    size = 1 << max(3, (count - 1).bit_length())
-    padded = {name: _padded(values, size) for name, values in obs.items()}
-    return policy.value(padded, _padded(state, size))[:count]
-
-
-def _padded(values: Tensor, size: int) -> Tensor:
-    """`values` followed by zeros."""
-    return torch.cat([values, values.new_zeros((size - len(values), *values.shape[1:]))])

@@ -304,3 +304,20 @@ def flatten(values: Tensor, leaf: Leaf) -> Tensor:
             [functional.one_hot(c, int(n)).float() for c, n in zip(columns, leaf.space.nvec.flat, strict=True)], 1
         )
     return as_float(values).flatten(1)
+
+
+@torch.no_grad()
+def few_values(policy: ActorCritic, obs: dict[str, Tensor], state: Tensor) -> Tensor:
+    """[C]: V of any number of observations, without a gradient."""
+    if state.device.type != "cuda":
+        return policy.value(obs, state)
+    # Padded to powers of 2: a compiled network is compiled again for every new size.
+    count = len(state)
+    size = 1 << max(3, (count - 1).bit_length())
+    padded = {name: _padded(values, size) for name, values in obs.items()}
+    return policy.value(padded, _padded(state, size))[:count]
+
+
+def _padded(values: Tensor, size: int) -> Tensor:
+    """`values` followed by zeros."""
+    return torch.cat([values, values.new_zeros((size - len(values), *values.shape[1:]))])

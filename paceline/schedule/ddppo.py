@@ -57,7 +57,7 @@ def lock_step(run: Run[OnPolicy], batch: StepBatch, own: Literal["count", "deadl
         episodes = pool.take_episodes()  # before learning: a simulator on the device names its mistakes here
         preemption.finished(step * slots)
         with clock.time("learning"):
-            agent.targets.complete(rollout, batch)
+            agent.targets.complete(rollout, batch, agent.actor)
             losses = agent.learn(rollout, run.progress)
         preemption.learned()
         run.report(rollout.num_steps, losses, episodes)

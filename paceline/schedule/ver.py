@@ -59,7 +59,7 @@ def in_turn(run: Run[OnPolicy], rollout: Rollout, preemption: Preemption, collec
         collector.collect()
         run.stop.raise_if_agreed()
         with run.clock.time("learning"):
-            run.agent.targets.complete(rollout, collector.held)
+            run.agent.targets.complete(rollout, collector.held, run.agent.actor)
             losses = run.agent.learn(rollout, run.progress)
         preemption.learned()
         run.report(rollout.num_steps, losses)
@@ -77,7 +77,7 @@ def overlapping(run: Run[OnPolicy], rollout: Rollout, preemption: Preemption, co
             with run.clock.time("learning"):
                 losses, seconds = learning.result() if learning is not None else ({}, 0.0)
                 run.stop.raise_if_agreed()
-                agent.targets.complete(rollout, collector.held)
+                agent.targets.complete(rollout, collector.held, agent.actor)
                 agent.publish()
                 agent.pick_up()
             preemption.learned(beside=seconds)

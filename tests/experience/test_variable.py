@@ -16,7 +16,8 @@ from paceline.experience.layouts import Variable
 from paceline.experience.rollout import Rollout
 from paceline.experience.rows import Cuts, Decision, Outcome
 from paceline.experience.sequences import sequences, shuffled_sequences, valid_rows
-from paceline.learner.config import PPOConfig
+from paceline.learner.config import OptimizerConfig, PPOConfig
+from paceline.learner.hyperparameters import ppo_hyperparameters
 from paceline.learner.targets import Targets
 from paceline.pool.protocol import StepBatch
 from tests.experience.oracle import Step, lambda_advantages
@@ -239,11 +240,12 @@ def test_running_returns_go_on_through_rollouts(seed, steps, num_slots, faults, 
     world = World(rng, num_slots, faults)
     rollout = Rollout(steps, num_slots, CPU, book=Variable(steps, num_slots))
     config = PPOConfig(discount=0.9, normalize_returns=True)
-    targets = Targets(Values(num_slots), Group(Place(), CPU, None), config, num_slots)  # type: ignore[arg-type]
+    hyperparameters = ppo_hyperparameters(config, OptimizerConfig())
+    targets = Targets(hyperparameters, Group(Place(), CPU, None), num_slots)
     held = world.batch(list(range(num_slots)))
     for _ in range(4):
         held, _ = collect(rollout, world, held, num_slots, int(rng.integers(1, 6)) if preempted else None)
-        targets.complete(rollout, held)
+        targets.complete(rollout, held, Values(num_slots))
     observed = 0
     for slot in range(num_slots):
         running = 0.0

@@ -44,7 +44,7 @@ def updates(monkeypatch):
     def watch(self, rollout, progress):
         config = dataclasses.replace(self.config, sequences="packed")
         compute = ComputeConfig(cuda_graphs=False)
-        plain = PPOLearner(copy.deepcopy(self._policy), self._group, config, self._optimizer_config, None, compute)
+        plain = PPOLearner(copy.deepcopy(self._policy), self._group, config, self.optimizer_config, None, compute)
         plain.load_state_dict(copy.deepcopy(self.state_dict()))
         before = flat(self)
         expected = update(plain, rollout, progress)

@@ -81,6 +81,13 @@ def make(
     return policy, PPOLearner(policy, alone(), PPOConfig(**options), OptimizerConfig(), generator, compute)
 
 
+def prepare(learner: PPOLearner, rollout: Rollout) -> None:
+    """The beginning of an update: everything before its first step."""
+    learner._apply_hyperparameters(0.0)
+    learner._minibatches.make_room(rollout)
+    learner._minibatches.prepare(rollout, lambda: None)
+
+
 def flat(policy: ActorCritic) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in policy.parameters()])
 
@@ -138,8 +145,8 @@ def test_advantage_statistics_over_valid_rows_only():
     valid = rollout.valid[: rollout.num_rows]
     assert (~valid).sum() == 1
     rollout.advantage[: rollout.num_rows][~valid] = 1e9
-    learner._prepare(rollout)
-    normalized = learner._advantage[: rollout.num_rows][valid]
+    prepare(learner, rollout)
+    normalized = learner._minibatches.advantage[: rollout.num_rows][valid]
     assert normalized.mean().abs() < 1e-4
     assert normalized.std(correction=0) == pytest.approx(1.0, abs=1e-3)
 
@@ -251,7 +258,7 @@ def test_large_memories_are_taught_by_columns_on_a_cpu(kind, hidden, layer_by_la
     config = PolicyConfig(hidden=(8,), core=CoreConfig(kind=kind, hidden=hidden))
     policy, learner = make(config, sequences=sequences, epochs=1, minibatches=minibatches)
     policy.core.layer_by_layer = layer_by_layer
-    batches = list(learner._split(make_rollout(policy)))
+    batches = list(learner._minibatches.split(make_rollout(policy)))
     assert [batch.turns for batch in batches] == [6 if columns else None] * minibatches
     assert sum(len(batch.rows) for batch in batches) == 24
 
@@ -263,8 +270,8 @@ def test_importance_weights_scale_rows():
     gradients = []
     for weight in (None, torch.ones(24), torch.arange(24) % 2 * 2.0):
         rollout.weight = weight
-        batch = next(iter(learner._split(rollout)))
-        learner._prepare(rollout)
+        batch = next(iter(learner._minibatches.split(rollout)))
+        prepare(learner, rollout)
         learner._backward(rollout, batch)
         gradients.append(learner._gradients.flat.clone())
     torch.testing.assert_close(gradients[0], gradients[1])
