@@ -106,13 +106,13 @@ def measure(plan: Plan, facts: dict[str, Any]) -> dict[str, Any]:
 def measure_one(learned: ActorCritic, times: int, on_gpu: bool) -> dict[str, Spans]:
     publication = Publication(learned)
     reader = publication.reader(copy.deepcopy(learned))
-    spans = {kind: Spans(on_gpu, [], []) for kind in ("publish", "pick_up", "nothing_new")}
+    spans = {kind: Spans(on_gpu, [], []) for kind in ("publish", "refresh", "nothing_new")}
     for number in range(times + 3):
         if number == 3:  # the first are slower: memory is touched and kernels are loaded
             spans = {kind: Spans(on_gpu, [], []) for kind in spans}
         spans["publish"].measure(publication.publish)
-        spans["pick_up"].measure(reader.pick_up)
-        spans["nothing_new"].measure(reader.pick_up)
+        spans["refresh"].measure(reader.refresh)
+        spans["nothing_new"].measure(reader.refresh)
     return spans
 
 

@@ -37,16 +37,17 @@ class FlatGradients:
         group.mean_(self._sent)
         return bool(self._sent[-1] > 0)
 
-    def clip(self, max_norm: float | None) -> Tensor:
+    def clip(self, max_norm: float | Tensor | None) -> Tensor:
         """Scale the gradient down to `max_norm` if it is longer; its norm before that."""
         return clip_(self.flat, max_norm)
 
 
-def clip_(gradient: Tensor, max_norm: float | None) -> Tensor:
+def clip_(gradient: Tensor, max_norm: float | Tensor | None) -> Tensor:
     """Scale `gradient` down to `max_norm` if it is longer; its norm before that."""
     norm = gradient.norm()
     if max_norm is not None:
-        gradient.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
+        limit = max_norm.to(norm.dtype) if isinstance(max_norm, Tensor) else max_norm
+        gradient.mul_(((norm + 1e-6).reciprocal() * limit).clamp(max=1.0))
     return norm
 
 

@@ -33,6 +33,9 @@ class OptimizerConfig:
             raise UsageError(f"optimizer.learning_rate must be above 0, got {self.learning_rate}")
         if self.max_grad_norm is not None and not self.max_grad_norm > 0:
             raise UsageError(f"optimizer.max_grad_norm must be above 0 or None, got {self.max_grad_norm}")
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise UsageError(f"optimizer.{name} must be at least 0 and below 1, got {getattr(self, name)}")
         if self.schedule not in ("constant", "linear", "cosine"):
             raise UsageError(f"optimizer.schedule {self.schedule!r} does not exist; allowed: constant, linear, cosine")
 
@@ -226,10 +229,12 @@ class D4PGConfig:
         for name in ("actor_rate", "critic_rate"):
             if not getattr(self, name) > 0:
                 raise UsageError(f"d4pg.{name} must be above 0, got {getattr(self, name)}")
+        if self.max_grad_norm is not None and not self.max_grad_norm > 0:
+            raise UsageError(f"d4pg.max_grad_norm must be above 0 or None, got {self.max_grad_norm}")
         if not 0 <= self.discount <= 1:
             raise UsageError(f"d4pg.discount must be between 0 and 1, got {self.discount}")
         if not 0 < self.target_share <= 1:
             raise UsageError(f"d4pg.target_share must be above 0 and at most 1, got {self.target_share}")
         for name in ("noise", "evaluation_envs"):
-            if getattr(self, name) < 0:
+            if not getattr(self, name) >= 0:
                 raise UsageError(f"d4pg.{name} must be at least 0, got {getattr(self, name)}")

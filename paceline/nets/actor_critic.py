@@ -19,8 +19,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from paceline.distributed.runtime import Group
-from paceline.experience.rollout import Rollout
-from paceline.experience.sequences import valid_rows
 from paceline.nets.config import PolicyConfig
 from paceline.nets.cores import Core
 from paceline.nets.encoders import (
@@ -194,12 +192,9 @@ class ActorCritic(nn.Module):
         # Casts are not cached: within a recorded graph a cached one would be of weights long gone.
         return torch.autocast(example.device.type, self.precision, cache_enabled=False)
 
-    def absorb(self, rollout: Rollout, group: Group) -> None:
-        """Let the normalisers learn from a rollout's rows, all ranks' together."""
-        if not self.normalizes:
-            return
-        rows = valid_rows(rollout)
-        obs = self._channels_first(rollout.obs)
+    def absorb(self, obs: dict[str, Tensor], rows: Tensor, group: Group) -> None:
+        """Update the normalisers with `rows` of observations, of all ranks together."""
+        obs = self._channels_first(obs)
         for name, normalizer in zip(self._names, self.normalizers, strict=True):
             if isinstance(normalizer, ObservationNormalizer):
                 normalizer.absorb(group.sum_(normalizer.sums(obs[name][rows])))
@@ -304,3 +299,20 @@ def flatten(values: Tensor, leaf: Leaf) -> Tensor:
             [functional.one_hot(c, int(n)).float() for c, n in zip(columns, leaf.space.nvec.flat, strict=True)], 1
         )
     return as_float(values).flatten(1)
+
+
+@torch.no_grad()
+def few_values(policy: ActorCritic, obs: dict[str, Tensor], state: Tensor) -> Tensor:
+    """[C]: V of any number of observations, without a gradient."""
+    if state.device.type != "cuda":
+        return policy.value(obs, state)
+    # Padded to powers of 2: a compiled network is compiled again for every new size.
+    count = len(state)
+    size = 1 << max(3, (count - 1).bit_length())
+    padded = {name: _padded(values, size) for name, values in obs.items()}
+    return policy.value(padded, _padded(state, size))[:count]
+
+
+def _padded(values: Tensor, size: int) -> Tensor:
+    """`values` followed by zeros."""
+    return torch.cat([values, values.new_zeros((size - len(values), *values.shape[1:]))])

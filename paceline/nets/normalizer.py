@@ -140,7 +140,7 @@ class ReturnNormalizer(nn.Module):
             raise UsageError(f"gamma must be within [0, 1], got {gamma}")
         if not clip > 0:
             raise UsageError(f"the clip of normalised rewards must be above 0, got {clip}")
-        self._gamma, self._clip = gamma, clip
+        self.gamma, self._clip = gamma, clip
         self.moments = RunningMoments()
         self.register_buffer("running", torch.zeros(num_slots, dtype=torch.float64))
         self.register_buffer("scale", torch.ones(()))
@@ -155,7 +155,7 @@ class ReturnNormalizer(nn.Module):
         `real` [B] bool is False where no decision led to the row: a slot's first batch, a replaced simulator, an agent
         out of the game. Such a row's reward is not looked at, and its slot's return begins at zero.
         """
-        returns = self.running[slots] * self._gamma + reward
+        returns = self.running[slots] * self.gamma + reward
         if real is None:
             count = returns.new_full((), len(returns))
         else:

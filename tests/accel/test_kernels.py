@@ -42,7 +42,7 @@ def test_matrices_kept_in_bfloat16_decide_as_those_that_are_converted(core):
             for values in policy.parameters():
                 values.add_(0.3 * torch.randn_like(values))
         publication.publish()
-        reader.pick_up()
+        reader.refresh()
         obs = {"obs": torch.randn(6, 5)}
         with torch.no_grad():
             expected, found = policy.act(obs, state), acting.act(obs, state)

@@ -67,6 +67,31 @@ class Rollout:
         advantages: bool = True,
     ) -> None:
         self.select()
+        if truncations is not None:
+            self.batch.truncations = truncations
         self.batch.set_next_values(last_value, truncated_value)
         if advantages:
             self.batch.set_advantages(discount, trace_decay)
+
+
+def refill(rollout: Rollout, other: Rollout) -> None:
+    """Put other data into the same memory."""
+    for mine, theirs in ((rollout.buffer, other.buffer), (rollout.batch, other.batch)):
+        for name, value in vars(theirs).items():
+            if isinstance(value, torch.Tensor):
+                getattr(mine, name).copy_(value)
+            elif name in ("obs", "actions"):
+                for key, tensor in value.items():
+                    getattr(mine, name)[key].copy_(tensor)
+
+
+def move(rollout: Rollout, device: torch.device) -> None:
+    """Move the memory of a rollout to a device, once."""
+    for part in (rollout.buffer, rollout.batch):
+        part.device = device
+        for name, value in vars(part).items():
+            if isinstance(value, torch.Tensor):
+                setattr(part, name, value.to(device))
+            elif name in ("obs", "actions"):
+                setattr(part, name, {key: tensor.to(device) for key, tensor in value.items()})
+    rollout.buffer._writable.clear()

@@ -10,13 +10,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paceline.learner.hyperparameters import ppo_hyperparameters
 
 from paceline.distributed.runtime import Group, Place
 from paceline.experience.layouts import Variable
 from paceline.experience.rows import Decision, Outcome, Truncations
 from paceline.experience.sequences import sequences, shuffled_sequences
 from paceline.learner.config import OptimizerConfig, PPOConfig
+from paceline.learner.hyperparameters import ppo_hyperparameters
 from paceline.learner.targets import Targets
 from paceline.pool.protocol import StepBatch
 from tests.experience.oracle import Step, lambda_advantages

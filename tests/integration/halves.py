@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import torch
 from gymnasium import spaces
-from paceline.experience.rollout import Rollout
 
 from paceline.distributed.reduce import synchronize
 from paceline.distributed.runtime import Group
@@ -15,6 +14,7 @@ from paceline.learner.ppo import PPOLearner
 from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.pool.protocol import PoolSpec
+from tests.experience.rollouts import Rollout
 
 SLOTS, TURNS = 8, 5
 

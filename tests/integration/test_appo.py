@@ -291,7 +291,7 @@ def test_weights_are_picked_up_whole(tmp_path):
 
     def read() -> None:
         while not done.is_set():
-            reader.pick_up()
+            reader.refresh()
             seen = {value.flatten()[0].item() for value in acting.state_dict().values()}
             if len(seen) != 1 and int(acting.version) > 0:
                 torn.append(seen)
@@ -305,7 +305,7 @@ def test_weights_are_picked_up_whole(tmp_path):
             publication.publish()
     done.set()
     thread.join()
-    reader.pick_up()
+    reader.refresh()
     assert not torn and int(acting.version) == 299
 
 

@@ -7,18 +7,17 @@ import math
 
 import pytest
 import torch
-from paceline.experience.rollout import Rollout
 
 from paceline.errors import UsageError
 from paceline.experience.layouts import Variable
-from paceline.experience.rows import Cuts, Decision, Outcome
-from paceline.learner import traced
-from paceline.learner.config import OptimizerConfig
+from paceline.experience.rows import Decision, Outcome, Truncations
+from paceline.learner import vtrace_columns
 from paceline.nets.actor_critic import ActorCritic, Recall
 from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.ops.ppo import policy_gradient
 from paceline.ops.vtrace import vtrace
-from tests.learner.test_ppo import CPU, SPEC, flat, make, make_rollout
+from tests.experience.rollouts import Rollout
+from tests.learner.test_ppo import CPU, SPEC, flat, make, make_rollout, prepare
 
 TURNS, SLOTS = 7, SPEC.num_slots
 
@@ -50,7 +49,7 @@ def collected(policy: ActorCritic, seed: int) -> tuple[Rollout, torch.Tensor]:
         state = torch.where(start[:, None], 0.0, torch.randn(SLOTS, policy.core.state_size, generator=g))
     cut_value = torch.randn(TURNS * SLOTS, generator=g)
     last = torch.randn(SLOTS, generator=g)
-    cuts = Cuts(rows=torch.nonzero(rollout.truncated).squeeze(1), obs={}, state=torch.empty(0))
+    cuts = Truncations(rows=torch.nonzero(rollout.truncated).squeeze(1), obs={}, state=torch.empty(0))
     rollout.value.copy_(torch.zeros(TURNS * SLOTS))
     rollout.finish(last, cuts, cut_value[cuts.rows], discount=0.99, trace_decay=0.95, advantages=False)
     return rollout, torch.where(rollout.truncated, cut_value, last.repeat(TURNS))
@@ -115,9 +114,9 @@ def test_ratios_are_to_the_policy_before_the_update(seed, max_rho, normalize):
     is how much more likely that one was to act so than the one that did. Advantages are normalised without it."""
     options = {"clip": 0.05, "clip_around": "update", "max_rho": max_rho, "normalize_advantage": normalize}
     policy, learner = make(epochs=3, minibatches=1, targets="vtrace", **options)
-    learner._optimizer_config = OptimizerConfig(learning_rate=0.01)
+    learner.hyperparameters.set("optimizer.learning_rate", 0.01)
     plain = copy.deepcopy(policy)
-    adam = torch.optim.Adam(plain.parameters(), lr=0.01, eps=learner._optimizer_config.eps)
+    adam = torch.optim.Adam(plain.parameters(), lr=0.01, eps=learner.optimizer_config.eps)
     rollout, _ = collected(policy, seed)
     clipped = learner.update(rollout, 0.0)["clip_fraction"]
     used, ratios = rollout.valid, []
@@ -136,7 +135,7 @@ def test_ratios_are_to_the_policy_before_the_update(seed, max_rho, normalize):
         loss = (-surrogate + 0.25 * (value - returns).square() - 0.01 * entropy).mean()
         adam.zero_grad()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(plain.parameters(), learner._optimizer_config.max_grad_norm)
+        torch.nn.utils.clip_grad_norm_(plain.parameters(), learner.optimizer_config.max_grad_norm)
         adam.step()
     torch.testing.assert_close(flat(policy), flat(plain), rtol=1e-4, atol=1e-5)
     outside = [((r < 0.95) | (r > 1.05)).float().mean().item() for r in ratios]
@@ -182,7 +181,7 @@ def test_targets_are_computed_once_for_all_passes(monkeypatch):
     for trace, epochs in (("auto", 3), ("auto", 1), ("minibatch", 3), ("update", 1)):
         calls = []
         monkeypatch.setattr(
-            traced, "vtrace", lambda *args, calls=calls, **kwargs: calls.append(1) or vtrace(*args, **kwargs)
+            vtrace_columns, "vtrace", lambda *args, calls=calls, **kwargs: calls.append(1) or vtrace(*args, **kwargs)
         )
         policy, learner = make(epochs=epochs, minibatches=2, targets="vtrace", trace=trace)
         learner.update(collected(policy, 1)[0], 0.0)
@@ -197,8 +196,9 @@ def test_all_rows_are_traced_in_parts_as_in_one(core):
     for minibatches in (1, 3, SLOTS + 1):
         policy, learner = make(config, targets="vtrace", clip_around="update", minibatches=minibatches)
         rollout, _ = collected(policy, 2)
-        learner._prepare(rollout)
-        known = [rollout.advantage, rollout.returns, learner._anchor, learner._advantage]
+        prepare(learner, rollout)
+        rows = learner._minibatches
+        known = [rollout.advantage, rollout.returns, rows.proximal_log_prob, rows.advantage]
         found.append(torch.stack(known)[:, rollout.valid])
     for other in found[1:]:
         torch.testing.assert_close(found[0], other)
@@ -231,6 +231,6 @@ def test_the_lag_of_rows_is_reported():
 @pytest.mark.parametrize("trace", ["update", "minibatch"])
 def test_streams_of_other_lengths_are_refused(trace):
     _, learner = make(targets="vtrace", trace=trace)
-    rollout = Rollout(3, SLOTS, CPU, book=Variable(3, SLOTS))
+    rollout = Rollout(3, SLOTS, CPU, layout=Variable(3, SLOTS))
     with pytest.raises(UsageError, match="allowed with this system: gae, auto"):
-        learner.update(rollout, 0.0)
+        learner.update(rollout.select(), 0.0)
