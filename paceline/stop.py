@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Literal
 
 from paceline.distributed.runtime import Group
-from paceline.signals import INTERRUPTED, handled_by
+from paceline.signals import INTERRUPTED, signals_handled_by
 
 log = logging.getLogger(__name__)
 
@@ -134,4 +134,4 @@ class Stop:
             if self._group.is_first:
                 log.warning("stopping; a checkpoint will be saved. Press Ctrl-C again to stop at once, without one")
 
-        return handled_by(handle)
+        return signals_handled_by(handle)

@@ -31,7 +31,8 @@ def lock_step(run: Run[OnPolicy], batch: StepBatch, own: Literal["count", "deadl
     rollout = Rollout(config.rollout_steps, slots, run.group.device, pool.spec.truncation_gap)
     on_device = isinstance(batch.reward, Tensor)
     acting = StepByStep(agent.actor, rollout) if on_device else make_acting(agent.actor, rollout, recorded=False)
-    preemption = make_preemption(config, run.group, config.rollout_steps * slots, own)
+    goal = config.rollout_steps * slots
+    preemption = make_preemption(config.preemption, run.group, goal, own, deterministic=config.deterministic)
     while run.begin_iteration():
         rollout.clear()
         preemption.begin(0)

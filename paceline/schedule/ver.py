@@ -43,7 +43,9 @@ def ver(run: Run[OnPolicy]) -> None:
     weighted = config.ver.importance_weights
     rollout = Rollout(config.rollout_steps, slots, run.group.device, book=book, weighted=weighted, spare=True)
     run.agent.keep(rollout)
-    preemption = make_preemption(run.config, run.group, book.goal, own="deadline")
+    preemption = make_preemption(
+        config.preemption, run.group, book.goal, own="deadline", deterministic=config.deterministic
+    )
     with Turns(run, rollout, book) as turns:
         collector = Collector(run, turns, book, preemption, held)
         if config.ver.overlap:
@@ -80,7 +82,7 @@ def overlapping(run: Run[OnPolicy], rollout: Rollout, preemption: Preemption, co
                 agent.targets.complete(rollout, collector.held)
                 agent.publish()
                 agent.pick_up()
-            preemption.learned(beside=seconds)
+            preemption.learned(concurrent_seconds=seconds)
             if lesson is not None:
                 run.report(lesson.num_steps, losses)
             lesson = rollout.frozen()

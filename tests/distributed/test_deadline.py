@@ -8,7 +8,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.config import Config
 from paceline.distributed.config import PreemptionConfig
 from paceline.distributed.preemption import LEAST_GAIN, ByDeadline, best_deadline, make_preemption
 from paceline.distributed.runtime import Group, Place
@@ -91,7 +90,7 @@ def test_steps_from_before_are_not_part_of_the_rate():
 def test_learning_beside_collecting_lets_the_slow_collect(rates, learning):
     """An iteration takes the longer of the two: what is collected while others still learn costs nothing."""
     rates = np.array(rates)
-    deadline = best_deadline(rates, learning, GOAL, beside=True)
+    deadline = best_deadline(rates, learning, GOAL, concurrent=True)
     gain = 1.0
     if deadline == float("inf"):
         deadline, gain = max(GOAL / rates.min(), learning), LEAST_GAIN
@@ -112,13 +111,13 @@ def test_one_rank_has_no_deadline():
 def test_the_kind_is_the_systems_own_unless_it_is_named():
     group = Group(Place(), torch.device("cpu"), None)
     made = {
-        (kind, own): type(make_preemption(Config(preemption=PreemptionConfig(kind=kind)), group, GOAL, own)).__name__
+        (kind, own): type(make_preemption(PreemptionConfig(kind=kind), group, GOAL, own, deterministic=False)).__name__
         for kind in ("auto", "count", "deadline")
         for own in ("count", "deadline")
     }
     assert made["auto", "count"] == made["count", "count"] == made["count", "deadline"] == "ByCount"
     assert made["auto", "deadline"] == made["deadline", "count"] == made["deadline", "deadline"] == "ByDeadline"
-    deterministic = make_preemption(Config(deterministic=True), group, GOAL, "deadline")
+    deterministic = make_preemption(PreemptionConfig(), group, GOAL, "deadline", deterministic=True)
     assert deterministic.seconds_left() is None, "who is faster must not matter"
     with pytest.raises(UsageError, match="allowed: auto, count, deadline"):
         PreemptionConfig(kind="luck")  # type: ignore[arg-type]

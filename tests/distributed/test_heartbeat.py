@@ -9,15 +9,15 @@ import pytest
 import torch.distributed as dist
 
 from paceline.distributed.config import GroupConfig
-from paceline.distributed.heartbeat import Answer, RankHeartbeat, Silence
+from paceline.distributed.heartbeat import RankHeartbeat, SilenceTimer, StoreReply
 from paceline.errors import UsageError
 
 
 def observe(*answers: tuple[int, int, int]) -> tuple[float, float]:
     """Seconds of silence of the store and of the watched rank, after answers (number, watched, count), one a second."""
-    silence = Silence()
+    silence = SilenceTimer()
     for number, watched, count in answers:
-        silence.observe(Answer(number, watched, count, "host"), 1.0)
+        silence.observe(StoreReply(number, watched, count, "host"), 1.0)
     return silence.store, silence.rank
 
 
@@ -72,7 +72,7 @@ def test_one_rank_notices_and_names_the_silent_one(four):
     noticed_by, message = four.lost.get(timeout=30)
     assert noticed_by == 1
     assert message.startswith("rank 2 on machine-2 has not answered for ")
-    assert "stopped, hung or cut off" in message
+    assert "stopped, hung or disconnected" in message
 
 
 def test_a_rank_that_has_left_is_not_missed_and_the_one_after_it_is_watched(four):

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.distributed.environment import RESTARTS
-from paceline.distributed.failures import RankFailure
+from paceline.distributed.failures import RESTARTS, RankFailure
 from paceline.distributed.launch import Ranks, is_restart, launch_ranks
 
 

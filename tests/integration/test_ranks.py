@@ -51,5 +51,5 @@ def test_ranks_are_started_again_from_the_last_checkpoint(tmp_path):
         _, errors = run.communicate(timeout=120)
     assert run.returncode == 0, errors
     assert "rank 1 was killed by SIGKILL; the last good checkpoint is" in errors
-    assert "starting all ranks again (1 of 1 restarts)" in errors and "Traceback" not in errors
+    assert "restarting all ranks (1 of 1 restarts)" in errors and "Traceback" not in errors
     assert checkpoints.load().state["step"] >= 4096
