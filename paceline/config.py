@@ -23,7 +23,7 @@ from paceline.learner.config import D4PGConfig, OnNonFinite, OptimizerConfig, PP
 from paceline.nets.config import ControlConfig, PolicyConfig
 from paceline.pool.config import PoolConfig
 from paceline.schedule.config import APPOConfig, VERConfig
-from paceline.trust import sign
+from paceline.signatures import sign
 
 System = Literal["ddppo", "ver", "appo", "d4pg"]
 

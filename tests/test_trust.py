@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from paceline import checkpoint, trust
+from paceline import checkpoint, signatures
 from paceline.checkpoint import CheckpointFolder
 from paceline.cli import main as cli
 from paceline.config import Config
@@ -25,7 +25,8 @@ from paceline.errors import PacelineError, UsageError
 from paceline.evaluation.evaluate import evaluate
 from paceline.evaluation.saved import SavedRun
 from paceline.run import train
-from paceline.trust import may_run, may_unpickle, secret_path, sign, why_foreign
+from paceline.signatures import secret_path, sign, why_foreign
+from paceline.trust import may_run, may_unpickle
 from tests.evaluation.runs import make_run
 from tests.pickles import Touch
 
@@ -100,15 +101,15 @@ def test_the_secret_is_in_the_home_by_default(monkeypatch, tmp_path):
 
 def test_processes_that_make_the_secret_at_once_have_the_same(another_user, monkeypatch):
     together = threading.Barrier(8)
-    make = trust._make_secret
+    make = signatures._make_secret
 
     def make_together(path):
         together.wait(10)
         make(path)
 
-    monkeypatch.setattr(trust, "_make_secret", make_together)
+    monkeypatch.setattr(signatures, "_make_secret", make_together)
     with ThreadPoolExecutor(8) as threads:
-        found = {future.result() for future in [threads.submit(trust._secret) for _ in range(8)]}
+        found = {future.result() for future in [threads.submit(signatures._secret) for _ in range(8)]}
     assert found == {secret_path().read_bytes()}
 
 

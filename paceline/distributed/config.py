@@ -1,4 +1,4 @@
-"""Settings of the group of ranks. Free of PyTorch, because the command line reads them."""
+"""Settings of the group of ranks. Free of PyTorch: the command line reads them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class GroupConfig:
     """How ranks watch each other."""
 
     heartbeat_seconds: float = 60.0
-    """The run ends with an error when a rank has been stopped, hung or disconnected for this long."""
+    """The run ends with an error when a rank has been stopped, hung or cut off for this long."""
 
     def __post_init__(self) -> None:
         if not self.heartbeat_seconds > 0:
@@ -22,15 +22,15 @@ class GroupConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class PreemptionConfig:
-    """When slow ranks end their rollout early."""
+    """When stragglers end their rollout early."""
 
     kind: Literal["auto", "count", "deadline"] = "auto"
-    """count: once enough ranks are done (DD-PPO). deadline: when more steps are not worth the others' waiting (VER).
-    auto: the system's own kind."""
+    """count: once enough ranks are done (DD-PPO); deadline: when more steps are no longer worth the others' time (VER).
+    auto takes the system's own."""
     threshold: float = 0.6
-    """count: preempt once more than this share of the ranks is done. 1 never preempts."""
+    """count: preempt once more than this share of the ranks is done; 1 never preempts."""
     minimum: float = 0.25
-    """count: no rollout ends before it has this share of its steps, so that every environment contributes."""
+    """count: no rollout ends before this share of its steps, so that every environment contributes."""
 
     def __post_init__(self) -> None:
         if self.kind not in ("auto", "count", "deadline"):

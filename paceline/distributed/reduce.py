@@ -41,12 +41,12 @@ class FlatGradients:
         return bool(self._sent[-1] > 0)
 
     def clip(self, max_norm: float | None) -> Tensor:
-        """Scale the gradient down to `max_norm` if it is longer. Returns the norm before clipping."""
+        """Scale the gradient down to `max_norm` if it is longer; its norm before that."""
         return clip_(self.flat, max_norm)
 
 
 def clip_(gradient: Tensor, max_norm: float | None) -> Tensor:
-    """Scale `gradient` down to `max_norm` if it is longer. Returns the norm before clipping."""
+    """Scale `gradient` down to `max_norm` if it is longer; its norm before that."""
     norm = gradient.norm()
     if max_norm is not None:
         gradient.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))

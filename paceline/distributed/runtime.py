@@ -11,8 +11,7 @@ import importlib
 import itertools
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -23,32 +22,12 @@ from torch import Tensor
 from paceline.distributed.config import GroupConfig
 from paceline.distributed.failures import LostConnection, RankFailure, end_process, last_checkpoint
 from paceline.distributed.heartbeat import RankHeartbeat
+from paceline.distributed.place import Place
 from paceline.distributed.store import open_store
 from paceline.errors import UsageError
 
 TIMEOUT = timedelta(minutes=10)
 """How long ranks may take to start, and how long a reduction waits for a rank that is alive."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """The number of this process among the ranks."""
-
-    rank: int = 0
-    """Number of this process among the ranks of all machines."""
-    size: int = 1
-    local_rank: int = 0
-    """Number of this process on its machine. It selects the GPU, and nothing else."""
-
-    @classmethod
-    def find(cls, environment: Mapping[str, str] = os.environ) -> Place:
-        """Read the variables of torchrun, or those of srun; a group of one if there are none."""
-        torchrun, slurm = ("RANK", "WORLD_SIZE", "LOCAL_RANK"), ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID")
-        for names in (torchrun, slurm):
-            if names[0] in environment and names[1] in environment:
-                rank, size, local_rank = (int(environment.get(name, 0)) for name in names)
-                return cls(rank=rank, size=size, local_rank=local_rank)
-        return cls()
 
 
 class Group:

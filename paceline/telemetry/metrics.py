@@ -1,6 +1,6 @@
-"""Metrics on disk: one JSON object per report in metrics.jsonl, the same numbers in TensorBoard and, if asked, W&B.
+"""Writes a run's reports: one JSON object each in metrics.jsonl, the same numbers to TensorBoard and optionally W&B.
 
-A report that cannot be written does not end a run: it is said once, and at the end how many are missing.
+A report that cannot be written does not end a run. The first failure is logged, and at the end their number.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class MetricsWriter:
-    """Writes the reports of one run; only the first rank has one. In the run's folder nothing changes before the first
-    report."""
+    """Writes the reports of a run, on rank 0. It changes nothing in the run folder before the first report."""
 
     def __init__(
         self, folder: Path, *, wandb_project: str | None = None, config: Mapping[str, Any] | None = None
@@ -34,8 +33,9 @@ class MetricsWriter:
         self._wandb = None if wandb is None else OptionalSink("Weights & Biases", lambda: wandb)
 
     def write(self, report: Mapping[str, Any]) -> None:
-        """One report; it needs a `step`. Numbers that are not finite are written as null: JSON has no others."""
-        self._lines.append(json.dumps({key: _plain(value) for key, value in report.items()}))
+        """Write a report, which needs a `step`. Non-finite numbers become null, because JSON does not have them."""
+        finite = {key: None if _is_nonfinite(value) else value for key, value in report.items()}
+        self._lines.append(json.dumps(finite))
         self._tensorboard.use(lambda events: events.add(report))
         if self._wandb is not None:
             self._wandb.use(lambda run: run.log(dict(report), step=report["step"]))
@@ -48,7 +48,7 @@ class MetricsWriter:
 
 
 class LineFile:
-    """A file of whole lines. A line that does not fit on the disk is left out, and half of one is never there."""
+    """A file of whole lines. A line that does not fit on the disk is left out, never written in part."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -65,7 +65,7 @@ class LineFile:
         except OSError as error:
             self.missing += 1
             if self.missing == 1:
-                log.warning("%s; training goes on", cannot_write(self._path, error))
+                log.warning("%s; training continues", cannot_write(self._path, error))
 
     def close(self) -> None:
         if self.missing:
@@ -75,7 +75,7 @@ class LineFile:
 
 
 class EventFile:
-    """TensorBoard's events. torch's own writer has a thread, which ends with a traceback when the disk is full."""
+    """A TensorBoard event file. torch's own writer has a thread that prints a traceback when the disk is full."""
 
     def __init__(self, folder: Path) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
@@ -84,18 +84,17 @@ class EventFile:
 
         self._event, self._summary = Event, Summary
         folder.mkdir(exist_ok=True)
-        # TensorBoard reads the files of a folder in the order of their names.
+        # TensorBoard reads the files of a folder in order of their names, so the time comes first.
         name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}"
         self._file = open(folder / name, "xb", buffering=0)  # noqa: SIM115 - kept open for the whole run
         self._records = RecordWriter(self._file)
         self._records.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
 
     def add(self, report: Mapping[str, Any]) -> None:
-        """The numbers of a report, by their names."""
         values = [
             self._summary.Value(tag=name, simple_value=value)
             for name, value in report.items()
-            if isinstance(value, int | float) and name != "step" and math.isfinite(value)
+            if isinstance(value, int | float) and name != "step" and not _is_nonfinite(value)
         ]
         event = self._event(wall_time=time.time(), step=report["step"], summary=self._summary(value=values))
         self._records.write(event.SerializeToString())
@@ -105,7 +104,7 @@ class EventFile:
 
 
 class OptionalSink:
-    """Another place for reports. A run does not depend on it: its first failure is logged, and ends its use."""
+    """A destination of reports that may fail: its first failure is logged, and then it is no longer used."""
 
     def __init__(self, name: str, make: Callable[[], Any]) -> None:
         self._name, self._make = name, make
@@ -113,7 +112,7 @@ class OptionalSink:
         self._failed = False
 
     def use(self, action: Callable[[Any], Any]) -> None:
-        """Do `action` with it, which is made first if it was not yet."""
+        """Call `action` with the destination, which the first call makes."""
         if self._failed:
             return
         try:
@@ -122,10 +121,10 @@ class OptionalSink:
             action(self._made)
         except Exception as error:
             self._failed = True
-            log.warning("no more reports go to %s: %s: %s", self._name, type(error).__name__, error)
+            log.warning("no more reports are sent to %s: %s: %s", self._name, type(error).__name__, error)
 
     def close(self, action: Callable[[Any], Any]) -> None:
-        """End it by `action`, if it was made and has not failed."""
+        """Call `action` if the destination was made and has not failed."""
         if self._made is not None:
             self.use(action)
 
@@ -133,7 +132,7 @@ class OptionalSink:
 def _append_all(file: BinaryIO, data: bytes) -> None:
     end = file.seek(0, 2)
     try:
-        while data:  # a disk that is nearly full takes a part
+        while data:  # an almost full disk takes a part
             data = data[file.write(data) :]
     except OSError:
         file.truncate(end)
@@ -141,15 +140,13 @@ def _append_all(file: BinaryIO, data: bytes) -> None:
 
 
 def _cut_half_line(path: Path, file: BinaryIO) -> None:
-    """A run that was killed as it wrote has left half a line, to which the next would be added."""
+    """Remove the partial last line that a killed run has left."""
     data = path.read_bytes()
-    whole = data.rfind(b"\n") + 1
-    if whole < len(data):
-        file.truncate(whole)
+    file.truncate(data.rfind(b"\n") + 1)
 
 
-def _plain(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _is_nonfinite(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
 
 
 def _start_wandb(folder: Path, project: str, config: Mapping[str, Any] | None) -> Any:
@@ -160,4 +157,4 @@ def _start_wandb(folder: Path, project: str, config: Mapping[str, Any] | None) -
     try:
         return wandb.init(project=project, dir=str(folder), name=folder.name, config=dict(config or {}))
     except Exception as error:
-        raise PacelineError(f"Weights & Biases cannot be started: {type(error).__name__}: {error}") from error
+        raise PacelineError(f"Weights & Biases does not start: {type(error).__name__}: {error}") from error

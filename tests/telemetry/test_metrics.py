@@ -52,7 +52,7 @@ def test_a_full_disk_costs_reports_and_not_the_run(tiny_disk, caplog):
     warnings = [record.getMessage() for record in caplog.records]
     assert len(warnings) == 3
     assert any("metrics.jsonl cannot be written: the disk is full" in warning for warning in warnings)
-    assert any("no more reports go to TensorBoard" in warning for warning in warnings)
+    assert any("no more reports are sent to TensorBoard" in warning for warning in warnings)
     assert warnings[-1] == f"{40 - len(written)} reports could not be written to {tiny_disk / 'metrics.jsonl'}"
 
 
@@ -85,5 +85,5 @@ def test_another_place_that_fails_is_left_alone_from_then_on(caplog, failing):
     for _ in range(3):
         place.use(action)
     place.close(close)
-    assert caplog.text.count("no more reports go to Weights & Biases: ConnectionError: refused") == 1
+    assert caplog.text.count("no more reports are sent to Weights & Biases: ConnectionError: refused") == 1
     assert used == (["service"] * 3 if failing == "close" else [])
