@@ -15,8 +15,7 @@ import tyro
 from paceline.accel.config import ComputeConfig
 from paceline.collect.config import BatchingConfig, RemoteConfig
 from paceline.distributed.config import GroupConfig, PreemptionConfig
-from paceline.envs.registry import closest
-from paceline.errors import UsageError
+from paceline.errors import UsageError, closest
 from paceline.experience.config import LimiterConfig, ReplayConfig
 from paceline.files import replace_text
 from paceline.learner.config import D4PGConfig, OnNonFinite, OptimizerConfig, PPOConfig
