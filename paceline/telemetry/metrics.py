@@ -5,13 +5,14 @@ A report that cannot be written does not end a run. The first failure is logged,
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -28,23 +29,22 @@ class MetricsWriter:
         self, folder: Path, *, wandb_project: str | None = None, config: Mapping[str, Any] | None = None
     ) -> None:
         self._lines = LineFile(folder / "metrics.jsonl")
-        self._tensorboard = OptionalSink("TensorBoard", lambda: EventFile(folder / "tensorboard"))
-        wandb = _start_wandb(folder, wandb_project, config) if wandb_project else None
-        self._wandb = None if wandb is None else OptionalSink("Weights & Biases", lambda: wandb)
+        self._sinks = [OptionalSink("TensorBoard", lambda: EventFile(folder / "tensorboard"))]
+        if wandb_project:
+            run = _start_wandb(folder, wandb_project, config)
+            self._sinks.append(OptionalSink("Weights & Biases", lambda: run))
 
     def write(self, report: Mapping[str, Any]) -> None:
         """Write a report, which needs a `step`. Non-finite numbers become null, because JSON does not have them."""
         finite = {key: None if _is_nonfinite(value) else value for key, value in report.items()}
         self._lines.append(json.dumps(finite))
-        self._tensorboard.use(lambda events: events.add(report))
-        if self._wandb is not None:
-            self._wandb.use(lambda run: run.log(dict(report), step=report["step"]))
+        for sink in self._sinks:
+            sink.write(report)
 
     def close(self) -> None:
         self._lines.close()
-        self._tensorboard.close(lambda events: events.close())
-        if self._wandb is not None:
-            self._wandb.close(lambda run: run.finish())
+        for sink in self._sinks:
+            sink.close()
 
 
 class LineFile:
@@ -60,7 +60,7 @@ class LineFile:
         try:
             if self._file is None:
                 self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 - kept open for the whole run
-                _cut_half_line(self._path, self._file)
+                self._file.truncate(self._path.read_bytes().rfind(b"\n") + 1)  # a killed run may leave a partial line
             _append_all(self._file, line.encode() + b"\n")
         except OSError as error:
             self.missing += 1
@@ -90,43 +90,49 @@ class EventFile:
         self._records = RecordWriter(self._file)
         self._records.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
 
-    def add(self, report: Mapping[str, Any]) -> None:
+    def log(self, report: Mapping[str, Any], step: int) -> None:
         values = [
             self._summary.Value(tag=name, simple_value=value)
             for name, value in report.items()
             if isinstance(value, int | float) and name != "step" and not _is_nonfinite(value)
         ]
-        event = self._event(wall_time=time.time(), step=report["step"], summary=self._summary(value=values))
+        event = self._event(wall_time=time.time(), step=step, summary=self._summary(value=values))
         self._records.write(event.SerializeToString())
 
-    def close(self) -> None:
+    def finish(self) -> None:
         self._file.close()
 
 
 class OptionalSink:
-    """A destination of reports that may fail: its first failure is logged, and then it is no longer used."""
+    """A destination of reports that may fail: its first failure is logged, and then it is no longer used.
+
+    The first report makes the destination. It has W&B's methods `log` and `finish`.
+    """
 
     def __init__(self, name: str, make: Callable[[], Any]) -> None:
         self._name, self._make = name, make
         self._made: Any = None
         self._failed = False
 
-    def use(self, action: Callable[[Any], Any]) -> None:
-        """Call `action` with the destination, which the first call makes."""
-        if self._failed:
-            return
+    def write(self, report: Mapping[str, Any]) -> None:
+        if not self._failed:
+            with self._failure_logged():
+                if self._made is None:
+                    self._made = self._make()
+                self._made.log(dict(report), step=report["step"])
+
+    def close(self) -> None:
+        if self._made is not None and not self._failed:
+            with self._failure_logged():
+                self._made.finish()
+
+    @contextlib.contextmanager
+    def _failure_logged(self) -> Iterator[None]:
         try:
-            if self._made is None:
-                self._made = self._make()
-            action(self._made)
+            yield
         except Exception as error:
             self._failed = True
             log.warning("no more reports are sent to %s: %s: %s", self._name, type(error).__name__, error)
-
-    def close(self, action: Callable[[Any], Any]) -> None:
-        """Call `action` if the destination was made and has not failed."""
-        if self._made is not None:
-            self.use(action)
 
 
 def _append_all(file: BinaryIO, data: bytes) -> None:
@@ -137,12 +143,6 @@ def _append_all(file: BinaryIO, data: bytes) -> None:
     except OSError:
         file.truncate(end)
         raise
-
-
-def _cut_half_line(path: Path, file: BinaryIO) -> None:
-    """Remove the partial last line that a killed run has left."""
-    data = path.read_bytes()
-    file.truncate(data.rfind(b"\n") + 1)
 
 
 def _is_nonfinite(value: Any) -> bool:

@@ -13,7 +13,7 @@ class Phases:
         self._current: dict[str, tuple[int, int, str | None]] = {}
 
     def show(self, name: str, done: int, total: int, unit: str | None = None) -> None:
-        """`done` of `total` units are finished. It is shown in percent without a unit, and not at all if `total` is 0."""
+        """`done` of `total` units are finished. Shown in percent without a unit, and not at all if `total` is 0."""
         self._current[name] = done, total, unit
 
     def over(self, name: str) -> None:

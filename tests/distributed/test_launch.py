@@ -1,4 +1,4 @@
-"""What the launcher of `--ranks` concludes from how its ranks ended, and when a rank continues after a restart."""
+"""How the launcher of `--ranks` explains the end of its ranks, and when a restarted rank continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The live display: readable lines, and nothing at all where nobody looks."""
+"""The live display on a terminal, and plain lines without one."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_from_the_first_second_the_display_says_what_the_run_does():
 
 
 def test_what_is_logged_appears_above_the_live_display(monkeypatch, request):
-    """One console: the display is drawn again below the message, and overwrites nothing of it."""
+    """They share one console, so the display is drawn again below the message."""
     shared = Console(file=io.StringIO(), width=100, height=30, force_terminal=True)
     monkeypatch.setattr("paceline.telemetry.console.Console", lambda **_: shared)
     console.cache_clear()
