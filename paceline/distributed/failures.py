@@ -19,7 +19,7 @@ from paceline.errors import PacelineError, UsageError
 
 RESTARTS = "TORCHELASTIC_RESTART_COUNT"
 """How often the ranks have been restarted. It is torchrun's variable; our launcher sets it too."""
-LISTENING_SOCKET = "PACELINE_LISTENING_SOCKET"
+SOCKET = "PACELINE_LISTENING_SOCKET"
 """File descriptor of the socket that rank 0 inherits to serve the store."""
 FAILURES = "PACELINE_FAILURES"
 """File descriptor of the file to which ranks write their failures."""

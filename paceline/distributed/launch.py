@@ -20,14 +20,7 @@ from pathlib import Path
 
 import psutil
 
-from paceline.distributed.failures import (
-    FAILURES,
-    LISTENING_SOCKET,
-    RESTARTS,
-    RankFailure,
-    last_checkpoint,
-    read_failures,
-)
+from paceline.distributed.failures import FAILURES, RESTARTS, SOCKET, RankFailure, last_checkpoint, read_failures
 from paceline.errors import UsageError
 from paceline.signals import INTERRUPTED, signals_handled_by
 
@@ -113,7 +106,7 @@ class Ranks:
                 environment = common | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
                 inherited = [failures]
                 if rank == 0:
-                    environment[LISTENING_SOCKET] = str(listening.fileno())
+                    environment[SOCKET] = str(listening.fileno())
                     inherited.append(listening.fileno())
                 process = subprocess.Popen(
                     self._command,

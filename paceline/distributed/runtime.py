@@ -56,14 +56,10 @@ class Group:
         importlib.import_module("torch._dynamo")
         store, torchrun_address = open_store(place.rank, place.size, TIMEOUT)
         heartbeat = start_heartbeat(store, torchrun_address, place, config or GroupConfig(), folder)
+        backend = "nccl" if chosen.type == "cuda" else "gloo"
+        keys = dist.PrefixStore("group", store)
         with communication():
-            dist.init_process_group(
-                "nccl" if chosen.type == "cuda" else "gloo",
-                store=dist.PrefixStore("group", store),
-                rank=place.rank,
-                world_size=place.size,
-                timeout=TIMEOUT,
-            )
+            dist.init_process_group(backend, store=keys, rank=place.rank, world_size=place.size, timeout=TIMEOUT)
         return cls(place, chosen, dist.PrefixStore("paceline", store), heartbeat)
 
     @property

@@ -18,7 +18,7 @@ from datetime import timedelta
 import psutil
 import torch.distributed as dist
 
-from paceline.distributed.failures import LISTENING_SOCKET, RESTARTS
+from paceline.distributed.failures import RESTARTS, SOCKET
 from paceline.errors import UsageError
 
 _joined = itertools.count()
@@ -67,7 +67,7 @@ def _use_loopback_interface() -> None:
 
 def _listening_socket(host: str, port: int) -> int:
     """The descriptor of a socket that listens on `host` and on no other address. The store closes it."""
-    inherited = os.environ.pop(LISTENING_SOCKET, None)
+    inherited = os.environ.pop(SOCKET, None)
     if inherited is not None:
         return int(inherited)
     try:
