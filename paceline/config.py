@@ -15,15 +15,14 @@ import tyro
 from paceline.accel.config import ComputeConfig
 from paceline.collect.config import BatchingConfig, RemoteConfig
 from paceline.distributed.config import GroupConfig, PreemptionConfig
-from paceline.envs.registry import closest
-from paceline.errors import UsageError
+from paceline.errors import UsageError, closest
 from paceline.experience.config import LimiterConfig, ReplayConfig
 from paceline.files import replace_text
 from paceline.learner.config import D4PGConfig, OnNonFinite, OptimizerConfig, PPOConfig
 from paceline.nets.config import ControlConfig, PolicyConfig
 from paceline.pool.config import PoolConfig
 from paceline.schedule.config import APPOConfig, VERConfig
-from paceline.trust import sign
+from paceline.signatures import sign
 
 System = Literal["ddppo", "ver", "appo", "d4pg"]
 

@@ -1,4 +1,4 @@
-"""A disk that fills up costs a run what does not fit, and is said in words."""
+"""On a full disk a run loses the files that do not fit, and says so."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CONFIG = Config(
 
 @pytest.fixture
 def full_at(monkeypatch):
-    """Let the disk be full at these steps."""
+    """A function that makes the disk full at the given steps."""
     save = CheckpointFolder.save
 
     def choose(*steps: int) -> None:

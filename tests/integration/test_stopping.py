@@ -1,4 +1,4 @@
-"""A run stops soon after it was asked to, in every system and pool, with a checkpoint that goes on."""
+"""A run stops soon after the request, in every system and pool, with a checkpoint that resumes."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from tests.integration.test_training import assert_equal, tiny, weights
 
 STEP_SECONDS = 0.5
 BOUND = 5.0 + STEP_SECONDS + 2.0
-"""What is promised, and 2 s for a machine that is busy with other tests."""
+"""The promised time, and 2 s more for a busy machine."""
 
 
 def slow(system: str, pool: str, seconds: float = STEP_SECONDS, **changes) -> Config:
-    """An iteration of eight such simulators takes minutes."""
+    """A run with slow simulators: an iteration takes minutes."""
     kind = "&continuous=true" if system == "d4pg" else ""
     return dataclasses.replace(
         Config(
@@ -58,7 +58,7 @@ def slow(system: str, pool: str, seconds: float = STEP_SECONDS, **changes) -> Co
 
 
 class Asking:
-    """Sends SIGTERM to this process as soon as a run does what `phase` names; knows how long it then took to end."""
+    """Sends SIGTERM to this process as soon as a run is in `phase`, and measures the time since then."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, phase: str) -> None:
         self._reached, self.asked_at = threading.Event(), 0.0
@@ -84,7 +84,7 @@ class Asking:
 
 
 def goes_on(config: Config, folder: Path, **changes) -> Run:
-    """The run, continued to an end that quick simulators reach soon."""
+    """Resume the run with fast simulators."""
     quick = config.env.replace(f"seconds={STEP_SECONDS}", "seconds=0")
     return train(dataclasses.replace(config, env=quick, **changes), folder, resume="latest")
 
@@ -115,7 +115,7 @@ def test_stop_of_d4pg_in_mid_collection(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("system", ["ddppo", "ver", "appo"])
 def test_stop_in_mid_learning_takes_one_minibatch(tmp_path, monkeypatch, system):
-    """Mini-batches of half a second, of which an update has 128."""
+    """An update has 128 mini-batches of half a second each."""
     asking = Asking(monkeypatch, "learning")
     plain = PPOLearner._backward
 
@@ -136,7 +136,7 @@ def test_stop_in_mid_learning_takes_one_minibatch(tmp_path, monkeypatch, system)
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("system", ["ddppo", "appo"])
 def test_stop_in_mid_learning_on_a_gpu(tmp_path, monkeypatch, system):
-    """The host does not run ahead of the device by a whole update, which takes minutes here."""
+    """An update takes minutes here, and the host must not run ahead of the device by that much."""
     asking = Asking(monkeypatch, "learning")
     config = slow(system, "process", 0.0, device="cuda", ppo=PPOConfig(epochs=20_000, minibatches=32))
     run = train(config, tmp_path)
@@ -147,7 +147,7 @@ def test_stop_in_mid_learning_on_a_gpu(tmp_path, monkeypatch, system):
 @pytest.mark.parametrize("system", ["ddppo", "appo", "d4pg"])
 def test_seconds_end_a_run_in_mid_iteration(tmp_path, system):
     begin = time.monotonic()
-    config = slow(system, "process", seconds=3600.0)  # of a step: nobody waits for it
+    config = slow(system, "process", seconds=3600.0)  # an hour per step: the run must not wait for it
     run = train(
         dataclasses.replace(config, env=config.env.replace("3600.0", "3600.0&busy_from=2"), seconds=2.0), tmp_path
     )
@@ -182,12 +182,12 @@ def test_two_ranks_stop_together_though_only_one_was_asked(tmp_path):
 
 
 def test_a_simulator_that_fails_while_the_run_stops_does_not_cost_the_checkpoint(tmp_path, monkeypatch):
-    """As a signal to the whole job may end a simulator's own processes."""
+    """A signal to the whole job may also end the processes of a simulator."""
     asking = Asking(monkeypatch, "collecting")
     plain = ProcessPool.recv
 
     def recv(pool, *arguments, timeout=None, **options):
-        if timeout is not None:  # only a run that stops asks like this
+        if timeout is not None:  # only a run that stops gives a timeout
             raise SimulatorError(Failure(cause="its engine is gone", phase="step", slots=(3,)))
         return plain(pool, *arguments, **options)
 
@@ -198,7 +198,7 @@ def test_a_simulator_that_fails_while_the_run_stops_does_not_cost_the_checkpoint
 
 
 def test_a_deterministic_run_stopped_before_its_first_iteration_keeps_its_checkpoint(tmp_path, monkeypatch):
-    """Stopped in mid-rollout, resumed and stopped at once, resumed: the same bits as without a stop."""
+    """Stopped during a rollout, resumed, stopped at once, and resumed: the same bits as without a stop."""
     marker = tmp_path / "stopped"
     env = f"tests.integration.test_training:Stopping?marker={marker}"
     config = tiny("lstm", env=env, system="ver", rollout_steps=15)
@@ -252,7 +252,7 @@ def test_d4pg_in_turn_stops_between_two_updates(tmp_path, monkeypatch):
 
 
 def test_second_ctrl_c_ends_at_once_and_leaves_no_process(tmp_path):
-    """The first waits for a simulator that takes an hour."""
+    """After the first, the run waits for a simulator step of an hour."""
     options = ["--env", "tests.integration.slow:Slow?seconds=3600", "--pool.kind", "serial", "--pool.num-envs", "2"]
     command = [sys.executable, "-m", "paceline", "train", "cartpole", *options, "--run-dir", str(tmp_path / "run")]
     run = subprocess.Popen(
@@ -264,7 +264,7 @@ def test_second_ctrl_c_ends_at_once_and_leaves_no_process(tmp_path):
             break
     children = [child.pid for child in psutil.Process(run.pid).children(recursive=True)]
     run.send_signal(signal.SIGINT)
-    time.sleep(1.2)  # sooner it would be taken for the first one again
+    time.sleep(1.2)  # an earlier signal would be ignored as a repetition
     assert run.poll() is None
     run.send_signal(signal.SIGINT)
     assert run.wait(timeout=10) == 130

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, fields
 from typing import Any, get_type_hints
 
-from paceline.errors import UsageError
+from paceline.errors import UsageError, closest
 
 TIERS = ("small", "full")
 SPLITS = ("train", "val", "test")
@@ -73,8 +73,6 @@ class PointNavConfig:
     @classmethod
     def of_options(cls, options: dict[str, Any], what: str) -> PointNavConfig:
         """From an id's options, of which `what` is the text."""
-        from paceline.envs.registry import closest
-
         names = [field.name for field in fields(cls)]
         for name in options:
             if name not in names:
