@@ -16,7 +16,7 @@ from paceline.distributed.runtime import Group
 from paceline.learner.config import PPOConfig
 from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.pool import Pool, PoolConfig, make_pool
-from paceline.schedule import SCHEDULES
+from paceline.schedule.loops import SCHEDULES
 
 NUM_ENVS = 4
 ROUNDS, COUNTED = 10, 5

@@ -15,8 +15,8 @@ from paceline.distributed.runtime import Group
 from paceline.learner.config import PPOConfig
 from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.pool import PoolConfig, make_pool
-from paceline.schedule import SCHEDULES
 from paceline.schedule.config import VERConfig
+from paceline.schedule.loops import SCHEDULES
 
 SYSTEMS: dict[str, System] = {"DD-PPO": "ddppo", "NoVER": "ver", "VER": "ver", "APPO": "appo"}
 NUM_ENVS = 16
@@ -29,7 +29,7 @@ def measure(group: Group, setting: dict[str, Any]) -> tuple[float, float]:
     config = Config(
         env=setting["env"],
         system=SYSTEMS[setting["system"]],
-        ver=VERConfig(variable=setting["system"] == "VER"),
+        ver=VERConfig(variable=setting["system"] != "NoVER"),
         rollout_steps=setting["steps"],
         policy=PolicyConfig(
             encoder="patches", encoder_size=64, hidden=(64,), core=CoreConfig(kind="lstm", hidden=64), activation="relu"

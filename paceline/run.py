@@ -24,7 +24,8 @@ from paceline.checkpoint import Checkpoint, CheckpointFolder
 from paceline.config import Config
 from paceline.distributed.failures import last_checkpoint
 from paceline.distributed.gather import gather
-from paceline.distributed.runtime import Group, Place
+from paceline.distributed.place import Place
+from paceline.distributed.runtime import Group
 from paceline.envs.registry import resolve
 from paceline.errors import PacelineError, UsageError
 from paceline.files import DiskFull
@@ -424,7 +425,7 @@ class Run(Generic[AgentT]):
 
 
 def _metrics_writer(config: Config, folder: Path) -> MetricsWriter:
-    return MetricsWriter(folder, wandb_project=config.wandb_project, config=dataclasses.asdict(config))
+    return MetricsWriter(folder, wandb_project=config.wandb_project, config=config.settings())
 
 
 @restored_settings()
@@ -482,7 +483,7 @@ def _open(
 
 
 def _finish(run: Run) -> Run:
-    from paceline.schedule import SCHEDULES
+    from paceline.schedule.loops import SCHEDULES
 
     with run.running():
         SCHEDULES[run.config.system](run)

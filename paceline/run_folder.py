@@ -11,7 +11,6 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from paceline.checkpoint import recover
 from paceline.errors import PacelineError, UsageError
 from paceline.files import DiskFull, cannot_write, flush, remove_temporaries
 
@@ -27,6 +26,8 @@ def open_run_folder(folder: Path) -> Iterator[None]:
 
     If this call created the folder, it is deleted again after a usage error, or if it is still empty.
     """
+    from paceline.checkpoint import recover  # imports PyTorch, which `check_run_folder` and the command line do without
+
     made: list[Path] = []
     try:
         _open(folder, made)

@@ -10,8 +10,7 @@ import importlib
 import itertools
 import os
 import socket
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -22,35 +21,12 @@ from torch import Tensor
 from paceline.distributed.config import GroupConfig
 from paceline.distributed.failures import LostRanks, RankFailure, end_process, last_checkpoint
 from paceline.distributed.heartbeat import RankHeartbeat
+from paceline.distributed.place import Place
 from paceline.distributed.store import SharedStore, open_store
 from paceline.errors import UsageError
 
 TIMEOUT = timedelta(minutes=10)
 """Ranks have this long to start. No reduction waits longer: a rank may be alive and yet not come to it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """Where this process stands among the ranks."""
-
-    rank: int = 0
-    """The number of this process among all, on whatever machine."""
-    size: int = 1
-    local_rank: int = 0
-    """The number of this process on its machine: it chooses the GPU, and nothing else."""
-
-    @classmethod
-    def find(cls, environment: Mapping[str, str] = os.environ) -> Place:
-        """From what torchrun, or srun, put into the environment; a group of one otherwise."""
-        for rank, size, local in (
-            ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
-            ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
-        ):
-            if rank in environment and size in environment:
-                return cls(
-                    rank=int(environment[rank]), size=int(environment[size]), local_rank=int(environment.get(local, 0))
-                )
-        return cls()
 
 
 class Group:
