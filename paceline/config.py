@@ -53,7 +53,8 @@ class Config:
     """Everything that decides what a run does."""
 
     env: str = "gym:CartPole-v1"
-    """The environment: family:name?option=value, or package.module:function for your own. `paceline envs` lists them."""
+    """The environment: family:name?option=value, or package.module:function for your own. `paceline envs` lists
+    them."""
     system: System = "ddppo"
     """The training system. Each system has options of its own."""
     steps: int = 1_000_000
@@ -125,7 +126,8 @@ class Config:
         """Refuse what depends on which of two threads or processes is faster."""
         if self.system == "appo":
             raise UsageError(
-                "deterministic runs cannot have the system appo: its results depend on timing; allowed: ddppo, ver, d4pg"
+                "deterministic runs cannot have the system appo: its results depend on timing; "
+                "allowed: ddppo, ver, d4pg"
             )
         if self.ver.overlap:
             raise UsageError("deterministic runs cannot have ver.overlap: its results depend on timing")
@@ -144,7 +146,8 @@ class Config:
         return dataclasses.replace(self.ppo, targets="vtrace" if self.system == "appo" else "gae")
 
     def under(self, system: str) -> Config:
-        """This configuration under another system. Settings that the new system does not read return to their defaults."""
+        """This configuration under another system. Settings that the new system does not read return to their
+        defaults."""
         if system not in SYSTEMS:
             raise UsageError(
                 f"system {system!r} does not exist{closest(system, SYSTEMS)}; allowed: {', '.join(SYSTEMS)}"

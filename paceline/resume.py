@@ -35,8 +35,8 @@ def require_same_network(saved: Config, wanted: Config, folder: Path) -> None:
     if changed:
         changes = ", ".join(f"{name} {now[name]} instead of {before[name]}" for name in changed)
         raise UsageError(
-            f"cannot resume {folder} with {changes}: the network and the family of systems (PPO or D4PG) are fixed; start a "
-            "new run to change them"
+            f"cannot resume {folder} with {changes}: the network and the family of systems (PPO or D4PG) are fixed; "
+            "start a new run to change them"
         )
 
 

@@ -136,10 +136,12 @@ def test_help_and_wrong_usage_do_not_import_pytorch(line, code):
 import sys
 from paceline.cli.main import main
 sys.argv = ["paceline", *{line.split()!r}]
+code = 0
 try:
     main()
 except SystemExit as end:
-    print("ended with", end.code, "and", "torch" if "torch" in sys.modules else "no torch")
+    code = end.code or 0
+print("ended with", code, "and", "torch" if "torch" in sys.modules else "no torch")
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines()[-1] == f"ended with {code} and no torch", done.stderr

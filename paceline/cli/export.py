@@ -13,7 +13,8 @@ from rich.table import Table
 
 @dataclass(frozen=True)
 class Export:
-    """Write the deterministic policy of a run to one file, for use elsewhere, and check that it gives the same actions."""
+    """Write the deterministic policy of a run to one file, for use elsewhere, and check that it gives the same
+    actions."""
 
     run_folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """The folder of a run."""

@@ -19,20 +19,23 @@ COMMANDS = {
     "envs": "List environments, or describe one.",
     "bench": "Run a benchmark.",
 }
-"""Every command is a module of this package. It is imported when it runs, so that no command waits for another's imports."""
+"""Every command is a module of this package. It is imported when it runs, so that no command waits for another's
+imports."""
 
 
 def main() -> None:
     """Run a command. Turn every failure into one clear message and an exit code."""
     try:
-        sys.exit(_run(sys.argv[1:]))
+        code = _run(sys.argv[1:])
     except PacelineError as error:
         print(f"paceline: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
-        sys.exit(0)  # the reader of our output has seen enough
+        return  # the reader of our output has seen enough
+    if code:
+        sys.exit(code)
 
 
 def _run(arguments: list[str]) -> int:
@@ -66,7 +69,7 @@ def _help() -> str:
             "",
             *(f"  {name:<{width}}  {about}" for name, about in COMMANDS.items()),
             "",
-            "`paceline COMMAND --help` explains the options of a command, `paceline train RECIPE --help` those of a recipe.",
+            "`paceline COMMAND --help` explains the options of a command.",
             "Exit codes: 0 finished, 1 failed, 2 bad usage, 130 interrupted.",
         ]
     )

@@ -68,7 +68,8 @@ def _description(own: type, system: str) -> str:
 
 
 def _option_class(kind: type, hidden: Collection[str] = (), name: str = "") -> type:
-    """The dataclass `kind` for tyro: without the fields whose dotted names are in `hidden`. Docstrings become help texts.
+    """The dataclass `kind` for tyro: without the fields whose dotted names are in `hidden`. Docstrings become help
+    texts.
 
     tyro would find them itself, but it is slower, and keeps their line breaks.
     """

@@ -42,7 +42,8 @@ class TrainOptions:
     report: bool = False
     """Write report.html at the end. `paceline report` writes it for any run at any time."""
     trust: bool = False
-    """With --resume or --config: run the code that their files name, even if another user wrote them (see SECURITY.md)."""
+    """With --resume or --config: run the code that their files name, even if another user wrote them (see
+    SECURITY.md)."""
 
 
 class Start(NamedTuple):

@@ -13,13 +13,14 @@ class BatchingConfig:
     """How many slots one inference batch holds, in systems that do not wait for all environments."""
 
     minimum: float | None = None
-    """Wait for this share of the slots. None: a quarter. If environments share worker processes: an eighth, or a half on
-    at most four cores (all under appo, which learns on the same cores). If environments step together: the first ready."""
+    """Wait for this share of the slots. None: a quarter. If environments share worker processes: an eighth, or a half
+    on at most four cores (all under appo, which learns on the same cores). If environments step together: the first
+    ready."""
     maximum: float = 1.0
     """The largest share of the slots in one batch."""
     patience: float | None = None
-    """The longest wait for that minimum, in units of the mean inference time. None: 1, or 4 if environments share worker
-    processes on at most four cores."""
+    """The longest wait for that minimum, in units of the mean inference time. None: 1, or 4 if environments share
+    worker processes on at most four cores."""
 
     def __post_init__(self) -> None:
         require_share(self, "batching", "minimum", "maximum", positive=True)

@@ -24,8 +24,8 @@ class PreemptionConfig:
     """When slow ranks end their rollout early."""
 
     kind: Literal["auto", "count", "deadline"] = "auto"
-    """count: once enough ranks are done (DD-PPO). deadline: at the time that maximises the steps per second of all ranks
-    (VER). auto: deadline under ver, count under the other systems."""
+    """count: once enough ranks are done (DD-PPO). deadline: at the time that maximises the steps per second of all
+    ranks (VER). auto: deadline under ver, count under the other systems."""
     threshold: float = 0.6
     """count: end once more than this share of the ranks is done. 1: never."""
     minimum: float = 0.25

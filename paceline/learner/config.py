@@ -49,7 +49,8 @@ class AuxiliaryConfig:
     """An auxiliary loss for policies with memory."""
 
     kind: Literal["none", "cpca"] = "none"
-    """none: no auxiliary loss. cpca: CPC|A, which predicts from the memory what the agent sees after its next actions."""
+    """none: no auxiliary loss. cpca: CPC|A, which predicts from the memory what the agent sees after its next
+    actions."""
     weight: float = 0.1
     """Weight of the auxiliary loss."""
     steps: int = 20
@@ -66,7 +67,9 @@ class AuxiliaryConfig:
         require_at_least(self, "ppo.auxiliary", 1, "steps", "negatives", "hidden")
         require_share(self, "ppo.auxiliary", "share", positive=True)
         if not self.weight > 0:
-            raise UsageError(f"ppo.auxiliary.weight must be above 0, got {self.weight}; kind none turns the loss off")
+            raise UsageError(
+                f"ppo.auxiliary.weight must be above 0, got {self.weight}; kind none switches the loss off"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,14 +85,15 @@ class PPOConfig:
     trace_decay: float = 0.95
     """Lambda of generalized advantage estimation (DD-PPO's tau) and of V-trace."""
     targets: Literal["auto", "gae", "vtrace"] = "auto"
-    """Advantage estimator. gae: generalized advantage estimation. vtrace: V-trace, which corrects for the updates since a
-    row was collected. auto: vtrace under appo, gae under the other systems."""
+    """Advantage estimator. gae: generalized advantage estimation. vtrace: V-trace, which corrects for the updates
+    since a row was collected. auto: vtrace under appo, gae under the other systems."""
     trace: Literal["auto", "update", "minibatch"] = "auto"
-    """When V-trace re-evaluates the policy. update: on all rows, before each update. minibatch: in every mini-batch, which
-    then holds whole streams, as in Sample Factory. auto: update if there are several epochs, otherwise minibatch."""
+    """When V-trace re-evaluates the policy. update: on all rows, before each update. minibatch: in every mini-batch,
+    which then holds whole streams, as in Sample Factory. auto: update if there are several epochs, otherwise
+    minibatch."""
     max_rho: float = 1.0
-    """V-trace's rho-bar: upper bound of the importance weights of the value targets. Without a clip, or with clip_around
-    update, it also bounds the weights of the rows."""
+    """V-trace's rho-bar: upper bound of the importance weights of the value targets. Without a clip, or with
+    clip_around update, it also bounds the weights of the rows."""
     max_c: float = 1.0
     """V-trace's c-bar: upper bound of the importance weights that carry corrections back in time."""
     rho_in_advantage: bool = False
@@ -100,8 +104,8 @@ class PPOConfig:
     the plain policy gradient, weighted by the ratio up to max_rho."""
     clip_around: Literal["acting", "update"] = "acting"
     """The policy in the denominator of the clipped ratio. acting: the policy that chose the action, as in PPO and in
-    Sample Factory. update: the policy before the update; V-trace's rho then weighs the rows. The two differ only for rows
-    that are some updates old, under appo, and update needs V-trace before updates. clip_fraction, approx_kl and
+    Sample Factory. update: the policy before the update; V-trace's rho then weighs the rows. The two differ only for
+    rows that are some updates old, under appo, and update needs V-trace before updates. clip_fraction, approx_kl and
     target_kl use the same ratio."""
     clip_inverse: bool = False
     """Clip the ratio to [1 / (1 + clip), 1 + clip], as Sample Factory does, instead of [1 - clip, 1 + clip]."""
@@ -112,8 +116,9 @@ class PPOConfig:
     entropy_coef: float = 0.01
     """Weight of the entropy bonus. With entropy_target, its initial value."""
     entropy_target: float | None = None
-    """Learn the weight of the entropy bonus, so that the policy's entropy stays at or above this many nats, summed over
-    the components of an action. VER uses 0 for Gaussian actions, whose entropy can be negative. None: a constant weight."""
+    """Learn the weight of the entropy bonus, so that the policy's entropy stays at or above this many nats, summed
+    over the components of an action. VER uses 0 for Gaussian actions, whose entropy can be negative. None: a constant
+    weight."""
     entropy_bounds: tuple[float, float] = (1e-4, 1.0)
     """Bounds of a learned weight of the entropy bonus."""
     normalize_advantage: bool = False
@@ -123,9 +128,9 @@ class PPOConfig:
     target_kl: float | None = None
     """End the passes over a rollout once the approximate KL divergence of the policy is above this. None: never."""
     sequences: Literal["auto", "packed", "columns"] = "auto"
-    """How mini-batches of a recurrent policy are formed. packed: packed sequences of single episodes. columns: all steps
-    of some slots, which a CUDA graph can record. auto: columns where updates are recorded, and on a CPU for an LSTM of at
-    least 256 units with at least four columns in a mini-batch; otherwise packed."""
+    """How mini-batches of a recurrent policy are formed. packed: packed sequences of single episodes. columns: all
+    steps of some slots, which a CUDA graph can record. auto: columns where updates are recorded, and on a CPU for an
+    LSTM of at least 256 units with at least four columns in a mini-batch; otherwise packed."""
     auxiliary: AuxiliaryConfig = field(default_factory=AuxiliaryConfig)
 
     def __post_init__(self) -> None:
@@ -191,10 +196,11 @@ class D4PGConfig:
     actors_period: int = 1
     """t_actors: updates between two publications of the weights to the actors."""
     evaluation_envs: int = 1
-    """Environments that act without noise and do not add to the replay; evaluation_return reports their returns. At most
-    one environment in four is used for this."""
+    """Environments that act without noise and do not add to the replay; evaluation_return reports their returns. At
+    most one environment in four is used for this."""
     beside: bool = True
-    """Collect and learn at the same time. Deterministic runs and batched simulators always collect and learn in turn."""
+    """Collect and learn at the same time. Deterministic runs and batched simulators always collect and learn in
+    turn."""
 
     def __post_init__(self) -> None:
         require_at_least(self, "d4pg", 1, "batch", "steps", "target_period", "actors_period")

@@ -1,4 +1,5 @@
-"""Recipes: one function per experiment, which returns a complete `Config`. `paceline recipes` prints their docstrings."""
+"""Recipes: one function per experiment, which returns a complete `Config`. `paceline recipes` prints their
+docstrings."""
 
 from __future__ import annotations
 

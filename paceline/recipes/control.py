@@ -1,7 +1,8 @@
 """Continuous control by D4PG, with Acme's ratio of learning to collecting.
 
-The humanoid tasks have Acme's networks and the paper's learning rates. The other tasks are for a few cores, where updates
-take most of the time: they have smaller networks, larger learning rates, and targets that move in every update.
+The humanoid tasks have Acme's networks and the paper's learning rates. The other tasks are for a few cores, where
+updates take most of the time: they have smaller networks, larger learning rates, and targets that move in every
+update.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def wait_for(condition, seconds: float = 60) -> None:
 
 @contextlib.contextmanager
 def two_ranks(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen, list[int]]]:
-    """A command that trains for ever, once it does, and the processes that it has started, in the order of their ranks."""
+    """A command that trains for ever, and the processes of its ranks in order, once they train."""
     options = (*TINY, "--steps", "100000000", "--ranks", "2", "--run-dir", str(folder), *options)
     metrics, errors = folder / "metrics.jsonl", folder / "errors.txt"
     with errors.open("w") as stderr, subprocess.Popen(command("cartpole", *options), stderr=stderr) as run:
