@@ -29,7 +29,7 @@ def measure(group: Group, setting: dict[str, Any]) -> tuple[float, float]:
     config = Config(
         env=setting["env"],
         system=SYSTEMS[setting["system"]],
-        ver=VERConfig(variable=setting["system"] == "VER"),
+        ver=VERConfig(variable=setting["system"] != "NoVER"),
         rollout_steps=setting["steps"],
         policy=PolicyConfig(
             encoder="patches", encoder_size=64, hidden=(64,), core=CoreConfig(kind="lstm", hidden=64), activation="relu"

@@ -1,6 +1,6 @@
 """Paceline trains reinforcement-learning agents in simulators that are slow, uneven or many.
 
-This module stays free of heavy imports: simulator processes import it, and none of them needs PyTorch.
+This module imports nothing heavy: simulator processes import it, and they do not need PyTorch.
 """
 
 import os
@@ -8,10 +8,10 @@ import warnings
 
 __version__ = "0.1.0"
 
-# PyTorch's threads wait for each other by spinning, which takes the cores from everybody else: with one other busy process on
-# two cores, training on images was 3.4 times faster with threads that sleep (366 steps per second against 109), and as fast on a
-# quiet machine. Read when PyTorch is first imported; what the user has set stays.
+# PyTorch's threads wait for each other in a busy loop, which takes the cores from simulators and other processes.
+# Threads that sleep are several times faster next to another busy process, and as fast on a quiet machine. PyTorch
+# reads the variable when it is first imported. A value that the user has set stays.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-# Pools hand out some of their arrays read-only; no tensor that is made of one is written to.
+# Pools return some arrays read-only. No tensor made of such an array is written to.
 warnings.filterwarnings("ignore", message="The given NumPy array is not writable")

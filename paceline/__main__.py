@@ -1,4 +1,4 @@
-"""`python -m paceline` is `paceline`."""
+"""`python -m paceline` is the same as `paceline`."""
 
 from paceline.cli.main import main
 

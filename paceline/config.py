@@ -1,4 +1,8 @@
-"""A run, completely described. `config.json` in a run's folder is this, and reads back as this."""
+"""The configuration of a run. `config.json` in a run folder holds it.
+
+There is one `Config` for all systems, and it has all sections. A system reads some of them (`paceline.systems`). The
+other sections keep their defaults, and `config.json` does not have them.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,13 @@ import dataclasses
 import json
 import types
 import typing
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-import tyro
+from typing import Any, Literal
 
 from paceline.accel.config import ComputeConfig
+from paceline.checks import require_above_0, require_at_least, require_choices
 from paceline.collect.config import BatchingConfig, RemoteConfig
 from paceline.distributed.config import GroupConfig, PreemptionConfig
 from paceline.errors import UsageError, closest
@@ -23,8 +27,10 @@ from paceline.nets.config import ControlConfig, PolicyConfig
 from paceline.pool.config import PoolConfig
 from paceline.schedule.config import APPOConfig, VERConfig
 from paceline.signatures import sign
+from paceline.systems import SYSTEMS, System, readers, unread_by
 
-System = Literal["ddppo", "ver", "appo", "d4pg"]
+RETIRED = ("batching.inference_workers",)
+"""Settings that earlier versions had and wrote to config.json. Loading drops them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,15 +38,13 @@ class CheckpointConfig:
     """When checkpoints are written, and how many are kept."""
 
     seconds: float = 120.0
-    """A checkpoint at least this often, and one at the end."""
+    """Seconds between two checkpoints. A run also writes one at its end."""
     keep: int = 3
-    """The latest of them that are kept; the best one is kept besides."""
+    """Number of latest checkpoints to keep. The checkpoint with the best return is kept in addition."""
 
     def __post_init__(self) -> None:
-        if self.keep < 1:
-            raise UsageError(f"checkpoint.keep must be at least 1, got {self.keep}")
-        if not self.seconds > 0:
-            raise UsageError(f"checkpoint.seconds must be above 0, got {self.seconds}")
+        require_at_least(self, "checkpoint", 1, "keep")
+        require_above_0(self, "checkpoint", "seconds")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,32 +52,34 @@ class Config:
     """Everything that decides what a run does."""
 
     env: str = "gym:CartPole-v1"
-    """The environment: family:name?option=value, or package.module:function (see `paceline envs`)."""
+    """The environment: family:name?option=value, or package.module:function for your own. `paceline envs` lists
+    them."""
     system: System = "ddppo"
-    """Which of the training systems turns the wheels."""
+    """The training system. Each system has options of its own."""
     steps: int = 1_000_000
-    """Agent steps to train on, over all ranks."""
+    """Agent steps to train on, summed over all ranks."""
     seconds: float | None = None
-    """Stop after this many seconds of training, if the steps are not done by then."""
+    """Stop after this many seconds of training, even if not all steps are done. None: no time limit."""
     rollout_steps: int = 128
-    """T: steps of each slot between two updates."""
+    """T: steps of each agent in a rollout. ver collects T times the number of agents, from those that are ready."""
     seed: int = 1
-    """Everything random follows from it."""
+    """Seed of all random numbers."""
     device: Literal["cpu", "cuda", "auto"] = "auto"
-    """Where the policy lives; auto takes a GPU if there is one."""
+    """Device of the policy. auto: a GPU if there is one, otherwise the CPU."""
     threads: int | None = None
-    """PyTorch's threads on a CPU, of each thread that computes; by default one for small policies without convolutions,
-    and a share of the cores for others; d4pg has all cores for its updates."""
+    """PyTorch threads on a CPU, for each thread of the run that computes. None: one for small policies without
+    convolutions, a share of the cores for other policies, and all cores for the updates of d4pg."""
     deterministic: bool = False
-    """Bit-reproducible runs: the serial pool, and deterministic algorithms only."""
+    """Make runs reproducible to the bit: with the serial pool and with deterministic algorithms only."""
     on_nonfinite: OnNonFinite = "stop"
-    """When a gradient or a loss is not finite: end the run, or skip that gradient step. Ten skipped steps in a row end the run, too."""
+    """When a loss or a gradient is not finite: stop the run, or skip the gradient step. Ten skipped steps in a row
+    stop the run, too."""
     log_seconds: float = 10.0
-    """Without a terminal: seconds between two lines that say where the run is."""
+    """Seconds between two progress lines, when the output is not a terminal."""
     wandb_project: str | None = None
-    """Also report to this Weights & Biases project."""
-    recipe: Annotated[str, tyro.conf.Suppress] = ""
-    """The recipe that this configuration began as; empty if there was none."""
+    """Weights & Biases project that also gets the metrics. None: no project."""
+    recipe: str = ""
+    """The recipe that this configuration began as. Empty if there was none."""
     pool: PoolConfig = field(default_factory=PoolConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     ppo: PPOConfig = field(default_factory=PPOConfig)
@@ -92,61 +98,137 @@ class Config:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
 
     def __post_init__(self) -> None:
-        for name in ("steps", "rollout_steps"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.seconds is not None and not self.seconds > 0:
-            raise UsageError(f"seconds must be above 0, got {self.seconds}")
-        if not self.log_seconds > 0:
-            raise UsageError(f"log_seconds must be above 0, got {self.log_seconds}")
-        if self.seed < 0:
-            raise UsageError(f"seed must be at least 0, got {self.seed}")
-        if self.deterministic and self.system == "ver" and self.ver.overlap:
-            raise UsageError(
-                "deterministic runs cannot have ver.overlap: what is decided would depend on who is faster"
-            )
-        if self.deterministic and self.system == "appo":
-            raise UsageError(
-                "deterministic runs cannot have the system appo: it depends on who is faster; allowed: ddppo, ver"
-            )
+        require_choices(self, "")
+        require_at_least(self, "", 1, "steps", "rollout_steps")
+        require_at_least(self, "", 0, "seed")
+        require_above_0(self, "", "seconds", "log_seconds")
+        self._require_read_settings()
         # In the other systems no row is behind, and there is no difference.
         if self.system == "appo" and self.ppo.clip_around == "update" and not self.resolved_ppo.clips_around_update:
             raise UsageError(
-                "ppo.clip_around update needs ppo.clip, and ppo.targets vtrace before updates: several ppo.epochs, or ppo.trace update; "
-                "otherwise allowed: acting"
+                "ppo.clip_around update needs ppo.clip, and ppo.targets vtrace before updates: several ppo.epochs, or "
+                "ppo.trace update; otherwise allowed: acting"
             )
-        if self.remote.actors and (self.system != "d4pg" or self.deterministic):
-            raise UsageError("remote.actors are for runs of the system d4pg that are not deterministic")
-        if self.deterministic and self.pool.kind not in ("serial", "tensor", "auto"):
+        if self.deterministic:
+            self._require_determinism()
+
+    def _require_read_settings(self) -> None:
+        """Refuse a setting that differs from its default although the system does not read it."""
+        for name in unread_by(self.system):
+            values, usual = leaves(_find(self, name), name), leaves(_find(_DEFAULTS, name), name)
+            for setting, value in values.items():
+                if value != usual[setting]:
+                    others = ", ".join(readers(setting))
+                    raise UsageError(f"{setting} has no effect under {self.system}; it is read by: {others}")
+
+    def _require_determinism(self) -> None:
+        """Refuse what depends on which of two threads or processes is faster."""
+        if self.system == "appo":
             raise UsageError(
-                f"deterministic runs need the serial pool, not {self.pool.kind!r}: the order of others varies"
+                "deterministic runs cannot have the system appo: its results depend on timing; "
+                "allowed: ddppo, ver, d4pg"
+            )
+        if self.ver.overlap:
+            raise UsageError("deterministic runs cannot have ver.overlap: its results depend on timing")
+        if self.remote.actors:
+            raise UsageError("deterministic runs cannot have remote.actors: their results depend on timing")
+        if self.pool.kind not in ("serial", "tensor", "auto"):
+            raise UsageError(
+                f"deterministic runs need the serial pool, not {self.pool.kind!r}: the order of steps varies in others"
             )
 
     @property
     def resolved_ppo(self) -> PPOConfig:
-        """`ppo`, with what `auto` stands for under this system."""
+        """The section `ppo`, with `targets` as the system resolves `auto`."""
         if self.ppo.targets != "auto":
             return self.ppo
         return dataclasses.replace(self.ppo, targets="vtrace" if self.system == "appo" else "gae")
 
+    def under(self, system: str) -> Config:
+        """This configuration under another system. Settings that the new system does not read return to their
+        defaults."""
+        if system not in SYSTEMS:
+            raise UsageError(
+                f"system {system!r} does not exist{closest(system, SYSTEMS)}; allowed: {', '.join(SYSTEMS)}"
+            )
+        changes: dict[str, Any] = {"system": system}
+        for name in unread_by(system):
+            first, _, rest = name.partition(".")
+            value = _find(_DEFAULTS, name)
+            section = changes.get(first, getattr(self, first))
+            changes[first] = dataclasses.replace(section, **{rest: value}) if rest else value
+        return dataclasses.replace(self, **changes)
+
+    def settings(self) -> dict[str, Any]:
+        """All settings that the system reads, as nested dictionaries."""
+        return _without(dataclasses.asdict(self), unread_by(self.system))
+
     def save(self, path: Path) -> None:
-        """Write it as a whole or not at all, signed as this user's own."""
-        replace_text(path, json.dumps(dataclasses.asdict(self), indent=2) + "\n")
+        """Replace the file as a whole, and sign it as this user's own."""
+        replace_text(path, json.dumps(self.settings(), indent=2) + "\n")
         sign(path)
 
     @classmethod
     def load(cls, path: Path) -> Config:
+        """Read a file that `save` wrote, now or in an earlier version, which wrote the settings of all systems."""
         try:
             data = json.loads(path.read_text())
         except OSError as error:
             raise UsageError(f"{path} cannot be read: {error.strerror}") from error
         except ValueError as error:
             raise UsageError(f"{path} is not a configuration: {error}") from error
-        return _build(cls, data, str(path))
+        return cls.from_settings(data, str(path))
+
+    @classmethod
+    def from_settings(cls, data: Any, source: str) -> Config:
+        """From nested dictionaries. Settings that the system does not read, and retired ones, are dropped."""
+        if isinstance(data, dict):
+            system = data.get("system", cls.system)
+            unread = unread_by(system) if isinstance(system, str) and system in SYSTEMS else []
+            data = _without(data, [*RETIRED, *unread])
+        return _build(cls, data, source)
+
+
+_DEFAULTS = types.SimpleNamespace(
+    **{
+        one.name: one.default if one.default_factory is dataclasses.MISSING else one.default_factory()
+        for one in dataclasses.fields(Config)
+    }
+)
+"""The default of every field. A `Config()` cannot be the reference: it is checked against these."""
+
+
+def leaves(settings: Any, name: str = "") -> dict[str, Any]:
+    """Every setting by its dotted name. `name` is the name of `settings` itself."""
+    if not dataclasses.is_dataclass(settings):
+        return {name: settings}
+    found: dict[str, Any] = {}
+    for one in dataclasses.fields(settings):
+        found |= leaves(getattr(settings, one.name), f"{name}.{one.name}" if name else one.name)
+    return found
+
+
+def _find(settings: Any, name: str) -> Any:
+    for part in name.split("."):
+        settings = getattr(settings, part)
+    return settings
+
+
+def _without(data: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Nested dictionaries without the entries with these dotted names."""
+    below: dict[str, list[str]] = {}
+    for name in names:
+        first, _, rest = name.partition(".")
+        below.setdefault(first, []).append(rest)
+    kept = {name: value for name, value in data.items() if "" not in below.get(name, [])}
+    return {
+        name: _without(value, below[name]) if name in below and isinstance(value, dict) else value
+        for name, value in kept.items()
+    }
 
 
 def _build(kind: type, data: Any, where: str) -> Any:
-    """A dataclass from nested dictionaries; what is unknown or of the wrong kind is named."""
+    """A dataclass from nested dictionaries. Errors name an unknown field, or a value of a wrong type."""
     if not isinstance(data, dict):
         raise UsageError(f"{where}: expected an object with the fields of {kind.__name__}, got {data!r}")
     hints = typing.get_type_hints(kind)
@@ -171,10 +253,10 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         if value not in arguments:
             raise UsageError(f"{where} is {value!r}; allowed: {', '.join(map(str, arguments))}")
         return value
-    if origin is tuple:
+    if origin is tuple and isinstance(value, list | tuple):
         return tuple(_value(arguments[0], item, where) for item in value)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
+    if not isinstance(value, origin or hint) or (hint is int and isinstance(value, bool)):
         raise UsageError(f"{where} is {value!r}; allowed: {hint.__name__}")
     return value

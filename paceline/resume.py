@@ -1,42 +1,41 @@
-"""What a resumed run may change, and what it may not."""
+"""What a resumed run may change."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
 from paceline.checkpoint import Checkpoint
-from paceline.config import Config
+from paceline.config import Config, leaves
 from paceline.errors import PacelineError, UsageError
+from paceline.systems import SYSTEMS
 
-_FAMILIES = {"ddppo": "PPO", "ver": "PPO", "appo": "PPO", "d4pg": "D4PG"}
-_FIXED = {"PPO": ("policy.", "ppo.auxiliary.kind", "ppo.auxiliary.hidden"), "D4PG": ("control.",)}
-"""Beginnings of the fields that a network follows from, by family of systems."""
+_FIXED = {"ppo": ("policy.", "ppo.auxiliary.kind", "ppo.auxiliary.hidden"), "d4pg": ("control.",)}
+"""For each family of systems: beginnings of the names of settings that define its networks."""
 
 
 class RunFinished(PacelineError):
-    """There is nothing left to train. This is no failure: a script may resume a run until it is finished."""
+    """Nothing is left to train. This is not a failure: a script may resume a run until it is finished."""
 
     exit_code = 0
 
 
 def require_same_network(saved: Config, wanted: Config, folder: Path) -> None:
-    """Refuse a configuration by which the run's weights cannot go on."""
-    family = _FAMILIES[saved.system]
-    changed = []
-    if _FAMILIES[wanted.system] != family:
-        changed.append(_change("system", saved.system, wanted.system))
-    before, now = dict(_fields(saved)), dict(_fields(wanted))
-    changed += [_change(n, before[n], now[n]) for n in before if n.startswith(_FIXED[family]) and before[n] != now[n]]
-    if family == "PPO" and (saved.ppo.entropy_target is None) != (wanted.ppo.entropy_target is None):
-        changed.append(_change("ppo.entropy_target", saved.ppo.entropy_target, wanted.ppo.entropy_target))
+    """Refuse a configuration that the weights of the saved run do not fit."""
+    family = SYSTEMS[saved.system].family
+    before, now = leaves(saved), leaves(wanted)
+    if SYSTEMS[wanted.system].family != family:
+        changed = ["system"]
+    else:
+        changed = [name for name in before if name.startswith(_FIXED[family]) and before[name] != now[name]]
+        if (saved.ppo.entropy_target is None) != (wanted.ppo.entropy_target is None):
+            changed.append("ppo.entropy_target")
     if changed:
+        changes = ", ".join(f"{name} {now[name]} instead of {before[name]}" for name in changed)
         raise UsageError(
-            f"cannot resume {folder} with {', '.join(changed)}: the network and the family of systems (PPO or D4PG) are fixed; "
+            f"cannot resume {folder} with {changes}: the network and the family of systems (PPO or D4PG) are fixed; "
             "start a new run to change them"
         )
 
@@ -44,19 +43,19 @@ def require_same_network(saved: Config, wanted: Config, folder: Path) -> None:
 def require_same_spaces(
     weights: Mapping[str, Tensor], expected: Mapping[str, Tensor], saved: Config, wanted: Config
 ) -> None:
-    """Refuse weights that do not fit the policy of this configuration: its environment has other observations or actions."""
+    """Refuse weights that do not fit the policy: the environment has other observations or actions."""
     wrong = [name for name in expected if name not in weights or weights[name].shape != expected[name].shape]
     wrong += [name for name in weights if name not in expected]
     if wrong:
         env = wanted.env if wanted.env == saved.env else f"{wanted.env} (the run was trained with {saved.env})"
         raise UsageError(
-            f"the run cannot go on with env {env}: its observations or actions are not those of the checkpoint, which differs "
-            f"in {', '.join(wrong[:3])}{' and others' if len(wrong) > 3 else ''}"
+            f"cannot resume with env {env}: its observations or actions differ from those of the checkpoint, in "
+            f"{', '.join(wrong[:3])}{' and others' if len(wrong) > 3 else ''}"
         )
 
 
 def require_unfinished(checkpoint: Checkpoint, config: Config) -> None:
-    """Raise `RunFinished` if the checkpoint is of the end of the run."""
+    """Raise `RunFinished` if the checkpoint is the end of the run."""
     step, seconds = checkpoint.state["step"], checkpoint.state["seconds"]
     if step >= config.steps:
         raise RunFinished(
@@ -64,19 +63,6 @@ def require_unfinished(checkpoint: Checkpoint, config: Config) -> None:
         )
     if config.seconds is not None and seconds >= config.seconds:
         raise RunFinished(
-            f"the run is finished: it has trained for {seconds:.0f} of {config.seconds:g} seconds; a larger --seconds extends it"
+            f"the run is finished: it has trained for {seconds:.0f} of {config.seconds:g} seconds; a larger --seconds "
+            "extends it"
         )
-
-
-def _fields(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every field by its dotted name."""
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if dataclasses.is_dataclass(value):
-            yield from _fields(value, f"{prefix}{field.name}.")
-        else:
-            yield f"{prefix}{field.name}", value
-
-
-def _change(name: str, before: Any, now: Any) -> str:
-    return f"{name} {now} instead of {before}"

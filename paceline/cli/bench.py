@@ -1,30 +1,72 @@
-"""`paceline bench`: run a benchmark."""
+"""`paceline bench`: run a benchmark. Benchmarks are in benchmarks/ of a checkout, or in the package of a wheel."""
 
 from __future__ import annotations
 
+import ast
+import importlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
+import paceline
+from paceline.envs.registry import closest
+from paceline.errors import MissingExtra, UsageError
+
+_PACKAGE = Path(paceline.__file__).parent
+_CHECKOUT = _PACKAGE.parent / "benchmarks"
+
 
 @dataclass(frozen=True)
 class Bench:
-    """Run a benchmark: it prints the machine, the versions, the command and a table."""
+    """Run a benchmark. It prints the machine, the versions, the command and a table."""
 
     name: Annotated[str | None, tyro.conf.Positional] = None
-    """Which one; without a name they are listed."""
+    """The benchmark. Without a name: list all benchmarks."""
     quick: bool = False
-    """A small part of it, within a minute: to see that it runs, not to quote."""
+    """Run a small part of it, in less than a minute, to see that it works. Do not quote its figures."""
     json: Path | None = None
-    """Also write everything measured to this file."""
+    """Also write all measurements to this file. None: no file."""
 
     def run(self) -> None:
-        from paceline.bench import available, run_benchmark
-
         if self.name is None:
             for name, about in available().items():
                 print(f"{name:<16} {about}")
         else:
             run_benchmark(self.name, quick=self.quick, json_path=self.json)
+
+
+def available() -> dict[str, str]:
+    """Every benchmark with the first line of its docstring: the modules that have a `run` function."""
+    found = {}
+    for path in sorted(_home()[0].glob("*.py")):
+        module = ast.parse(path.read_text())
+        if any(isinstance(node, ast.FunctionDef) and node.name == "run" for node in module.body):
+            found[path.stem] = (ast.get_docstring(module) or "").partition("\n")[0]
+    return found
+
+
+def run_benchmark(name: str, *, quick: bool, json_path: Path | None) -> None:
+    """Run one benchmark. Its `run(quick)` prints tables, and returns the measurements."""
+    name = name.replace("-", "_")
+    known = available()
+    if name not in known:
+        raise UsageError(f"benchmark {name!r} does not exist{closest(name, known)}; allowed: {', '.join(known)}")
+    if json_path is not None and not json_path.parent.is_dir():
+        raise UsageError(f"--json {json_path}: the folder {json_path.parent} does not exist")
+    try:
+        module = importlib.import_module(f"{_home()[1]}.{name}")
+    except ModuleNotFoundError as error:
+        raise MissingExtra(f"benchmark {name}", "bench", error) from error
+    results = module.run(quick=quick)
+    if json_path is not None:
+        json_path.write_text(json.dumps(results, indent=2) + "\n")
+
+
+def _home() -> tuple[Path, str]:
+    """The folder of the benchmarks, and their package."""
+    if (_CHECKOUT / "__init__.py").exists():
+        return _CHECKOUT, "benchmarks"
+    return _PACKAGE / "benchmarks", "paceline.benchmarks"

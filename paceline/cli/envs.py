@@ -16,10 +16,10 @@ from paceline.errors import UsageError
 
 @dataclass(frozen=True)
 class Envs:
-    """List the families of environments, the names of one family, or what one environment looks like and costs."""
+    """List the families of environments, list the names of one family, or describe one environment."""
 
     what: Annotated[str | None, tyro.conf.Positional] = None
-    """Nothing, a family (doom), or an environment id (doom:my_way_home?frameskip=2)."""
+    """A family (doom) or an environment (doom:my_way_home?frameskip=2). Without it: list the families."""
 
     def run(self) -> None:
         if self.what is None:
@@ -48,7 +48,7 @@ def _needs(family: str) -> str:
 
 
 def describe_environment(text: str) -> None:
-    """Spaces and cost of one environment, found out in a process of its own."""
+    """Print the spaces and the step time of one environment, which another process measures."""
     factory = resolve(text)
     backend, factory = factory.backend, factory.single or factory
     table = Table(show_header=False, box=None, pad_edge=False)

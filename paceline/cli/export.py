@@ -1,4 +1,4 @@
-"""`paceline export`: write a policy to one file."""
+"""`paceline export`: write the policy of a run to one file."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from rich.table import Table
 
 @dataclass(frozen=True)
 class Export:
-    """Write the deterministic policy of a run to one file for use elsewhere, and check that it does the same."""
+    """Write the deterministic policy of a run to one file, for use elsewhere, and check that it gives the same
+    actions."""
 
     run_folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """The folder of a run."""
     format: Literal["onnx", "torchscript"]
-    """What to write. Inputs are the observations and, for a recurrent policy, its state; outputs are the actions, the
+    """The file format. Inputs are the observations and, for a recurrent policy, its state. Outputs are the actions, the
     value and the new state."""
     checkpoint: str = "latest"
-    """latest, best or step_N."""
+    """The checkpoint: latest, best or step_N."""
     output: Path | None = None
-    """The file; by default policy.onnx or policy.pt in the run's folder."""
+    """The file to write. None: policy.onnx or policy.pt in the run folder."""
     trust: bool = False
-    """Run the code that the run's folder names, even though this user did not write it (see SECURITY.md)."""
+    """Run the code that the run folder names, even if another user wrote it (see SECURITY.md)."""
 
     def run(self) -> None:
         from paceline.export import export
@@ -38,6 +39,6 @@ class Export:
         Console().print(table, markup=False)
         print(f"{done.checkpoint} is in {done.path}")
         if done.verified_with is not None:
-            print(f"verified: executed by {done.verified_with}, it gives what the policy gives")
+            print(f"verified: {done.verified_with} gives the same outputs as the policy")
         else:
             print("NOT verified: neither onnxruntime nor ONNX's reference evaluator is installed")

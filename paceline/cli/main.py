@@ -1,65 +1,78 @@
-"""The `paceline` command line. Exit codes: 0 finished, 1 failed, 2 bad usage, 130 interrupted."""
+"""The `paceline` command line: find the command, and end with its exit code."""
 
 from __future__ import annotations
 
+import importlib
 import sys
-from dataclasses import dataclass
-from typing import Annotated
-
-import tyro
 
 from paceline import __version__
-from paceline.cli.bench import Bench
-from paceline.cli.envs import Envs
-from paceline.cli.eval import Eval
-from paceline.cli.export import Export
-from paceline.cli.recipes import Recipes
-from paceline.cli.report import Report
-from paceline.distributed.launch import exit_code
-from paceline.errors import PacelineError
-from paceline.telemetry.console import console, log_to_console
+from paceline.envs.registry import closest
+from paceline.errors import PacelineError, UsageError
+from paceline.signals import INTERRUPTED
 
-
-@dataclass(frozen=True)
-class Train:
-    """Train a policy by a recipe; `paceline train RECIPE --help` explains every option."""
-
-    def run(self) -> None:
-        with console().status("loading PyTorch"):
-            from paceline.cli.train import main as train
-
-        sys.exit(train(sys.argv[2:]))
-
-
-Command = (
-    Annotated[Train, tyro.conf.subcommand("train")]
-    | Annotated[Eval, tyro.conf.subcommand("eval")]
-    | Annotated[Report, tyro.conf.subcommand("report")]
-    | Annotated[Export, tyro.conf.subcommand("export")]
-    | Annotated[Recipes, tyro.conf.subcommand("recipes")]
-    | Annotated[Envs, tyro.conf.subcommand("envs")]
-    | Annotated[Bench, tyro.conf.subcommand("bench")]
-)
+COMMANDS = {
+    "train": "Train a policy, or continue a run.",
+    "eval": "Play episodes with a trained policy, or with a baseline.",
+    "report": "Write an HTML page about a run.",
+    "export": "Write the policy of a run to one file, for use elsewhere.",
+    "recipes": "List the recipes.",
+    "envs": "List environments, or describe one.",
+    "bench": "Run a benchmark.",
+}
+"""Every command is a module of this package. It is imported when it runs, so that no command waits for another's
+imports."""
 
 
 def main() -> None:
-    """Parse, run, and turn every failure into one clear message and an exit code."""
-    if sys.argv[1:] == ["--version"]:
-        print(f"paceline {__version__}")
-        return
-    log_to_console()
+    """Run a command. Turn every failure into one clear message and an exit code."""
     try:
-        # What follows `train` depends on the recipe, and is parsed there.
-        arguments = sys.argv[1:2] if sys.argv[1:2] == ["train"] else sys.argv[1:]
-        command = tyro.cli(Command, args=arguments, prog="paceline", description=__doc__)
-        command.run()
+        code = _run(sys.argv[1:])
     except PacelineError as error:
         print(f"paceline: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        sys.exit(exit_code(interrupted=True))
+        sys.exit(INTERRUPTED)
     except BrokenPipeError:
-        sys.exit(0)  # the reader of our output has seen enough
+        return  # the reader of our output has seen enough
+    if code:
+        sys.exit(code)
+
+
+def _run(arguments: list[str]) -> int:
+    name = arguments[0] if arguments else ""
+    if name in ("-h", "--help"):
+        print(_help())
+        return 0
+    if name == "--version":
+        print(f"paceline {__version__}")
+        return 0
+    if name not in COMMANDS:
+        wrong = f"command {name!r} does not exist{closest(name, COMMANDS)}" if name else "a command is missing"
+        raise UsageError(f"{wrong}; allowed: {', '.join(COMMANDS)}; `paceline --help` explains them")
+    from paceline.telemetry.console import log_to_console
+
+    log_to_console()
+    module = importlib.import_module(f"paceline.cli.{name}")
+    if name == "train":
+        return module.main(arguments[1:])
+    import tyro
+
+    tyro.cli(getattr(module, name.capitalize()), args=arguments[1:], prog=f"paceline {name}").run()
+    return 0
+
+
+def _help() -> str:
+    width = max(map(len, COMMANDS))
+    return "\n".join(
+        [
+            "usage: paceline COMMAND [options]",
+            "",
+            *(f"  {name:<{width}}  {about}" for name, about in COMMANDS.items()),
+            "",
+            "`paceline COMMAND --help` explains the options of a command.",
+            "Exit codes: 0 finished, 1 failed, 2 bad usage, 130 interrupted.",
+        ]
+    )
 
 
 if __name__ == "__main__":

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from paceline.recipes import RECIPES
+
 
 @dataclass(frozen=True)
 class Recipes:
     """List the recipes."""
 
     def run(self) -> None:
-        from paceline.recipes import RECIPES
-
         width = max(map(len, RECIPES))
         for name, recipe in RECIPES.items():
             print(f"{name:<{width}} {(recipe.__doc__ or '').strip()}")

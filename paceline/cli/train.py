@@ -1,4 +1,4 @@
-"""`paceline train`: from a command line to a run."""
+"""`paceline train`: train a policy, or continue a run."""
 
 from __future__ import annotations
 
@@ -6,66 +6,78 @@ import dataclasses
 import time
 from dataclasses import dataclass
 from pathlib import Path
-
-import tyro
+from typing import NamedTuple
 
 from paceline import recipes
+from paceline.cli.options import parse, value_of
 from paceline.config import Config
 from paceline.distributed.failures import told_to_launcher
 from paceline.distributed.launch import exit_code, is_restart, launch_ranks
-from paceline.distributed.runtime import Place
+from paceline.distributed.place import Place
+from paceline.envs.registry import code_named_by, resolve
 from paceline.errors import UsageError
 from paceline.run_folder import check_run_folder
-from paceline.telemetry.console import say
+from paceline.telemetry.console import console, say
 from paceline.trust import may_run
 
 USAGE = "paceline train RECIPE [options], paceline train --config FILE [options], paceline train --resume --run-dir DIR"
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainOptions(Config):
-    """Train a policy. The defaults shown are those of the recipe."""
+class TrainOptions:
+    """Train a policy. The defaults are those of the recipe."""
 
     run_dir: Path | None = None
-    """Where everything is written; by default a new folder in runs/."""
+    """Folder of the run: configuration, metrics and checkpoints. None: a new folder in runs/."""
+    config: Path | None = None
+    """Instead of a recipe: a configuration file, such as config.json of another run. None: no file."""
     resume: bool = False
-    """Continue the run in --run-dir, with its configuration and from its latest checkpoint."""
+    """Continue the run in --run-dir from its latest checkpoint, with its own configuration. Options change it."""
     from_checkpoint: str = "latest"
-    """With --resume: latest, best or step_N."""
+    """With --resume: the checkpoint to continue from: latest, best or step_N."""
     ranks: int = 1
     """Processes on this machine that train together. Ignored under torchrun and srun, which start the ranks."""
     max_restarts: int = 0
-    """With --ranks: how many times all ranks are started again, from the latest checkpoint, after one has failed."""
+    """With --ranks: how many times to start all ranks again, from the latest checkpoint, after one has failed."""
     report: bool = False
-    """Write report.html at the end; `paceline report` does it for any run, at any time."""
+    """Write report.html at the end. `paceline report` writes it for any run at any time."""
     trust: bool = False
-    """With --resume or --config: run the code that these name, even though this user did not write them (see SECURITY.md)."""
+    """With --resume or --config: run the code that their files name, even if another user wrote them (see
+    SECURITY.md)."""
 
-    def config(self) -> Config:
-        return Config(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Config)})
+
+class Start(NamedTuple):
+    """What the options of a command line change: a recipe, a configuration file, or a run to resume."""
+
+    label: str
+    config: Config
+    options: list[str]
+    file: Path | None = None
+    """The file with the configuration."""
 
 
 def main(arguments: list[str]) -> int:
     """Run `paceline train` with `arguments`; the exit code."""
-    label, base, rest, file = _starting_point(arguments)
-    defaults = TrainOptions(**{field.name: getattr(base, field.name) for field in dataclasses.fields(Config)})
-    options = tyro.cli(TrainOptions, args=rest, default=defaults, prog=f"paceline train {label}")
-    config = options.config()
-    trust = options.trust or (file is not None and _trusts(config, base, file, rest))
+    start = _start(arguments)
+    options, config = parse(TrainOptions, start.config, start.options, prog=f"paceline train {start.label}")
+    trust = options.trust or _is_trusted(config, start)
     place = Place.find()
-    folder = options.run_dir or Path("runs") / f"{label}-{config.system}-{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    folder = options.run_dir or Path("runs") / f"{start.label}-{config.system}-{config.seed}-{stamp}"
     restart = is_restart(folder)
     if not options.resume and not restart and (folder / "checkpoints" / "latest").exists() and place.rank == 0:
         raise UsageError(f"{folder} holds a run already; --resume continues it, another --run-dir starts a new one")
     if options.ranks > 1 and place.size == 1:
-        run_dir = [] if options.run_dir is not None else ["--run-dir", str(folder)]  # the same for all
-        check_run_folder(folder)  # what is wrong with it is said once, before there are ranks
-        again = ["train", *arguments, *run_dir, *(["--trust"] if trust else [])]
+        same_folder = [] if options.run_dir is not None else ["--run-dir", str(folder)]
+        check_run_folder(folder)  # before there are ranks, so that an error is printed once
+        again = ["train", *arguments, *same_folder, *(["--trust"] if trust else [])]
         return launch_ranks(options.ranks, again, folder, max_restarts=options.max_restarts)
-    from paceline.session import train
-
     resume = "latest" if restart else options.from_checkpoint if options.resume else None
     with told_to_launcher(place.rank):
+        if code_named_by(config.env) is None:
+            resolve(config.env)  # a wrong name is an error before PyTorch is imported, which takes seconds
+        with console().status("loading PyTorch"):
+            from paceline.session import train
         run = train(config, folder, resume=resume, trust=trust)
     if run.group.is_first:
         say(_summary(run, folder))
@@ -76,58 +88,53 @@ def main(arguments: list[str]) -> int:
     return exit_code(run.interrupted)
 
 
-def _trusts(config: Config, base: Config, file: Path, arguments: list[str]) -> bool:
-    """Whether the user says that `file`, where `base` comes from, is to be trusted; refused if it has to be and is not.
+def _is_trusted(config: Config, start: Start) -> bool:
+    """Whether the user trusts the file with the configuration. Raises `UsageError` if it names code and is not trusted.
 
-    What is named on the command line is the user's own.
+    What the command line names is the user's own.
     """
-    named = any(argument.split("=")[0] == "--env" for argument in arguments)
-    address = config.remote.address if config.remote.actors and config.remote.address == base.remote.address else None
-    return may_run(None if named else config.env, file, address=address)
+    if start.file is None:
+        return False
+    env = None if value_of("--env", start.options) is not None else config.env
+    address = config.remote.address if config.remote.actors else None
+    return may_run(env, start.file, address=address if address == start.config.remote.address else None)
 
 
-def _starting_point(arguments: list[str]) -> tuple[str, Config, list[str], Path | None]:
-    """What the options change: the run that is resumed, a recipe, or a configuration file; and the file that it comes from."""
-    recipe = arguments[0] if arguments and not arguments[0].startswith("-") else None
-    if "--resume" in arguments:
-        rest = arguments if recipe is None else arguments[1:]
-        return _resumed(recipe, _value_of("--run-dir", arguments), rest)
+def _start(arguments: list[str]) -> Start:
+    has_recipe = bool(arguments) and not arguments[0].startswith("-")
+    recipe, options = (recipes.known_as(arguments[0]), arguments[1:]) if has_recipe else (None, arguments)
+    file = value_of("--config", options)
+    if file is not None and (recipe is not None or "--resume" in options):
+        raise UsageError(f"--config cannot be combined with a recipe or with --resume; allowed: {USAGE}")
+    if "--resume" in options:
+        return _resumed(recipe, options)
     if recipe is not None:
-        name = recipes.known_as(recipe)
-        return name, dataclasses.replace(recipes.find(name), recipe=name), arguments[1:], None
-    if "--config" in arguments:
-        path = Path(_value_of("--config", arguments))
-        at = arguments.index("--config")
-        return path.stem, Config.load(path), arguments[:at] + arguments[at + 2 :], path
-    if {"-h", "--help"} & set(arguments):
-        return "RECIPE", Config(), arguments, None
-    raise UsageError(f"train what? {USAGE}; recipes: {', '.join(recipes.RECIPES)}")
+        return Start(recipe, dataclasses.replace(recipes.find(recipe), recipe=recipe), options)
+    if file is not None:
+        return Start(Path(file).stem, Config.load(Path(file)), options, Path(file))
+    if {"-h", "--help"} & set(options):
+        return Start("RECIPE", Config(), options)
+    raise UsageError(f"nothing to train: {USAGE}; recipes: {', '.join(recipes.RECIPES)}")
 
 
-def _resumed(recipe: str | None, run_dir: str, rest: list[str]) -> tuple[str, Config, list[str], Path]:
-    """A run goes on with its own configuration; a recipe may be named if it is the run's own."""
+def _resumed(recipe: str | None, options: list[str]) -> Start:
+    """A run continues with its own configuration. If a recipe is named, it must be the run's own."""
+    run_dir = value_of("--run-dir", options)
+    if run_dir is None:
+        raise UsageError(f"--resume needs --run-dir with the folder of a run; {USAGE}")
     folder = Path(run_dir)
     config = Config.load(folder / "config.json")
-    if recipe is not None and recipes.known_as(recipe) != config.recipe:
+    if recipe is not None and recipe != config.recipe:
         own = f"of the recipe {config.recipe}" if config.recipe else "not of a recipe"
         raise UsageError(
-            f"the run in {folder} is {own}, and cannot go on as {recipe}; to continue it: paceline train --resume --run-dir {folder}"
+            f"the run in {folder} is {own}, and cannot continue as {recipe}; to continue it: "
+            f"paceline train --resume --run-dir {folder}"
         )
-    return folder.name, config, rest, folder / "config.json"
-
-
-def _value_of(option: str, arguments: list[str]) -> str:
-    """What follows `option`, or stands behind its equals sign."""
-    for number, argument in enumerate(arguments):
-        if argument == option and number + 1 < len(arguments):
-            return arguments[number + 1]
-        if argument.startswith(f"{option}="):
-            return argument.partition("=")[2]
-    raise UsageError(f"{option} is missing, or nothing follows it; {USAGE}")
+    return Start(folder.name, config, options, folder / "config.json")
 
 
 def _summary(run, folder: Path) -> str:
-    means = run.episodes.means()
-    shown = "no episode ended" if means["episode_return"] is None else f"mean return {means['episode_return']:.1f}"
+    mean = run.episodes.means()["episode_return"]
+    shown = "no episode ended" if mean is None else f"mean return {mean:.1f}"
     stopped = "stopped by a signal: " if run.interrupted else ""
     return f"{stopped}{run.step:,} steps in {run.seconds:.0f} s, {shown}; everything is in {folder}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from paceline.errors import UsageError
+from paceline.checks import require_above_0, require_choices, require_share
 
 PreemptionKind = Literal["count", "deadline"]
 
@@ -15,28 +15,24 @@ class GroupConfig:
     """How ranks watch each other."""
 
     heartbeat_seconds: float = 60.0
-    """The run ends with an error when a rank has been stopped, hung or cut off for this long."""
+    """The run ends with an error when nothing was heard of a rank for this many seconds."""
 
     def __post_init__(self) -> None:
-        if not self.heartbeat_seconds > 0:
-            raise UsageError(f"group.heartbeat_seconds must be above 0, got {self.heartbeat_seconds}")
+        require_above_0(self, "group", "heartbeat_seconds")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PreemptionConfig:
-    """When stragglers end their rollout early."""
+    """When slow ranks end their rollout early."""
 
     kind: Literal["auto", "count", "deadline"] = "auto"
-    """count: once enough ranks are done (DD-PPO); deadline: when more steps are no longer worth the others' time (VER).
-    auto takes the system's own."""
+    """count: once enough ranks are done (DD-PPO). deadline: at the time that maximises the steps per second of all
+    ranks (VER). auto: deadline under ver, count under the other systems."""
     threshold: float = 0.6
-    """count: preempt once more than this share of the ranks is done; 1 never preempts."""
+    """count: end once more than this share of the ranks is done. 1: never."""
     minimum: float = 0.25
     """count: no rollout ends before this share of its steps, so that every environment contributes."""
 
     def __post_init__(self) -> None:
-        if self.kind not in ("auto", "count", "deadline"):
-            raise UsageError(f"preemption.kind {self.kind!r} does not exist; allowed: auto, count, deadline")
-        for name in ("threshold", "minimum"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UsageError(f"preemption.{name} must be between 0 and 1, got {getattr(self, name)}")
+        require_choices(self, "preemption")
+        require_share(self, "preemption", "threshold", "minimum")

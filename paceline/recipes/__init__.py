@@ -1,4 +1,5 @@
-"""Recipes: one function per experiment, returning a complete `Config`. Its first line says what it is for."""
+"""Recipes: one function per experiment, which returns a complete `Config`. `paceline recipes` prints their
+docstrings."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def find(name: str) -> Config:
 
 
 def known_as(name: str) -> str:
-    """A recipe's own name; - and _ are the same in it."""
+    """The name in `RECIPES` of a recipe, which may be written with - or with _."""
     name = next((known for known in RECIPES if known.replace("-", "_") == name.replace("-", "_")), name)
     if name not in RECIPES:
         raise UsageError(f"recipe {name!r} does not exist{closest(name, RECIPES)}; allowed: {', '.join(RECIPES)}")

@@ -9,7 +9,7 @@ from paceline.pool.config import PoolConfig
 
 
 def breakout() -> Config:
-    """Breakout from pixels, 84x84 with four frames stacked."""
+    """Breakout from pixels: four stacked frames of 84x84."""
     return _game("Breakout")
 
 
@@ -34,7 +34,7 @@ def seaquest() -> Config:
 
 
 def _game(name: str) -> Config:
-    """The settings that PPO's authors used for all games."""
+    """The settings of PPO's authors, the same for all games."""
     return Config(
         env=f"atari:{name}?episodic_life=true",
         steps=10_000_000,

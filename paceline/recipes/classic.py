@@ -1,4 +1,4 @@
-"""Small tasks that are learned in a minute."""
+"""Small tasks that take a minute."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from paceline.pool.config import PoolConfig
 
 
 def cartpole() -> Config:
-    """Balance a pole (Gymnasium's CartPole-v1): solved at a mean return of 475."""
+    """Balance a pole (Gymnasium's CartPole-v1). Solved at a mean return of 475."""
     return Config(
         env="gym:CartPole-v1",
         steps=100_000,
@@ -22,7 +22,7 @@ def cartpole() -> Config:
 
 
 def memory() -> Config:
-    """Remember a cue to the end of an episode that is longer than a rollout: needs a recurrent policy."""
+    """Remember a cue until the end of an episode that is longer than a rollout. Needs a recurrent policy."""
     return Config(
         env="paceline.envs.memory:Memory?length=12",
         steps=100_000,

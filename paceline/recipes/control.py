@@ -1,7 +1,8 @@
-"""Continuous control from replay by D4PG, with Acme's ratio of learning to acting.
+"""Continuous control by D4PG, with Acme's ratio of learning to collecting.
 
-Humanoids have Acme's networks and the paper's rates. The other tasks are for a few cores, where updates are what takes the time: smaller
-networks, larger rates, and targets that follow at every update.
+The humanoid tasks have Acme's networks and the paper's learning rates. The other tasks are for a few cores, where
+updates take most of the time: they have smaller networks, larger learning rates, and targets that move in every
+update.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ SUITE = (
     "swimmer-swimmer6",
     "walker-walk",
 )
-"""The tasks of the paper's table 1 as the suite has them now, and walker-walk."""
+"""The tasks of the paper's table 1, by their present names, and walker-walk."""
 
 
 def pendulum() -> Config:
-    """Swing a pendulum up and hold it (Gymnasium's Pendulum-v1): a mean return of about -170 after 50,000 steps."""
-    # Single steps: returns of five, with the noise of exploring in them, ended at -224.
+    """Swing a pendulum up and hold it (Gymnasium's Pendulum-v1). A mean return of about -170 after 50,000 steps."""
+    # Transitions of one step: longer ones hold the noise of exploration, and reach a lower return.
     return Config(
         env="gym:Pendulum-v1",
         system="d4pg",
@@ -66,7 +67,7 @@ def _recipe(task: str) -> Callable[[], Config]:
 
 
 def _task(name: str) -> Config:
-    """Rewards are in [0, 1] and the discount is 0.99: no return is above 100."""
+    """Rewards are in [0, 1] and the discount is 0.99, so no return is above 100."""
     if name.startswith("humanoid"):
         return Config(
             env=f"dmc:{name}?flat=true",

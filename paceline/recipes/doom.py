@@ -1,5 +1,7 @@
-"""ViZDoom by Sample Factory's hyper-parameters (its table A.5; `basic` and `my_way_home` learn more from every batch) and
-network (its figure A.1)."""
+"""ViZDoom with Sample Factory's hyper-parameters (its table A.5) and network (its figure A.1).
+
+`basic` and `my_way_home` make several passes over each batch instead of one.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +21,20 @@ MEASUREMENTS = (
 
 def basic() -> Config:
     """Doom: step in front of a monster and shoot it. A quarter of an hour on two cores."""
-    # So short a task cannot afford the paper's single pass over each batch: updates are too few, and with smaller batches too noisy.
+    # With one pass over each batch this short task has too few updates. Smaller batches are too noisy.
     base = _several_passes("basic?reward_scale=0.01", steps=100_000, minibatches=4)
     return replace(base, rollout_steps=64, pool=replace(base.pool, num_envs=32))
 
 
 def my_way_home() -> Config:
-    """Doom: find the armour in a maze of rooms, from anywhere in it."""
-    # By chance it is found in one of five to eight episodes: about half of the paper's batches of 2,048 steps would have no reward in them.
+    """Doom: find the armour in a maze of rooms, from a random start."""
+    # A random policy finds it in one of five to eight episodes, so half of the paper's batches would have no reward.
     base = _several_passes("my_way_home?actions=multi_discrete", steps=10_000_000, minibatches=8)
     return replace(base, rollout_steps=128, appo=replace(base.appo, batch=8192))
 
 
 def health_gathering_supreme() -> Config:
-    """Doom: stay alive on a floor of acid, by finding medical kits and avoiding poison."""
+    """Doom: stay alive on a floor of acid. Find medical kits and avoid poison."""
     return _scenario("health_gathering_supreme?measurements=HEALTH&reward_scale=0.1", steps=10_000_000)
 
 
@@ -42,12 +44,12 @@ def deadly_corridor() -> Config:
 
 
 def defend_the_center() -> Config:
-    """Doom: shoot what comes from all sides, with little ammunition."""
+    """Doom: shoot monsters that come from all sides, with little ammunition."""
     return _scenario("defend_the_center?measurements=HEALTH,AMMO2", steps=10_000_000)
 
 
 def deathmatch_bots() -> Config:
-    """Doom: a deathmatch against eight bots, with seven action heads and what a player's screen says of the game."""
+    """Doom: a deathmatch against eight bots, with seven action heads and the numbers on a player's screen."""
     return _match(bots=8)
 
 
@@ -57,7 +59,7 @@ def duel_bots() -> Config:
 
 
 def _match(bots: int) -> Config:
-    """Two frames a step, and a discount to match (appendix A.3)."""
+    """Two frames per step, and a discount for that step (appendix A.3)."""
     base = _scenario(f"cig?bots={bots}&actions=multi_discrete&frameskip=2&{MEASUREMENTS}", steps=100_000_000)
     return replace(base, ppo=replace(base.ppo, discount=0.995))
 

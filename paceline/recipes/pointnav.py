@@ -9,11 +9,11 @@ from paceline.nets.config import CoreConfig, HeadConfig, PolicyConfig
 from paceline.pool.config import PoolConfig
 
 STOP_RARELY = HeadConfig(initial_logits=(-4.0, 0.0, 0.0, 0.0))
-"""Stopping ends the episode: at one time in four an agent would never come to see anything."""
+"""Stopping ends the episode. An agent that stops in a quarter of its steps would see nothing of a scene."""
 
 
 def pointnav_small() -> Config:
-    """Walk to a point in unseen one- and two-room flats, from depth: minutes on a laptop (with --ranks 2)."""
+    """Walk to a point in unseen flats of one or two rooms, from depth. Minutes on a laptop (with --ranks 2)."""
     return Config(
         env="pointnav:small?resolution=32&scenes=256",
         steps=1_500_000,
@@ -28,7 +28,7 @@ def pointnav_small() -> Config:
 
 
 def pointnav() -> Config:
-    """Walk to a point in unseen apartments, from depth: DD-PPO's agent with a ResNet18, on a GPU."""
+    """Walk to a point in unseen apartments, from depth. DD-PPO's agent with a ResNet18, on a GPU."""
     return Config(
         env="pointnav:full?resolution=64&scenes=4096&depth_dtype=float16",
         steps=300_000_000,

@@ -7,14 +7,14 @@ import math
 
 import numpy as np
 import pytest
-import tyro
 
 pytest.importorskip("scipy")
 
 from benchmarks import efficiency, learning
 from benchmarks.learning import Curve, interval, over_steps, slug, steps_to, train_all
 from paceline import recipes
-from paceline.config import Config
+from paceline.cli.options import parse
+from paceline.cli.train import TrainOptions
 
 
 def test_an_interval_is_the_mean_and_its_standard_error_times_students_t():
@@ -80,8 +80,8 @@ def test_runs_that_are_kept_are_not_run_again(tmp_path, monkeypatch):
 def test_all_tasks_can_be_asked_for_under_all_systems(task, system):
     recipe, *rest = (efficiency.TASKS | efficiency.LONG_TASKS)[task].split()
     rest += [*(efficiency.SYSTEMS | efficiency.VARIANTS)[system].split(), "--pool.kind", "process"]
-    options = tyro.cli(Config, args=rest, default=recipes.find(recipe))
-    assert options.system == system.split(",")[0] and options.pool.kind == "process"
+    _, config = parse(TrainOptions, recipes.find(recipe), rest, prog="train")
+    assert config.system == system.split(",")[0] and config.pool.kind == "process"
 
 
 def test_a_run_that_said_too_little_is_not_kept(tmp_path, monkeypatch):

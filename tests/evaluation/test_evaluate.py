@@ -12,7 +12,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from paceline.cli.main import Eval
+from paceline.cli.eval import Eval
 from paceline.envs.registry import Factory
 from paceline.errors import UsageError
 from paceline.evaluation import evaluate as module

@@ -339,7 +339,7 @@ def test_ratios_to_the_policy_before_the_update_need_vtrace_before_it(options):
     ppo = dataclasses.replace(base.ppo, **options)
     with pytest.raises(UsageError, match="needs ppo.clip, and ppo.targets vtrace before updates"):
         dataclasses.replace(base, ppo=ppo)
-    assert not dataclasses.replace(base, ppo=ppo, system="ddppo").resolved_ppo.clips_around_update  # no row is behind
+    assert not dataclasses.replace(base.under("ddppo"), ppo=ppo).resolved_ppo.clips_around_update  # no row is behind
 
 
 def test_memory_task_is_learned(tmp_path, learning_seed):

@@ -290,7 +290,7 @@ def _uncompiled(update, drawn, memories, weight, rows):
 def test_compiling_without_a_compiler_is_refused(tmp_path, monkeypatch, system):
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(UsageError, match="no-such-compiler is not there"):
-        train(small(system=system, compute=ComputeConfig(compile=True)), tmp_path)
+        train(small(compute=ComputeConfig(compile=True)).under(system), tmp_path)
 
 
 def test_several_ranks_are_told_that_nothing_is_compiled(caplog):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -24,25 +25,35 @@ from tests.integration.ranks import on_ranks
 SYSTEMS = ["ddppo", "ver", "appo", "d4pg"]
 
 
-def exploding(system: str, reward: str = "1e30", **changes) -> Config:
-    """Returns beyond what float32 can square: the value loss overflows in the first update."""
+def exploding(system: str, reward: str = "1e30", passes: int = 1, **changes) -> Config:
+    """Returns beyond what float32 can square: the value loss overflows in the first update.
+
+    PPO makes `passes` passes over a rollout, with as many mini-batches each.
+    """
     base = recipes.find("pendulum") if system == "d4pg" else Config()
     env = f"tests.integration.test_nonfinite:huge?reward={reward}&continuous={'true' if system == 'd4pg' else 'false'}"
-    value = dataclasses.replace(base.control.value, kind="scalar")
+    if system == "d4pg":
+        value = dataclasses.replace(base.control.value, kind="scalar")
+        own: dict[str, Any] = {
+            "control": dataclasses.replace(base.control, value=value, actor_hidden=(8,), critic_hidden=(8,)),
+            "limiter": LimiterConfig(minimum=16, samples_per_insert=2.0),
+            "d4pg": D4PGConfig(batch=8, evaluation_envs=0),
+        }
+    else:
+        own = {
+            "rollout_steps": 16,
+            "policy": PolicyConfig(hidden=(8,)),
+            "ppo": PPOConfig(epochs=passes, minibatches=passes),
+        }
     plain = dataclasses.replace(
         base,
         env=env,
         system=system,
         steps=1000,
-        rollout_steps=16,
         device="cpu",
         threads=1,
         pool=PoolConfig(num_envs=4, kind="serial"),
-        policy=PolicyConfig(hidden=(8,)),
-        ppo=PPOConfig(epochs=1, minibatches=1),
-        control=dataclasses.replace(base.control, value=value, actor_hidden=(8,), critic_hidden=(8,)),
-        limiter=LimiterConfig(minimum=16, samples_per_insert=2.0),
-        d4pg=D4PGConfig(batch=8, evaluation_envs=0),
+        **own,
     )
     return dataclasses.replace(plain, **changes)
 
@@ -82,9 +93,10 @@ def test_nonfinite_losses_end_a_run_with_the_last_good_checkpoint(tmp_path, syst
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_a_learning_rate_of_a_million_never_writes_a_nonfinite_checkpoint(tmp_path, system):
     config = exploding(system, reward="1.0")
-    optimizer = dataclasses.replace(config.optimizer, learning_rate=1e6)
-    d4pg = dataclasses.replace(config.d4pg, actor_rate=1e6, critic_rate=1e6)
-    config = dataclasses.replace(config, optimizer=optimizer, d4pg=d4pg)
+    if system == "d4pg":
+        config = dataclasses.replace(config, d4pg=dataclasses.replace(config.d4pg, actor_rate=1e6, critic_rate=1e6))
+    else:
+        config = dataclasses.replace(config, optimizer=dataclasses.replace(config.optimizer, learning_rate=1e6))
     try:
         train(config, tmp_path)
     except NonFiniteError:
@@ -114,7 +126,7 @@ def test_on_nonfinite_skip_leaves_single_steps_out_and_counts_them(tmp_path, mon
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_on_nonfinite_skip_ends_after_ten_in_a_row(tmp_path, system):
     with pytest.raises(NonFiniteError, match=r"update \d+: \d\d gradients in a row were not finite"):
-        train(exploding(system, on_nonfinite="skip", ppo=PPOConfig(epochs=4, minibatches=4)), tmp_path)
+        train(exploding(system, on_nonfinite="skip", passes=4), tmp_path)
 
 
 def test_nonfinite_losses_of_one_rank_end_all_ranks(tmp_path):
@@ -142,7 +154,7 @@ def test_nonfinite_losses_of_one_rank_end_all_ranks(tmp_path):
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_nonfinite_losses_end_a_run_on_a_gpu(tmp_path, system, on_nonfinite):
     """Updates are recorded there."""
-    config = exploding(system, device="cuda", on_nonfinite=on_nonfinite, ppo=PPOConfig(epochs=4, minibatches=4))
+    config = exploding(system, device="cuda", on_nonfinite=on_nonfinite, passes=4)
     with pytest.raises(NonFiniteError, match="not finite"):
         train(dataclasses.replace(config, checkpoint=dataclasses.replace(config.checkpoint, seconds=1e-9)), tmp_path)
     assert all(values.isfinite().all() for key, values in saved_weights(tmp_path).items() if not key.endswith("limit"))

@@ -261,8 +261,8 @@ def test_a_run_learns_from_actors_elsewhere(cluster, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"system": "ddppo"}, "system d4pg"),
-        ({"deterministic": True}, "not deterministic"),
+        ({"system": "ddppo"}, "no effect under ddppo; it is read by: d4pg"),
+        ({"deterministic": True}, "deterministic runs cannot have remote.actors"),
     ],
 )
 def test_what_cannot_be_is_refused(changes, said):

@@ -38,20 +38,20 @@ BOUND = 5.0 + STEP_SECONDS + 2.0
 
 
 def slow(system: str, pool: str, seconds: float = STEP_SECONDS, **changes) -> Config:
-    """A run with slow simulators: an iteration takes minutes."""
-    kind = "&continuous=true" if system == "d4pg" else ""
+    """An iteration of eight such simulators takes minutes."""
+    if system == "d4pg":
+        kind, own = "&continuous=true", {"limiter": LimiterConfig(minimum=16), "d4pg": D4PGConfig(batch=8)}
+    else:
+        kind, own = "", {"rollout_steps": 64, "policy": PolicyConfig(hidden=(8,))}
     return dataclasses.replace(
         Config(
             env=f"tests.integration.slow:Slow?seconds={seconds}{kind}",
             system=system,
             steps=100_000,
-            rollout_steps=64,
             device="cpu",
             threads=1,
             pool=PoolConfig(num_envs=8, kind=pool, workers=2, nice=0),
-            policy=PolicyConfig(hidden=(8,)),
-            limiter=LimiterConfig(minimum=16),
-            d4pg=D4PGConfig(batch=8),
+            **own,
         ),
         **changes,
     )

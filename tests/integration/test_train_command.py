@@ -50,7 +50,7 @@ def wait_for(condition, seconds: float = 60) -> None:
 
 @contextlib.contextmanager
 def two_ranks(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen, list[int]]]:
-    """A command that trains for ever, once it does, and the processes that it has started, in the order of their ranks."""
+    """A command that trains for ever, and the processes of its ranks in order, once they train."""
     options = (*TINY, "--steps", "100000000", "--ranks", "2", "--run-dir", str(folder), *options)
     metrics, errors = folder / "metrics.jsonl", folder / "errors.txt"
     with errors.open("w") as stderr, subprocess.Popen(command("cartpole", *options), stderr=stderr) as run:
@@ -98,12 +98,22 @@ def test_a_configuration_file_is_a_run(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "train what?"),
+        ([], "nothing to train"),
         (["cartpol"], "did you mean 'cartpole'"),
         (["cartpole", "--env", "gym:CartPole-v99"], "did you mean"),
         (["cartpole", "--ppo.clip", "-1"], "ppo.clip must be above 0"),
         (["cartpole", "--pool.kind", "threads"], "serial"),
         (["cartpole", "--no-such-option", "1"], "no-such-option"),
+        (["cartpole", "--ver.overlap"], "--ver.overlap has no effect under ddppo; it is an option of ver"),
+        (["cartpole", "--ver.no-variable"], "--ver.no-variable has no effect under ddppo; it is an option of ver"),
+        (
+            ["pendulum", "--rollout_steps=8"],
+            "--rollout_steps has no effect under d4pg; it is an option of ddppo, ver, appo",
+        ),
+        (["cartpole", "--replay.capacity", "9", "--system", "ver"], "no effect under ver; it is an option of d4pg"),
+        (["pendulum", "--system=ver", "--d4pg.steps", "2"], "no effect under ver; it is an option of d4pg"),
+        (["cartpole", "--system", "vers"], "did you mean 'ver'"),
+        (["cartpole", "--config", "/no/such/file.json"], "--config cannot be combined with a recipe"),
         (["--config", "/no/such/file.json"], "cannot be read"),
         (["--resume", "--run-dir", "/no/such/run"], "cannot be read"),
         (["cartpole", "--deterministic", "--pool.kind", "process"], "deterministic runs need the serial pool"),
@@ -117,6 +127,26 @@ def test_bad_usage_exits_2_and_loses_nothing(arguments, message, tmp_path):
     assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert not [path for path in tmp_path.rglob("*") if path.name != "runs"], "what did not begin leaves nothing behind"
+
+
+@pytest.mark.parametrize("where", [["--system", "ver", *TINY], [*TINY, "--system=ver"]])
+def test_another_system_by_one_word(tmp_path, where):
+    """The recipe has settings of appo, which ver does not read."""
+    own = ["doom_basic", "--env", "gym:CartPole-v1", "--policy.core.kind", "none", "--ver.no-importance-weights"]
+    done = paceline_train(*own, *where, "--run-dir", tmp_path)
+    assert done.returncode == 0, done.stderr
+    written = json.loads((tmp_path / "config.json").read_text())
+    assert written["system"] == "ver" and written["ver"]["importance_weights"] is False
+    assert "appo" not in written and "replay" not in written
+
+
+def test_help_has_the_options_of_the_system_alone():
+    appo, ddppo = (paceline_train("doom_basic", *system, "--help").stdout for system in ([], ["--system", "ddppo"]))
+    for option in ("--appo.batch", "--batching.minimum"):
+        assert option in appo and option not in ddppo
+    for option in ("--ver.overlap", "--replay.capacity", "--recipe"):
+        assert option not in appo and option not in ddppo
+    assert "--ppo.clip" in appo and "--ppo.clip" in ddppo and "default: 2048" in appo
 
 
 def test_a_failing_environment_ends_the_run_with_one_clear_message(tmp_path):

@@ -1,0 +1,55 @@
+"""Checks of settings, which every section of a configuration makes in `__post_init__`.
+
+`name` is the section's name in messages. A setting that is None passes: None stands for "not limited" or "automatic".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from typing import Any, Literal
+
+from paceline.errors import UsageError
+
+
+def require_at_least(settings: Any, name: str, least: float, *fields: str) -> None:
+    for field, value in _given(settings, fields):
+        if value < least:
+            raise UsageError(f"{_dotted(name, field)} must be at least {least}, got {value}")
+
+
+def require_above_0(settings: Any, name: str, *fields: str) -> None:
+    for field, value in _given(settings, fields):
+        if not value > 0:
+            none = " or None" if _may_be_none(settings, field) else ""
+            raise UsageError(f"{_dotted(name, field)} must be above 0{none}, got {value}")
+
+
+def require_share(settings: Any, name: str, *fields: str, positive: bool = False) -> None:
+    """Between 0 and 1. With `positive`, 0 is refused."""
+    for field, value in _given(settings, fields):
+        if not 0 <= value <= 1 or (positive and value == 0):
+            allowed = "above 0 and at most 1" if positive else "between 0 and 1"
+            raise UsageError(f"{_dotted(name, field)} must be {allowed}, got {value}")
+
+
+def require_choices(settings: Any, name: str) -> None:
+    """Every field with a `Literal` type has one of its values."""
+    for field, hint in typing.get_type_hints(type(settings)).items():
+        value = getattr(settings, field)
+        if typing.get_origin(hint) is Literal and value not in typing.get_args(hint):
+            allowed = ", ".join(map(str, typing.get_args(hint)))
+            raise UsageError(f"{_dotted(name, field)} {value!r} does not exist; allowed: {allowed}")
+
+
+def _given(settings: Any, fields: tuple[str, ...]) -> list[tuple[str, Any]]:
+    values = [(field, getattr(settings, field)) for field in fields]
+    return [(field, value) for field, value in values if value is not None]
+
+
+def _dotted(name: str, field: str) -> str:
+    return f"{name}.{field}" if name else field
+
+
+def _may_be_none(settings: Any, field: str) -> bool:
+    return any("None" in str(f.type) for f in dataclasses.fields(settings) if f.name == field)

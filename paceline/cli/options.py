@@ -1,0 +1,109 @@
+"""The settings of a run as command-line options. Only the settings that the chosen system reads are options."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import inspect
+import itertools
+import sys
+import typing
+from collections.abc import Collection
+from typing import Annotated, Any, TypeVar
+
+import tyro
+
+from paceline.config import Config, leaves
+from paceline.errors import UsageError
+from paceline.systems import SYSTEMS, readers, unread_by
+
+OptionsT = TypeVar("OptionsT")
+
+
+def parse(own: type[OptionsT], base: Config, arguments: list[str], prog: str) -> tuple[OptionsT, Config]:
+    """The options of a command, and `base` changed by the options that are settings.
+
+    `own` is the dataclass of the command's other options. `--system` may be anywhere among the arguments.
+    """
+    base = base.under(value_of("--system", arguments) or base.system)
+    _require_own_options(base.system, arguments)
+    own_kind = _option_class(own)
+    settings_kind = _option_class(Config, hidden={"recipe", *unread_by(base.system)})
+    parts = {"own": own_kind, "settings": settings_kind}
+    command = dataclasses.make_dataclass(
+        "Command", [(name, Annotated[kind, tyro.conf.arg(name="", help="")]) for name, kind in parts.items()]
+    )
+    default = command(own=_filled(own_kind, own()), settings=_filled(settings_kind, base))
+    found: Any = tyro.cli(
+        command, args=arguments, default=default, prog=prog, description=_description(own, base.system)
+    )
+    settings = dataclasses.asdict(found.settings) | {"recipe": base.recipe}
+    return own(**vars(found.own)), Config.from_settings(settings, prog)
+
+
+def value_of(option: str, arguments: list[str]) -> str | None:
+    """The argument after `option`, or after its equals sign. None if there is none."""
+    for at in reversed(range(len(arguments))):
+        name, equals, value = arguments[at].partition("=")
+        if name == option:
+            return value if equals else arguments[at + 1] if at + 1 < len(arguments) else None
+    return None
+
+
+def _require_own_options(system: str, arguments: list[str]) -> None:
+    """Refuse options of other systems."""
+    others = {name.replace("_", "-"): name for name in leaves(Config()) if system not in readers(name)}
+    for argument in arguments:
+        option = argument.partition("=")[0]
+        name = option.removeprefix("--").replace("_", "-").replace(".no-", ".")  # --ver.no-overlap sets ver.overlap
+        if option.startswith("--") and name in others:
+            allowed = ", ".join(readers(others[name]))
+            raise UsageError(f"{option} has no effect under {system}; it is an option of {allowed}")
+
+
+def _description(own: type, system: str) -> str:
+    systems = "\n".join(f"  {name}: {spec.about}" for name, spec in SYSTEMS.items())
+    return f"{own.__doc__} These are the options under the system {system}. All systems:\n{systems}"
+
+
+def _option_class(kind: type, hidden: Collection[str] = (), name: str = "") -> type:
+    """The dataclass `kind` for tyro: without the fields whose dotted names are in `hidden`. Docstrings become help
+    texts.
+
+    tyro would find them itself, but it is slower, and keeps their line breaks.
+    """
+    hints, docs, fields = typing.get_type_hints(kind), _field_docs(kind.__module__), []
+    for one in dataclasses.fields(kind):
+        hint, dotted = hints[one.name], f"{name}{one.name}"
+        if dotted in hidden:
+            continue
+        if dataclasses.is_dataclass(hint):
+            help_text, hint = hint.__doc__, _option_class(typing.cast(type, hint), hidden, f"{dotted}.")
+        else:
+            help_text = docs[kind.__name__, one.name]
+        fields.append((one.name, Annotated[hint, tyro.conf.arg(help=help_text)]))
+    return dataclasses.make_dataclass(kind.__name__, fields)
+
+
+def _filled(option_class: type, settings: Any) -> Any:
+    """An object of an option class, with the values of `settings`."""
+    values = {}
+    for name, kind in typing.get_type_hints(option_class).items():
+        value = getattr(settings, name)
+        values[name] = _filled(typing.cast(type, kind), value) if dataclasses.is_dataclass(kind) else value
+    return option_class(**values)
+
+
+@functools.cache
+def _field_docs(module: str) -> dict[tuple[str, str], str]:
+    """The docstring under every field of every class in a module, by class and field, each in one line."""
+    docs = {}
+    for definition in ast.parse(inspect.getsource(sys.modules[module])).body:
+        if not isinstance(definition, ast.ClassDef):
+            continue
+        for field, text in itertools.pairwise(definition.body):
+            match field, text:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(doc))):
+                    docs[definition.name, name] = " ".join(doc.split())
+    return docs

@@ -1,0 +1,173 @@
+"""A configuration holds what its system reads; files of earlier versions load."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from paceline import recipes
+from paceline.accel.config import ComputeConfig
+from paceline.collect.config import BatchingConfig, RemoteConfig
+from paceline.config import RETIRED, Config, leaves
+from paceline.distributed.config import PreemptionConfig
+from paceline.errors import UsageError
+from paceline.experience.config import LimiterConfig, ReplayConfig
+from paceline.learner.config import AuxiliaryConfig, D4PGConfig, OptimizerConfig, PPOConfig
+from paceline.nets.config import ControlConfig, CoreConfig, PolicyConfig, ValueConfig
+from paceline.schedule.config import APPOConfig, VERConfig
+from paceline.systems import SYSTEMS, readers, unread_by
+
+OLD = Path(__file__).parent / "old_configs"
+PPO = {"ddppo", "ver", "appo"}
+SETTINGS = {
+    "rollout_steps": ({"rollout_steps": 7}, PPO),
+    "policy.core.kind": ({"policy": PolicyConfig(core=CoreConfig(kind="lstm"))}, PPO),
+    "ppo.auxiliary.steps": ({"ppo": PPOConfig(auxiliary=AuxiliaryConfig(steps=3))}, PPO),
+    "optimizer.eps": ({"optimizer": OptimizerConfig(eps=1e-6)}, PPO),
+    "preemption.threshold": ({"preemption": PreemptionConfig(threshold=0.5)}, PPO),
+    "compute.layer_by_layer": ({"compute": ComputeConfig(layer_by_layer=False)}, PPO),
+    "batching.patience": ({"batching": BatchingConfig(patience=2.0)}, {"ver", "appo", "d4pg"}),
+    "ver.overlap": ({"ver": VERConfig(overlap=True)}, {"ver"}),
+    "appo.batch": ({"appo": APPOConfig(batch=64)}, {"appo"}),
+    "control.value.atoms": ({"control": ControlConfig(value=ValueConfig(atoms=11))}, {"d4pg"}),
+    "d4pg.steps": ({"d4pg": D4PGConfig(steps=2)}, {"d4pg"}),
+    "replay.capacity": ({"replay": ReplayConfig(capacity=9)}, {"d4pg"}),
+    "limiter.minimum": ({"limiter": LimiterConfig(minimum=9)}, {"d4pg"}),
+    "remote.actors": ({"remote": RemoteConfig(actors=1)}, {"d4pg"}),
+    "compute.precision": ({"compute": ComputeConfig(precision="bfloat16")}, set(SYSTEMS)),
+    "threads": ({"threads": 1}, set(SYSTEMS)),
+}
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_setting_that_the_system_does_not_read_is_refused_by_name(setting, system):
+    changes, read_by = SETTINGS[setting]
+    if system in read_by:
+        assert leaves(Config(system=system, **changes))[setting] != leaves(Config())[setting]
+        return
+    allowed = ", ".join(name for name in SYSTEMS if name in read_by)
+    with pytest.raises(UsageError, match=f"^{setting} has no effect under {system}; it is read by: {allowed}$"):
+        Config(system=system, **changes)
+
+
+def test_the_table_of_systems_names_settings_that_exist():
+    names = leaves(Config())
+    for system in SYSTEMS:
+        for read in (*SYSTEMS[system].reads, *unread_by(system)):
+            assert any(name == read or name.startswith(f"{read}.") for name in names), read
+    assert readers("pool.num_envs") == list(SYSTEMS)
+    for retired in RETIRED:
+        assert retired not in names
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("recipe", recipes.RECIPES)
+def test_every_recipe_moves_to_every_system(recipe, system):
+    base = recipes.find(recipe)
+    moved = base.under(system)
+    before, now, usual = leaves(base), leaves(moved), leaves(Config())
+    for name in now:
+        if name != "system":
+            assert now[name] == (before[name] if system in readers(name) else usual[name]), name
+    assert moved.system == system and base.under(base.system) == base
+
+
+def test_a_system_that_does_not_exist_is_refused():
+    for ask in (lambda: Config().under("dppo"), lambda: Config(system="dppo")):  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match="'dppo' does not exist.*allowed: ddppo, ver, appo, d4pg"):
+            ask()
+
+
+@pytest.mark.parametrize("recipe", ["cartpole", "doom_basic", "pendulum"])
+def test_a_file_has_what_the_system_reads_and_loads_as_it_was(tmp_path, recipe):
+    config = dataclasses.replace(recipes.find(recipe), seed=7, recipe=recipe)
+    config.save(tmp_path / "config.json")
+    written = json.loads((tmp_path / "config.json").read_text())
+    for name in ("ver", "appo", "d4pg", "replay", "policy", "rollout_steps", "batching"):
+        assert (name in written) == (config.system in readers(name)), name
+    assert ("layer_by_layer" in written["compute"]) == (config.system != "d4pg")
+    assert Config.load(tmp_path / "config.json") == config
+
+
+def test_a_file_of_an_earlier_version_loads_without_what_its_system_never_read():
+    config = Config.load(OLD / "appo.json")
+    cartpole = recipes.find("cartpole").under("appo")
+    pool = dataclasses.replace(cartpole.pool, kind="serial")
+    assert config == dataclasses.replace(cartpole, steps=1000, device="cpu", recipe="cartpole", pool=pool)
+    old = json.loads((OLD / "appo.json").read_text())
+    assert old["ver"]["overlap"] is True and old["batching"]["inference_workers"] == 2, "the file had more"
+
+
+def test_a_file_of_an_earlier_version_of_d4pg_loads():
+    config = Config.load(OLD / "d4pg.json")
+    pendulum = recipes.find("pendulum")
+    pool = dataclasses.replace(pendulum.pool, kind="serial")
+    assert config == dataclasses.replace(pendulum, steps=1100, device="cpu", recipe="pendulum", pool=pool)
+    old = json.loads((OLD / "d4pg.json").read_text())
+    assert old["rollout_steps"] == 77 and old["optimizer"]["schedule"] == "linear", "the file had more"
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ([], "expected an object"),
+        ({"stesp": 1}, "no field 'stesp', did you mean 'steps'"),
+        ({"ppo": {"clipp": 1}}, "ppo: there is no field 'clipp'"),
+        ({"ppo": 3}, "ppo: expected an object"),
+        ({"steps": "many"}, "steps is 'many'; allowed: int"),
+        ({"steps": True}, "steps is True; allowed: int"),
+        ({"system": "dqn"}, "system is 'dqn'; allowed: ddppo, ver, appo, d4pg"),
+        ({"system": ["ver"]}, "allowed: ddppo, ver, appo, d4pg"),
+        ({"policy": {"hidden": 64}}, "hidden is 64; allowed: tuple"),
+        ({"ppo": {"epochs": 0}}, "ppo.epochs must be at least 1"),
+        ({"log_seconds": 0}, "log_seconds must be above 0"),
+    ],
+)
+def test_a_wrong_file_is_named_with_what_is_wrong(tmp_path, data, said):
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(data))
+    with pytest.raises(UsageError, match=said):
+        Config.load(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"system": "appo"}, "allowed: ddppo, ver, d4pg"),
+        ({"system": "ver", "ver": VERConfig(overlap=True)}, "ver.overlap"),
+        ({"system": "d4pg", "remote": RemoteConfig(actors=1)}, "remote.actors"),
+    ],
+)
+def test_deterministic_runs_refuse_what_depends_on_timing(changes, said):
+    Config(**changes)
+    with pytest.raises(UsageError, match=said):
+        Config(deterministic=True, **changes)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: OptimizerConfig(max_grad_norm=0.0), "optimizer.max_grad_norm must be above 0 or None, got 0.0"),
+        (
+            lambda: OptimizerConfig(schedule="steps"),
+            "optimizer.schedule 'steps' does not exist; allowed: constant, linear",
+        ),
+        (lambda: PPOConfig(trace_decay=1.1), "ppo.trace_decay must be between 0 and 1, got 1.1"),
+        (lambda: BatchingConfig(minimum=0.0), "batching.minimum must be above 0 and at most 1, got 0.0"),
+        (
+            lambda: BatchingConfig(minimum=0.6, maximum=0.5),
+            "batching.minimum 0.6 must not be above batching.maximum 0.5",
+        ),
+        (lambda: D4PGConfig(target_share=0.0), "d4pg.target_share must be above 0 and at most 1"),
+        (lambda: ReplayConfig(capacity=1), "replay.capacity must be at least 2"),
+        (lambda: Config(seed=-1), "^seed must be at least 0, got -1"),
+        (lambda: Config(device="tpu"), "^device 'tpu' does not exist; allowed: cpu, cuda, auto"),
+    ],
+)
+def test_a_value_out_of_range_is_refused_with_what_is_allowed(make, said):
+    with pytest.raises(UsageError, match=said):
+        make()
