@@ -14,11 +14,11 @@ PACKAGE = Path(__file__).parents[1] / "paceline"
 
 LAYERS = (
     "__main__ cli bench",
-    "session run resume export population evaluation recipes process_settings",
-    "schedule agent",
+    "session saving run assembly resume export population evaluation recipes process_settings",
+    "schedule",
     "collect learner",
     "nets experience",
-    "distributed stop pool envs sims trust accel ops",
+    "distributed stop pool sizes envs sims trust accel ops",
     "telemetry checkpoint run_folder free_memory settings",
     "signatures files signals systems checks errors paceline",
 )
@@ -35,13 +35,10 @@ ALLOWED = {("sims", "evaluation"): "a simulator implements the protocols of eval
 """Imports that point up."""
 KNOWN_CIRCLES = {
     ("paceline.envs.registry", "paceline.envs.user"),
-    ("paceline.run", "paceline.schedule"),
 }
 """Circles that are still to be opened: each has files below all of these names."""
 KNOWN_IMPORTS = {
     ("accel", "nets"),
-    ("collect", "agent"),
-    ("schedule", "run"),
 }
 """Imports that still point up."""
 KNOWN_NAMES = {"Agent", "Camera", "Canvas", "Drawn", "Place", "Questions", "Scene", "Settings", "Streams", "Turns"}
