@@ -1,12 +1,10 @@
-"""Finding and running the benchmarks, which live beside the package (in a checkout) or inside it (in a wheel)."""
+"""Finds and runs the benchmarks. They are next to the package in a checkout, and inside it in a wheel."""
 
 from __future__ import annotations
 
 import ast
 import importlib
-import json
 from pathlib import Path
-from typing import Any
 
 import paceline
 from paceline.envs.registry import closest
@@ -23,7 +21,7 @@ def _home() -> tuple[Path, str]:
 
 
 def available() -> dict[str, str]:
-    """Name and first line of description of every benchmark: the modules that have a `run` function."""
+    """Name and first line of the description of every benchmark. Benchmarks are the modules with a function `run`."""
     found = {}
     for path in sorted(_home()[0].glob("*.py")):
         module = ast.parse(path.read_text())
@@ -33,7 +31,7 @@ def available() -> dict[str, str]:
 
 
 def run_benchmark(name: str, *, quick: bool, json_path: Path | None) -> None:
-    """Run one; its `run(quick)` prints its tables and returns what it measured."""
+    """Run a benchmark: `run(quick)` prints its tables and returns a `benchmarks.report.Result`."""
     name = name.replace("-", "_")
     if name not in available():
         raise UsageError(
@@ -45,6 +43,6 @@ def run_benchmark(name: str, *, quick: bool, json_path: Path | None) -> None:
         module = importlib.import_module(f"{_home()[1]}.{name}")
     except ModuleNotFoundError as error:
         raise MissingExtra(f"benchmark {name}", "bench", error) from error
-    results: dict[str, Any] = module.run(quick=quick)
+    result = module.run(quick=quick)
     if json_path is not None:
-        json_path.write_text(json.dumps(results, indent=2) + "\n")
+        result.save(json_path)
