@@ -87,7 +87,7 @@ class Result:
 
     name: str
     """Lower-case letters, digits and underscores. A published result has the name of its file."""
-    command: str
+    command: str | None
     """One or more lines of a shell."""
     machine: str | None
     versions: dict[str, str] | None
@@ -104,8 +104,7 @@ class Result:
 
     def __post_init__(self) -> None:
         _require_name("result", self.name)
-        _require_text(f"result {self.name}", command=self.command)
-        for field in ("machine", "commit", "date", "note"):
+        for field in ("command", "machine", "commit", "date", "note"):
             _require_text(f"result {self.name}", **{field: getattr(self, field)})
         if self.date is not None:
             datetime.date.fromisoformat(self.date)
@@ -169,8 +168,15 @@ def context(program: str = "paceline") -> dict[str, Any]:
         "versions": versions,
         "commit": _commit(),
         "date": datetime.date.today().isoformat(),
-        "command": f"{program} {shlex.join(sys.argv[1:])}".strip(),
+        "command": f"{program} {shlex.join(_arguments())}".strip(),
     }
+
+
+def _arguments() -> list[str]:
+    """The arguments of this process, without `--json FILE`."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--json")
+    return parser.parse_known_args()[1]
 
 
 def _output(*command: str) -> str:

@@ -76,7 +76,8 @@ class Page:
         return results[name]
 
     def _source(self, result: Result) -> list[str]:
-        lines = ["```", *result.command.splitlines(), "```", "", f"{facts(result)} {self._link(result)}"]
+        command = ["```", *result.command.splitlines(), "```"] if result.command else ["Command not recorded."]
+        lines = [*command, "", f"{facts(result)} {self._link(result)}"]
         return [*lines, "", result.note] if result.note else lines
 
     def _link(self, result: Result) -> str:
@@ -91,8 +92,9 @@ def facts(result: Result) -> str:
 
 
 def short_source(result: Result) -> str:
-    first, *more = result.command.splitlines()
-    return f"`{first}`{' and more' if more else ''}; {result.machine or 'machine not recorded'}; {when(result)}."
+    first, *more = (result.command or "").splitlines() or [""]
+    command = f"`{first}`{' and more' if more else ''}" if first else "Command not recorded"
+    return f"{command}; {result.machine or 'machine not recorded'}; {when(result)}."
 
 
 def when(result: Result) -> str:
