@@ -1,4 +1,4 @@
-"""Runs one measurement in its own process: a command that prints `RESULT {...}`. All its processes are killed at the end."""
+"""Runs one measurement in its own process: a command that prints `RESULT {...}`."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class CellError(RuntimeError):
 def run_cell(command: Sequence[str], timeout_seconds: float = 300, watch: Watch | None = None) -> dict[str, Any]:
     """The result that the command prints. `CellError` if it prints none, or not in time.
 
-    The command has its own process group, which is killed at the end. Otherwise simulators and workers that outlive their parent
-    would disturb the next measurement.
+    The command has its own process group, which is killed at the end. Otherwise simulators and workers that outlive
+    their parent would disturb the next measurement.
     """
     # Not pipes: a process that stays alive would keep a pipe open.
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:

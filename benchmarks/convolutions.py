@@ -1,7 +1,8 @@
 """Convolutional encoders on a CPU, in training and in inference: images per second of every implementation.
 
-The implementations are PyTorch's convolutions in float32, matrix products in float32 and, on CPUs with AMX, bfloat16 with byte images and
-with scaled float images. Training is a forward and a backward pass over 256 images; inference is a forward pass over 32.
+The implementations are PyTorch's convolutions in float32, matrix products in float32 and, on CPUs with AMX, bfloat16
+with byte images and with scaled float images. Training is a forward and a backward pass over 256 images; inference is
+a forward pass over 32.
 """
 
 from __future__ import annotations

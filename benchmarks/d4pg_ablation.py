@@ -1,7 +1,8 @@
 """D4PG without each of its parts (the paper's figure 2), and DDPG.
 
-The parts are the distributional critic, priorities, and N-step returns with N = 5. DDPG has none of them, and three acting streams instead
-of many. Returns are of episodes without noise, as means of the latest ten. `python -m benchmarks.d4pg_ablation --help` lists the options.
+The parts are the distributional critic, priorities, and N-step returns with N = 5. DDPG has none of them, and three
+acting streams instead of many. Returns are of episodes without noise, as means of the latest ten. `python -m
+benchmarks.d4pg_ablation --help` lists the options.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Sample efficiency: return over steps and over time of DD-PPO, VER and APPO on the same tasks, with three seeds.
 
-Every run has two cores, and environments run in worker processes. A return is the mean of the latest 100 episodes. The tables show:
+Every run has two cores, and environments run in worker processes. A return is the mean of the latest 100 episodes.
+The tables show:
 
 - its mean over the steps that every run of a task has made, which is higher the sooner a run learns;
 - the difference of that mean from the first system, by seed, so that easy seeds favour no system;
@@ -43,7 +44,7 @@ VARIANTS = {
     "appo, update": "--system appo --ppo.clip-around update",
     "appo, chunks of 32": "--system appo --ppo.clip-around acting --rollout-steps 32",
 }
-"""To find where a difference comes from. The variants of appo clip around the policy that acted, except "appo, update"."""
+"""To find the cause of a difference. Variants of appo clip around the policy that acted, except "appo, update"."""
 PLOT = Path("efficiency.png")
 
 
@@ -54,8 +55,8 @@ class Plan:
     tasks: tuple[str, ...] = tuple(TASKS)
     """By default all short ones. The long ones are "Doom basic" and "Doom my_way_home"."""
     systems: tuple[str, ...] = tuple(SYSTEMS)
-    """ddppo, ver, appo, or variants: "ddppo, packed", "ddppo, eager", "ver, even", "appo, in turns", "appo, no V-trace", "appo, acting",
-    "appo, update", "appo, chunks of 32"."""
+    """ddppo, ver, appo, or variants: "ddppo, packed", "ddppo, eager", "ver, even", "appo, in turns", "appo, no
+    V-trace", "appo, acting", "appo, update", "appo, chunks of 32"."""
     seeds: tuple[int, ...] = (1, 2, 3)
     seconds: float | None = None
     """Time limit of each run, in addition to its number of steps."""
@@ -138,7 +139,7 @@ def print_returns(plan: Plan, curves: Curves) -> list[Table]:
 
 
 def print_steps(reach: float, since: int, of_systems: dict[str, list[Curve]]) -> Table:
-    """Steps to a return, compared with the first system. If a seed never reaches it there is no mean, but maybe a median."""
+    """Steps to a return, and the difference from the first system. There is no mean if a seed never reaches it."""
     steps = {system: [steps_to(curve, reach, since) for curve in curves] for system, curves in of_systems.items()}
     first = next(iter(steps.values()))
     rows = []

@@ -1,8 +1,8 @@
 """The cost of checking every observation for numbers that are not finite.
 
-Figures are the processor time per step with the check and without it, measured alternately, as medians over many rounds. The first table
-is a serial pool alone, with random actions. The second is training: `ddppo` with one epoch per rollout. The no-op simulator only returns
-an array of 84x84x4 floats, so its step is the pool's own cost.
+Figures are the processor time per step with the check and without it, measured alternately, as medians over many
+rounds. The first table is a serial pool alone, with random actions. The second is training: `ddppo` with one epoch
+per rollout. The no-op simulator only returns an array of 84x84x4 floats, so its step is the pool's own cost.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""PPO on HalfCheetah-v5, 1 million steps, three seeds: the `halfcheetah` recipe, PPO in the style of CleanRL, Stable-Baselines3.
+"""PPO on HalfCheetah-v5: the `halfcheetah` recipe, PPO in the style of CleanRL, and Stable-Baselines3.
 
-The peers have their own defaults. Every run has one thread, and one run per core is active at a time. A peer that is not installed is left
-out. Returns are means of the last 100 episodes.
+Each runs 1 million steps with three seeds.
+
+The peers have their own defaults. Every run has one thread, and one run per core is active at a time. A peer that is
+not installed is left out. Returns are means of the last 100 episodes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """APPO's learner thread, and an upper bound for a learner process.
 
-For the bound, the learner is forked with its first batch and learns from that batch once for every batch collected. Neither experience
-nor weights are sent, as a real learner process would require. So the difference is an upper bound on the cost of sharing one interpreter.
-Collection and learning have one PyTorch thread each. On CPUs only.
+For the bound, the learner is forked with its first batch and learns from that batch once for every batch collected.
+Neither experience nor weights are sent, as a real learner process would require. So the difference is an upper bound
+on the cost of sharing one interpreter. Collection and learning have one PyTorch thread each. On CPUs only.
 """
 
 from __future__ import annotations

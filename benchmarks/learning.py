@@ -48,11 +48,11 @@ def train_all(
 ) -> dict[Job, Curve]:
     """The curve of `key` for every job, which is a run of `paceline train` with these arguments.
 
-    By default every run has two cores of its own, and as many run concurrently as there are pairs of cores. With `at_once` that many run
-    concurrently and share all cores. All runs end when this process ends.
+    By default every run has two cores of its own, and as many run concurrently as there are pairs of cores. With
+    `at_once` that many run concurrently and share all cores. All runs end when this process ends.
 
-    The folder `keep` stores the reports of completed runs. Runs that are there already are read and not repeated, even if another version
-    of the library made them.
+    The folder `keep` stores the reports of completed runs. Runs that are there already are read and not repeated,
+    even if another version of the library made them.
     """
     cores = available_core_ids()
     shares: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
@@ -87,7 +87,8 @@ def train_all(
         try:
             for number, done in enumerate(as_completed(under_way), 1):
                 job = done.result()
-                last = f"{curves[job].returns[-1]:.2f} after {curves[job].steps[-1]:,} steps and {curves[job].seconds[-1]:.0f} s"
+                steps, seconds, returns = (column[-1] for column in curves[job])
+                last = f"{returns:.2f} after {steps:,} steps and {seconds:.0f} s"
                 print(f"  {number}/{len(jobs)}: {', '.join(map(str, job))}: {last}", flush=True)
         except BaseException:
             threads.shutdown(wait=False, cancel_futures=True)
@@ -177,8 +178,8 @@ def final(curve: Curve) -> float:
 
 
 def over_steps(curve: Curve, end: int, begin: int = 0) -> float:
-    """The mean return from the first report, or from `begin` if that is later, to `end`, with equal weight for every step. NaN if
-    there is nothing between them."""
+    """The mean return from the first report, or from `begin` if that is later, to `end`, with equal weight for every
+    step. NaN if there is nothing between them."""
     begin = max(begin, curve.steps[0])
     if begin >= end:
         return math.nan
@@ -214,7 +215,7 @@ def interval(values: list[float], form: str = ".2f") -> str:
 
 
 def plot(curves: Curves, tasks: list[str], labels: list[str], path: Path) -> None:
-    """Plot returns over steps and over time, with one column per task. With a single task the two plots are side by side."""
+    """Plot returns over steps and over time, with one column per task, or side by side for a single task."""
     import matplotlib
 
     matplotlib.use("Agg")

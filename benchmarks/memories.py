@@ -1,8 +1,9 @@
 """An LSTM of 512 units on a CPU, in training and in inference: rows per second of every implementation.
 
-Training is a forward and a backward pass over 8 slots of 32 steps; inference is one step of 16 slots. Training goes step by step, layer by
-layer (`--compute.layer-by-layer`), or over packed sequences with PyTorch's own module. Each is measured in float32 with and without oneDNN
-and, on CPUs with AMX, in bfloat16 with weights that are converted at every call or kept in bfloat16.
+Training is a forward and a backward pass over 8 slots of 32 steps; inference is one step of 16 slots. Training goes
+step by step, layer by layer (`--compute.layer-by-layer`), or over packed sequences with PyTorch's own module. Each is
+measured in float32 with and without oneDNN and, on CPUs with AMX, in bfloat16 with weights that are converted at
+every call or kept in bfloat16.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The embedded PointGoal simulator: alone, by number of streams and of pixels, and in training.
 
-On a GPU the simulator's step is a recorded CUDA graph, as in training. Actions are random moves, with one stop in 100. Memory is the maximum
-that PyTorch's allocator reserved. Training is `ddppo` with the agent of the `pointnav` recipe (on a GPU) or the `pointnav-small` recipe
-(on a CPU). The warm-up does not count.
+On a GPU the simulator's step is a recorded CUDA graph, as in training. Actions are random moves, with one stop in
+100. Memory is the maximum that PyTorch's allocator reserved. Training is `ddppo` with the agent of the `pointnav`
+recipe (on a GPU) or the `pointnav-small` recipe (on a CPU). The warm-up does not count.
 """
 
 from __future__ import annotations

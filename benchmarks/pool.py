@@ -1,8 +1,9 @@
 """Paceline's pools, the vector environments of Gymnasium and Stable-Baselines3, and an upper bound.
 
-All step the same environments with random actions; figures are agent steps per second. The bound is one plain loop per core that sends
-nothing anywhere. The systems of a row are measured alternately, and a cell is the median, because machines are noisy. Further tables
-compare the `envpool` backend with EnvPool itself, and `recv` of any slots with `recv` of all slots on uneven, sleeping simulators.
+All step the same environments with random actions; figures are agent steps per second. The bound is one plain loop
+per core that sends nothing anywhere. The systems of a row are measured alternately, and a cell is the median, because
+machines are noisy. Further tables compare the `envpool` backend with EnvPool itself, and `recv` of any slots with
+`recv` of all slots on uneven, sleeping simulators.
 """
 
 from __future__ import annotations

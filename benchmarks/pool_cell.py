@@ -1,7 +1,7 @@
 """One measurement of `benchmarks.pool` in its own process: `python -m benchmarks.pool_cell SYSTEM ENV N SECONDS`.
 
-Prints one JSON object: steps_per_second, start_seconds, megabytes_per_env. Every system steps the same environments with the same random
-actions. All are in lock-step, except `process x2`, which is double-buffered.
+Prints one JSON object: steps_per_second, start_seconds, megabytes_per_env. Every system steps the same environments
+with the same random actions. All are in lock-step, except `process x2`, which is double-buffered.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The `envpool` backend and EnvPool itself, with equal batches.
 
-Both are open at once and are measured alternately. EnvPool resets an environment on the step after an episode's end and returns that
-artificial step as if it were real. Only real transitions are counted, for both.
+Both are open at once and are measured alternately. EnvPool resets an environment on the step after an episode's end
+and returns that artificial step as if it were real. Only real transitions are counted, for both.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Processor time that the receiving process spends on waiting, with naps and without: `python -m benchmarks.pool_naps`.
 
-256 simulators sleep for log-normal times in 16 worker processes, so that slots become ready one by one. 32 are received at a time.
+256 simulators sleep for log-normal times in 16 worker processes, so that slots become ready one by one. 32 are
+received at a time.
 """
 
 from __future__ import annotations

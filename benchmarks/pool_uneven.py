@@ -24,7 +24,8 @@ def measure_uneven(quick: bool) -> tuple[Table, dict[str, Any]]:
     for label, env in REGIMES.items():
         results[label] = {mode: share(env, mode == "recv(any)", seconds) for mode in ("recv(any)", "recv(all)")}
     table = print_table(
-        f"Uneven, sleeping simulators ({NUM_ENVS} environments): steps delivered over the sum of the environments' own rates",
+        f"Uneven, sleeping simulators ({NUM_ENVS} environments): "
+        "steps delivered over the sum of the environments' own rates",
         ["regime", "recv(any)", "recv(all)"],
         [[label, f"{row['recv(any)']:.3f}", f"{row['recv(all)']:.3f}"] for label, row in results.items()],
         name="uneven",

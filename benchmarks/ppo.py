@@ -1,8 +1,8 @@
 """Training speed of `ddppo` with the `envpool` pool, and of PPO over EnvPool written in the style of CleanRL.
 
-Both have the same network, environments, rollouts, epochs and mini-batches; figures are agent steps per second while learning. The systems
-are measured alternately, and medians are compared, because machines are noisy. The peer is measured with PyTorch's default number of
-threads (all cores) and with one thread. Paceline chooses its own number.
+Both have the same network, environments, rollouts, epochs and mini-batches; figures are agent steps per second while
+learning. The systems are measured alternately, and medians are compared, because machines are noisy. The peer is
+measured with PyTorch's default number of threads (all cores) and with one thread. Paceline chooses its own number.
 """
 
 from __future__ import annotations

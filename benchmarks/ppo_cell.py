@@ -1,7 +1,8 @@
-"""One measurement of Paceline for `benchmarks.ppo` and `benchmarks.throughput`: `python -m benchmarks.ppo_cell '{...}'`.
+"""One measurement of Paceline for `benchmarks.ppo` and `benchmarks.throughput`.
 
-The options are those of the peers and `system`, `env` (an environment id instead of EnvPool's `task`), `pool` (the backend), `encoder`,
-`precision`, `sequences`, `groups` and `pool_workers`.
+`python -m benchmarks.ppo_cell '{...}'` prints one JSON object. The options are those of the peers and `system`, `env`
+(an environment id instead of EnvPool's `task`), `pool` (the backend), `encoder`, `precision`, `sequences`, `groups`
+and `pool_workers`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Time to publish weights from the learner thread to the sampler: what APPO adds to an update and to an inference.
 
-The learner publishes after every update. The sampler refreshes its weights before every inference; most refreshes find nothing new. Figures
-are the microseconds until a call returns and, on an otherwise idle GPU, until its copies are done. No thread waits for those copies.
+The learner publishes after every update. The sampler refreshes its weights before every inference; most refreshes
+find nothing new. Figures are the microseconds until a call returns and, on an otherwise idle GPU, until its copies
+are done. No thread waits for those copies.
 """
 
 from __future__ import annotations

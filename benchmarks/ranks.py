@@ -25,7 +25,7 @@ from paceline.telemetry.phases import Phases
 
 
 def launch(module: str, size: int, settings: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Run `module` on `size` ranks of this machine. Yields the first rank's result of every setting as soon as it is printed."""
+    """Run `module` on `size` ranks of this machine. Yields the first rank's result of each setting."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     common = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "MASTER_ADDR": "127.0.0.1"}
@@ -91,8 +91,8 @@ class Rounds:
         return not self.finished()
 
     def rates(self, counted: int | None = None) -> tuple[float, float]:
-        """Steps per second of all ranks, as the mean over the last `counted` rounds and of the best round. By default all
-        rounds but the first count."""
+        """Steps per second of all ranks, as the mean over the last `counted` rounds and of the best round. By default
+        all rounds but the first count."""
         counted = counted or len(self.steps) - 1
         steps = self.group.sum_(torch.tensor(self.steps[-counted:], dtype=torch.float64))
         marks = torch.tensor(self.marks[-counted - 1 :], dtype=torch.float64)

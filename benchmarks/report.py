@@ -1,7 +1,7 @@
 """The result of a benchmark: one schema for all benchmarks, and the functions that print, save and load it.
 
-A result is one command on one machine. It has one or more tables. The published results are `benchmarks/results/NAME.json`, and
-`python -m benchmarks.tables` writes their tables into the documentation.
+A result is one command on one machine. It has one or more tables. The published results are
+`benchmarks/results/NAME.json`, and `python -m benchmarks.tables` writes their tables into the documentation.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def _require_text(where: str, **texts: str | None) -> None:
 
 
 def context(program: str = "paceline") -> dict[str, Any]:
-    """The machine, versions, commit, date and command of this process. `program` is the command without its arguments."""
+    """The machine, versions, commit, date and command of this process. `program` is the start of the command."""
     import paceline
     from paceline.pool.config import available_core_ids
 

@@ -1,7 +1,8 @@
-"""Scaling of DD-PPO over ranks, with even and uneven simulators and several preemption thresholds (the paper's figure 4).
+"""Scaling of DD-PPO over ranks, with even and uneven simulators and several preemption thresholds (its figure 4).
 
-As in the paper's appendix D, every rank has 4 environments and collects and learns for 10 rounds. The rate is the steps of the last 5 rounds
-over their time. Scaling is relative to the mean rate of the same ranks when each trains alone, because ranks differ in speed.
+As in the paper's appendix D, every rank has 4 environments and collects and learns for 10 rounds. The rate is the
+steps of the last 5 rounds over their time. Scaling is relative to the mean rate of the same ranks when each trains
+alone, because ranks differ in speed.
 
 Simulators sleep. Policy, losses and all-reduce are real. There are three regimes:
 
@@ -9,8 +10,8 @@ Simulators sleep. Policy, losses and all-reduce are real. There are three regime
 - stragglers: the simulators of every fourth rank are three times slower, like a few large scenes among small ones;
 - uneven: every environment has its own log-normal speed, most within a factor of two.
 
-It needs about one core per rank. With fewer cores, use `--step-seconds` to make the simulators slower; otherwise the ranks wait for cores.
-`python -m benchmarks.scaling --help` lists the options.
+It needs about one core per rank. With fewer cores, use `--step-seconds` to make the simulators slower; otherwise the
+ranks wait for cores. `python -m benchmarks.scaling --help` lists the options.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Memory of a long run with many environments: 1,024 CartPoles in worker processes for half an hour.
 
-Memory is the proportional set size (PSS) of all processes of the run, sampled every ten seconds. Memory per environment is the difference
-to a short run with few environments, divided by the difference in environments. It includes rollouts and buffers, which grow with the
-environments. Growth is the slope of a line through the second half of the samples.
+Memory is the proportional set size (PSS) of all processes of the run, sampled every ten seconds. Memory per
+environment is the difference to a short run with few environments, divided by the difference in environments. It
+includes rollouts and buffers, which grow with the environments. Growth is the slope of a line through the second half
+of the samples.
 """
 
 from __future__ import annotations

@@ -1,15 +1,18 @@
 """DD-PPO, NoVER, VER and APPO with even simulators, uneven steps and uneven environments (VER's table 1).
 
-A rank has 16 environments, each in its own process, and an LSTM policy that learns in 2 epochs of 2 mini-batches. The simulators sleep:
+A rank has 16 environments, each in its own process, and an LSTM policy that learns in 2 epochs of 2 mini-batches. The
+simulators sleep:
 
 - even: every step takes 0.1 s;
 - by action: step times are log-normal with that mean and sigma 1;
 - by environment: 2 of the 16 environments are ten times slower than the others.
 
-NoVER is VER with the same number of steps from every environment. APPO learns from batches of the same size, concurrently with collection.
-Figures are steps per second of all ranks: the mean over all rounds but the first, and the best round. The ranks share the cores.
+NoVER is VER with the same number of steps from every environment. APPO learns from batches of the same size,
+concurrently with collection. Figures are steps per second of all ranks: the mean over all rounds but the first, and
+the best round. The ranks share the cores.
 
-The last table has simulators that compute, on one rank: PointNav apartments of all sizes, and ViZDoom, with one worker process per core.
+The last table has simulators that compute, on one rank: PointNav apartments of all sizes, and ViZDoom, with one
+worker process per core.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
-"""Writes the tables of the documentation from the published results, `benchmarks/results/*.json`: `python -m benchmarks.tables`.
+"""Writes the published results (`benchmarks/results/*.json`) into the documentation: `python -m benchmarks.tables`.
 
-A page marks the places. `<!-- result NAME -->` shows all tables of a result, with its command, machine, versions, date and commit.
-`<!-- table NAME/TABLE -->` shows one table; `columns=A; B` and `rows=C; D` after the name select a part of it, rows by their first cell.
-Each place ends with `<!-- end -->`, and everything between the two lines is generated.
+A page marks the places. `<!-- result NAME -->` shows all tables of a result, with its command, machine, versions,
+date and commit. `<!-- table NAME/TABLE -->` shows one table; `columns=A; B` and `rows=C; D` after the name select a
+part of it, rows by their first cell. Each place ends with `<!-- end -->`, and everything between the two lines is
+generated.
 
-`--check` changes nothing. It fails if a page is out of date, if no page shows a result, or if a benchmark page has a table of its own.
+`--check` changes nothing. It fails if a page is out of date, if no page shows a result, or if a benchmark page has a
+table of its own.
 """
 
 from __future__ import annotations

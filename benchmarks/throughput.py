@@ -1,7 +1,8 @@
-"""Training throughput of all systems and their peers on the same workloads (Sample Factory's table 1), and simulation alone.
+"""Training throughput of all systems and their peers on the same workloads, and simulation alone.
 
-Figures are agent steps per second while learning. All systems have the same environments, network, rollout length, and one epoch of four
-mini-batches. They are measured alternately over the rounds, and medians are compared, because machines are noisy.
+Figures are agent steps per second while learning. All systems have the same environments, network, rollout length,
+and one epoch of four mini-batches. They are measured alternately over the rounds, and medians are compared, because
+machines are noisy.
 
 Paceline chooses its own settings. Peers get the best of several settings, which are tried once before the rounds:
 
@@ -9,12 +10,14 @@ Paceline chooses its own settings. Peers get the best of several settings, which
 - Sample Factory with its own environments: one, two or four workers;
 - Sample Factory over EnvPool: one EnvPool thread, or one per core.
 
-Stable-Baselines3 has no recurrent PPO, and EnvPool's Doom is many times slower than the ViZDoom package, so those cells are empty. PPO over
-EnvPool counts the steps in which EnvPool resets an environment, as CleanRL does; the others do not.
+Stable-Baselines3 has no recurrent PPO, and EnvPool's Doom is many times slower than the ViZDoom package, so those
+cells are empty. PPO over EnvPool counts the steps in which EnvPool resets an environment, as CleanRL does; the others
+do not.
 
-Simulation alone means random actions: through Paceline's pool, through EnvPool itself where the task is EnvPool's, and otherwise in one
-plain loop per core. With `--device cuda` the networks are on the GPU, environments run in processes, and there are enough of them to keep
-the cores busy. `python -m benchmarks.throughput --help` lists the options.
+Simulation alone means random actions: through Paceline's pool, through EnvPool itself where the task is EnvPool's,
+and otherwise in one plain loop per core. With `--device cuda` the networks are on the GPU, environments run in
+processes, and there are enough of them to keep the cores busy. `python -m benchmarks.throughput --help` lists the
+options.
 """
 
 from __future__ import annotations
@@ -222,7 +225,7 @@ def sample_factory_versions(install: bool) -> str:
 
 
 def simulate(workload: Workload, num_envs: int, seconds: float) -> dict[str, float]:
-    """Steps per second with random actions: through the fastest backend of the pool, and through EnvPool or plain loops."""
+    """Steps per second with random actions: of the fastest backend of the pool, and of EnvPool or plain loops."""
     if workload.task is not None:
         found = compare(workload.task, num_envs, rounds=3, seconds=seconds)
         return {"pool": found["ours"], "EnvPool": found["raw"]}

@@ -1,11 +1,13 @@
 """Updates per second of off-policy learners: Paceline's, Stable-Baselines3's TD3, and DDPG in plain PyTorch.
 
-All draw batches of 256 from 100,000 transitions of HalfCheetah's sizes (17 observations, 6 actions). Networks have two layers of 256 units
-with ReLU, and targets move at every update. A TD3 update trains two critics, and every second update trains the policy.
+All draw batches of 256 from 100,000 transitions of HalfCheetah's sizes (17 observations, 6 actions). Networks have
+two layers of 256 units with ReLU, and targets move at every update. A TD3 update trains two critics, and every second
+update trains the policy.
 
-Paceline's learner is measured as DDPG (scalar critic, uniform draws) and as D4PG (51 atoms, priorities). On a CPU it is also measured with
-compiled updates (`--compute.compile`) and, on CPUs with AMX, in bfloat16 (`--compute.precision`). On a GPU its updates are recorded, as in
-a run. Each measurement has its own process. On a CPU it runs with one thread and with one thread per core; ratios are of the better.
+Paceline's learner is measured as DDPG (scalar critic, uniform draws) and as D4PG (51 atoms, priorities). On a CPU it
+is also measured with compiled updates (`--compute.compile`) and, on CPUs with AMX, in bfloat16
+(`--compute.precision`). On a GPU its updates are recorded, as in a run. Each measurement has its own process. On a
+CPU it runs with one thread and with one thread per core; ratios are of the better.
 """
 
 from __future__ import annotations

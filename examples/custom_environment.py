@@ -1,4 +1,7 @@
-"""Steps an environment of your own in worker processes, without waiting for the slowest: python examples/custom_environment.py"""
+"""Steps an environment of your own in worker processes, without waiting for the slowest.
+
+python examples/custom_environment.py
+"""
 
 import gymnasium as gym
 import numpy as np

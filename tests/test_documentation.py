@@ -1,4 +1,4 @@
-"""Links, pictures and commands of the documentation. The commands of published results are history and are not checked."""
+"""Links, pictures, options and commands of the documentation. Commands of published results are not checked."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ def environments_folder() -> Path:
 def python_of(peer: str, *, make: bool = True) -> Path:
     """The Python of a peer's environment, which has the packages that `PEER.txt` in this folder pins.
 
-    The environment is created if it does not exist or if the pins have changed, which takes minutes. Without `make` that is a
-    `CellError`, as is a failure to create it.
+    The environment is created if it does not exist or if the pins have changed, which takes minutes. Without `make`
+    that is a `CellError`, as is a failure to create it.
     """
     pins = HERE / f"{peer}.txt"
     folder = environments_folder() / peer.replace("_", "-")
