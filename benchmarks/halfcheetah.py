@@ -22,7 +22,10 @@ from benchmarks.report import Result, context, make_result, print_context, print
 from paceline.pool.config import available_core_ids
 
 SEEDS = (1, 2, 3)
-PEERS = {"CleanRL's way": "benchmarks.peers.ppo_continuous", "Stable-Baselines3": "benchmarks.peers.sb3_ppo"}
+PEERS = {
+    "PPO in the style of CleanRL": "benchmarks.peers.ppo_continuous",
+    "Stable-Baselines3": "benchmarks.peers.sb3_ppo",
+}
 PLOT = Path("halfcheetah.png")
 
 Curve = list[tuple[int, float]]

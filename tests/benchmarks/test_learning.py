@@ -1,4 +1,4 @@
-"""What benchmarks of learning say of several seeds."""
+"""Statistics over seeds, and runs that are kept."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from benchmarks.peers import environment
 
 @pytest.fixture
 def commands(tmp_path, monkeypatch):
-    """Pins of a peer called `other`, an empty cache, and commands that are noted instead of run."""
+    """Pins of a peer called `other`, an empty cache, and commands that are recorded instead of run."""
     noted: list[list[str]] = []
 
     def run(command):
