@@ -1,4 +1,4 @@
-"""One rank of `benchmarks.stragglers`: every system on every simulator in turn."""
+"""One rank of `benchmarks.stragglers`: runs every system with every simulator."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def measure(group: Group, setting: dict[str, Any]) -> tuple[float, float]:
     pool = make_pool(config.env, config.pool, seed=1 + 1000 * group.rank)
     with contextlib.closing(pool):
         rounds: Any = Rounds(config, group, pool, ROUNDS, setting["seconds"])
-        group.any(False)  # everybody starts together
+        group.any(False)  # all ranks start together
         make_schedule(rounds, config, rounds.learner, rounds.sampler)()
         return rounds.rates()
 

@@ -18,8 +18,8 @@ LAYERS = (
     "schedule",
     "collect learner",
     "nets experience",
-    "distributed stop pool sizes envs sims trust accel ops",
-    "telemetry checkpoint run_folder free_memory settings",
+    "distributed stop pool telemetry sizes envs sims trust accel ops",
+    "checkpoint run_folder free_memory settings",
     "signatures files signals systems checks errors paceline",
 )
 """Parts of the package, from the top down. A part imports parts of its own layer and of the layers below it.
@@ -31,7 +31,11 @@ SEPARATE = {
     ("settings",): ("telemetry", "checkpoint", "run_folder", "free_memory"),
 }
 """Parts on the left never import parts on the right, whatever their layers."""
-ALLOWED = {("sims", "evaluation"): "a simulator implements the protocols of evaluation and of its report"}
+ALLOWED = {
+    ("sims", "evaluation"): "a simulator implements the protocols of evaluation and of its report",
+    ("accel", "collect"): "an acceleration implements the protocol of the part that it speeds up",
+    ("accel", "experience"): "the same",
+}
 """Imports that point up."""
 KNOWN_CIRCLES = {
     ("paceline.envs.registry", "paceline.envs.user"),

@@ -1,4 +1,4 @@
-"""What the benchmark of publications counts."""
+"""The measurements of the publication benchmark."""
 
 from __future__ import annotations
 
