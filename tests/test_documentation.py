@@ -8,9 +8,9 @@ import shlex
 from pathlib import Path
 
 import pytest
-import tyro
 
 from paceline import recipes
+from paceline.cli.options import parse
 from paceline.cli.train import TrainOptions
 from paceline.config import Config
 
@@ -78,5 +78,5 @@ def test_options_that_are_mentioned_exist(page):
 def test_training_commands_are_valid(command):
     recipe, *options = shlex.split(command, comments=True)[2:]
     default = recipes.find("cartpole" if recipe == "RECIPE" else recipe)
-    tyro.cli(TrainOptions, args=options, default=TrainOptions(**vars(default)))
-    assert isinstance(default, Config)
+    _, config = parse(TrainOptions, default, options, prog="paceline train")
+    assert isinstance(config, Config)
