@@ -52,7 +52,7 @@ class Eval:
 
     def run(self) -> None:
         from paceline.evaluation import evaluate
-        from paceline.sims.navigation import evaluation as navigation
+        from paceline.sims.navigation.evaluation import evaluator as navigation
 
         # What environments print, and what is printed as they are imported, is no part of the result.
         with contextlib.redirect_stdout(sys.stderr):
@@ -65,7 +65,7 @@ class Eval:
     def _evaluate(self) -> dict[str, Any]:
         from paceline.config import Config
         from paceline.evaluation import evaluate
-        from paceline.sims.navigation import evaluation as navigation
+        from paceline.sims.navigation.evaluation import evaluator as navigation
 
         common: dict[str, Any] = {"seed": self.seed, "num_envs": self.num_envs}
         if self.run_folder is None or self.agent is not None:

@@ -26,7 +26,7 @@ from paceline.evaluation.history import History
 from paceline.evaluation.report_page import Tile
 from paceline.files import replace_text
 from paceline.pool.config import available_core_ids
-from paceline.sims.navigation.evaluation import is_navigation
+from paceline.sims.navigation.evaluation.evaluator import is_navigation
 
 RATES = {"episode_success": "success", "episode_spl": "SPL"}
 """What is a share, and drawn together from 0 to 1."""
@@ -62,7 +62,7 @@ def _page(folder: Path, config: Config, history: History, evaluate_episodes: int
     shown = _tiles(config, history)
     sections = [_learning(history), _speed(history), _optimisation(history), _configuration(config)]
     if is_navigation(config.env) and (folder / "checkpoints" / "latest").exists():
-        from paceline.sims.navigation.report import navigation
+        from paceline.sims.navigation.evaluation.report import navigation
 
         found = navigation(folder, evaluate_episodes)
         shown, sections = [*found.tiles, *shown], [*found.sections, *sections]

@@ -14,9 +14,9 @@ from paceline.errors import UsageError
 from paceline.evaluation.charts import running_mean, short
 from paceline.evaluation.history import History
 from paceline.evaluation.report import write_report
-from paceline.sims.navigation.report import chosen
+from paceline.sims.navigation.evaluation.report import chosen
 from tests.evaluation.runs import make_run
-from tests.sims.navigation.test_navigation import make_navigation_run
+from tests.sims.navigation.test_evaluation import make_navigation_run
 
 VOID = {"meta", "img", "br", "hr", "link", "input"}
 

@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.sims.navigation import geodesic, maps, render
-from paceline.sims.navigation.bank import SceneBank
 from paceline.sims.navigation.config import PointNavConfig
-from paceline.sims.navigation.scene import Scene
+from paceline.sims.navigation.rendering import maps, render
+from paceline.sims.navigation.scenes import geodesic
+from paceline.sims.navigation.scenes.bank import SceneBank
+from paceline.sims.navigation.scenes.scene import Scene
 from paceline.sims.navigation.simulator import PointNav
 
 RENDER_SIDE = 256

@@ -27,13 +27,13 @@ from torch import Tensor
 
 from paceline.errors import UsageError
 from paceline.pool.tensor import TensorStep
-from paceline.sims.navigation import geodesic
-from paceline.sims.navigation.bank import SceneBank
-from paceline.sims.navigation.bank_cache import load_or_generate
 from paceline.sims.navigation.config import PointNavConfig
-from paceline.sims.navigation.geometry import move
-from paceline.sims.navigation.images import ImageSensors, Place
 from paceline.sims.navigation.randomness import below, combine, normal, stream_keys
+from paceline.sims.navigation.rendering.image_sensors import ImageSensors, Place
+from paceline.sims.navigation.scenes import geodesic
+from paceline.sims.navigation.scenes.bank import SceneBank
+from paceline.sims.navigation.scenes.bank_cache import load_or_generate
+from paceline.sims.navigation.scenes.geometry import move
 
 STOP, FORWARD, LEFT, RIGHT = range(4)
 NUM_ACTIONS = 4
@@ -206,7 +206,7 @@ class PointNav:
         """[N]: the geodesic distance from `positions` [N, 2] to the goal of each stream, in its scene."""
         if positions.is_cuda:
             # Imported here: Triton is there only where CUDA is.
-            from paceline.sims.navigation import geodesic_triton
+            from paceline.sims.navigation.scenes import geodesic_triton
 
             goals = self._state[:, GOAL_X : GOAL_Y + 1]
             at = self.bank.episode_goals.view(-1)[self._rows]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from paceline.sims.navigation.bank import SceneBank
+from paceline.sims.navigation.scenes.bank import SceneBank
 
 
 @pytest.fixture(scope="session", autouse=True)

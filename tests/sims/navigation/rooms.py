@@ -3,9 +3,9 @@
 import numpy as np
 import torch
 
-from paceline.sims.navigation.bank import SceneBank
-from paceline.sims.navigation.geodesic import Graph
-from paceline.sims.navigation.scene import CEILING, Rect, Scene
+from paceline.sims.navigation.scenes.bank import SceneBank
+from paceline.sims.navigation.scenes.geodesic import Graph
+from paceline.sims.navigation.scenes.scene import CEILING, Rect, Scene
 
 
 def room(width=6.0, depth=4.0, boxes=(), seed=-1):

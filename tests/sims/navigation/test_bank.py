@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from paceline.errors import UsageError
-from paceline.sims.navigation import bank_cache, bank_workers
-from paceline.sims.navigation.bank import SceneBank, _checksum
-from paceline.sims.navigation.bank_cache import load_or_generate
 from paceline.sims.navigation.config import PointNavConfig
-from paceline.sims.navigation.free_space import is_free
-from paceline.sims.navigation.scenes import TIERS, generate_scene, scene_seeds
+from paceline.sims.navigation.scenes import bank_cache, bank_workers
+from paceline.sims.navigation.scenes.bank import SceneBank, _checksum
+from paceline.sims.navigation.scenes.bank_cache import load_or_generate
+from paceline.sims.navigation.scenes.free_space import is_free
+from paceline.sims.navigation.scenes.generator import TIERS, generate_scene, scene_seeds
 from paceline.sims.navigation.simulator import PointNav
 from tests.sims.navigation.rooms import divided_room, room
 
@@ -145,7 +145,7 @@ def test_the_user_s_cache_folder(monkeypatch, tmp_path):
 
 
 def test_banks_are_the_same_in_every_process():
-    program = "from paceline.sims.navigation.bank import SceneBank, _checksum; print(_checksum(SceneBank.generate('small', 'test', 2)._tensors))"
+    program = "from paceline.sims.navigation.scenes.bank import SceneBank, _checksum; print(_checksum(SceneBank.generate('small', 'test', 2)._tensors))"
     there = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout
     assert int(there) == _checksum(tensors_of(SceneBank.generate("small", "test", 2)))
 

@@ -6,9 +6,9 @@ import torch
 
 from paceline.errors import UsageError
 from paceline.sims.navigation.config import PointNavConfig
-from paceline.sims.navigation.free_space import NODE, convex_corners, is_free
-from paceline.sims.navigation.geodesic import Graph, query, shortest_path
-from paceline.sims.navigation.scenes import generate_scene
+from paceline.sims.navigation.scenes.free_space import NODE, convex_corners, is_free
+from paceline.sims.navigation.scenes.generator import generate_scene
+from paceline.sims.navigation.scenes.geodesic import Graph, query, shortest_path
 from paceline.sims.navigation.simulator import DISTANCE, PATH, PointNav
 from tests.sims.navigation import reference
 from tests.sims.navigation.rooms import divided_room, room

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.sims.navigation.free_space import CONTACT, NODE, REST, SIGHT
-from paceline.sims.navigation.geometry import boxed, is_blocked, move
+from paceline.sims.navigation.scenes.free_space import CONTACT, NODE, REST, SIGHT
+from paceline.sims.navigation.scenes.geometry import boxed, is_blocked, move
 from tests.sims.navigation import reference
 
 coordinate = st.integers(0, 80).map(lambda n: n / 16)  # so that touching and lying flush happen

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from paceline.sims.navigation.maps import FLOOR, GOAL, PATH, START, TRAJECTORIES, WALL, Canvas, top_down
+from paceline.sims.navigation.rendering.maps import FLOOR, GOAL, PATH, START, TRAJECTORIES, WALL, Canvas, top_down
 from tests.sims.navigation.rooms import divided_room
 
 SIZE = 640  # 100 pixels a metre: 6 m and 0.2 m of wall on either side

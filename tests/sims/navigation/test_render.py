@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from paceline.sims.navigation.bank import SceneBank
-from paceline.sims.navigation.render import (
+from paceline.sims.navigation.rendering.render import (
     CAMERA_HEIGHT,
     FACE_SHADES,
     MAX_DEPTH,
@@ -16,7 +15,8 @@ from paceline.sims.navigation.render import (
     shade,
     trace,
 )
-from paceline.sims.navigation.scene import CEILING
+from paceline.sims.navigation.scenes.bank import SceneBank
+from paceline.sims.navigation.scenes.scene import CEILING
 from tests.sims.navigation import reference
 from tests.sims.navigation.rooms import room
 

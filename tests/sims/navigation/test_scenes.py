@@ -5,11 +5,11 @@ import pytest
 
 from paceline.errors import UsageError
 from paceline.sims.navigation import config
-from paceline.sims.navigation.free_space import is_free
-from paceline.sims.navigation.furniture import MERGED, PASSABLE, is_connected
-from paceline.sims.navigation.geodesic import Graph
-from paceline.sims.navigation.scene import AGENT_RADIUS, CEILING, Rect, Scene
-from paceline.sims.navigation.scenes import SPLITS, TIERS, generate_scene, is_wall, scene_seeds
+from paceline.sims.navigation.scenes.free_space import is_free
+from paceline.sims.navigation.scenes.furniture import MERGED, PASSABLE, is_connected
+from paceline.sims.navigation.scenes.generator import SPLITS, TIERS, generate_scene, is_wall, scene_seeds
+from paceline.sims.navigation.scenes.geodesic import Graph
+from paceline.sims.navigation.scenes.scene import AGENT_RADIUS, CEILING, Rect, Scene
 from tests.sims.navigation.rooms import divided_room, room
 
 SEEDS = {"small": range(0, 400, 4), "full": range(0, 60, 2)}

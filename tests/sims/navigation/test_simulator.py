@@ -10,8 +10,8 @@ import torch
 from paceline.errors import UsageError
 from paceline.pool.tensor import TensorPool
 from paceline.sims.navigation.config import PointNavConfig
-from paceline.sims.navigation.free_space import REST
 from paceline.sims.navigation.randomness import below, combine, normal, stream_keys
+from paceline.sims.navigation.scenes.free_space import REST
 from paceline.sims.navigation.simulator import FORWARD, LEFT, RIGHT, STOP, PointNav
 from tests.sims.navigation.rooms import bank_of_one, divided_room, room
 

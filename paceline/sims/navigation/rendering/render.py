@@ -17,9 +17,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from paceline.sims.navigation.bank import SceneBank
-from paceline.sims.navigation.geometry import FAR
-from paceline.sims.navigation.scene import CEILING
+from paceline.sims.navigation.scenes.bank import SceneBank
+from paceline.sims.navigation.scenes.geometry import FAR
+from paceline.sims.navigation.scenes.scene import CEILING
 
 CAMERA_HEIGHT = 1.25
 MAX_DEPTH = 10.0

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.sims.navigation.render import CAMERA_HEIGHT, MAX_DEPTH
-from paceline.sims.navigation.scene import AGENT_HEIGHT
+from paceline.sims.navigation.rendering.render import CAMERA_HEIGHT, MAX_DEPTH
+from paceline.sims.navigation.scenes.scene import AGENT_HEIGHT
 from paceline.sims.navigation.simulator import FORWARD, LEFT, RIGHT, STOP, PointNav
 
 CELL = 0.1

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from paceline.errors import UsageError
-from paceline.sims.navigation.floorplan import FloorPlan, Room, draw_plan
-from paceline.sims.navigation.free_space import convex_corners
-from paceline.sims.navigation.furniture import KINDS, SIMPLE_KINDS, Solid, furnish
-from paceline.sims.navigation.scene import CEILING, Rect, Scene
+from paceline.sims.navigation.scenes.floorplan import FloorPlan, Room, draw_plan
+from paceline.sims.navigation.scenes.free_space import convex_corners
+from paceline.sims.navigation.scenes.furniture import KINDS, SIMPLE_KINDS, Solid, furnish
+from paceline.sims.navigation.scenes.scene import CEILING, Rect, Scene
 
 SPLITS: dict[str, range] = {
     "train": range(1_000_000),

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from paceline.sims.navigation.free_space import CONTACT, REST
+from paceline.sims.navigation.scenes.free_space import CONTACT, REST
 
 FAR = 1e9
 """Farther than anything, and finite: sums and products with it stay numbers."""

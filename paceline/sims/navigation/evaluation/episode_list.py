@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from paceline.errors import UsageError
-from paceline.sims.navigation.agents import agent_named
-from paceline.sims.navigation.bank import SceneBank
 from paceline.sims.navigation.config import PointNavConfig
+from paceline.sims.navigation.evaluation.baselines import agent_named
+from paceline.sims.navigation.scenes.bank import SceneBank
 from paceline.sims.navigation.simulator import PointNav, load_bank
 
 Act = Callable[[dict[str, Tensor], Tensor], Tensor]

@@ -1,6 +1,6 @@
 """Banks generated on all cores: every worker makes each n-th scene and writes them to a file of its own.
 
-    python -m paceline.sims.navigation.bank_workers TIER SPLIT NUM_SCENES SEED FIRST EVERY FILE
+    python -m paceline.sims.navigation.scenes.bank_workers TIER SPLIT NUM_SCENES SEED FIRST EVERY FILE
 
 is one worker. Fresh interpreters, not forks: the caller may hold a GPU, and threads.
 """
@@ -18,9 +18,9 @@ from pathlib import Path
 import torch
 
 from paceline.pool.config import available_core_ids
-from paceline.sims.navigation.bank import SceneBank, bank_label
-from paceline.sims.navigation.scene import Scene
-from paceline.sims.navigation.scenes import generate_scene, scene_seeds, tier_named
+from paceline.sims.navigation.scenes.bank import SceneBank, bank_label
+from paceline.sims.navigation.scenes.generator import generate_scene, scene_seeds, tier_named
+from paceline.sims.navigation.scenes.scene import Scene
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from paceline.sims.navigation.scene import AGENT_HEIGHT, Scene
-from paceline.sims.navigation.scenes import is_wall
+from paceline.sims.navigation.scenes.generator import is_wall
+from paceline.sims.navigation.scenes.scene import AGENT_HEIGHT, Scene
 
 Color = tuple[int, int, int]
 

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from paceline.sims.navigation.bank import SceneBank
+from paceline.sims.navigation.scenes.bank import SceneBank
 
 
 def query(bank: SceneBank, scenes: Tensor, goals_at: Tensor, positions: Tensor, goals: Tensor) -> Tensor:

@@ -21,9 +21,10 @@ from paceline.evaluation import charts, report_page
 from paceline.evaluation.evaluate import confidence_interval
 from paceline.evaluation.report_page import Tile, cell
 from paceline.evaluation.saved import SavedRun
-from paceline.sims.navigation import geodesic, maps, render
-from paceline.sims.navigation.baseline_episodes import BIN_EDGES, evaluate_agent, summarize
-from paceline.sims.navigation.evaluation import NUM_STREAMS, Navigated, env_config, navigate, split_config
+from paceline.sims.navigation.evaluation.episode_list import BIN_EDGES, evaluate_agent, summarize
+from paceline.sims.navigation.evaluation.evaluator import NUM_STREAMS, Navigated, env_config, navigate, split_config
+from paceline.sims.navigation.rendering import maps, render
+from paceline.sims.navigation.scenes import geodesic
 
 BASELINES = {"random": "random walk", "forward": "always forward", "goal-follower": "goal follower"}
 """Agents that cost little, and what they are called here."""

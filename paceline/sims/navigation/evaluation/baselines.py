@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from paceline.errors import UsageError
-from paceline.sims.navigation.map_and_plan import MapAndPlan
-from paceline.sims.navigation.oracle import Oracle
+from paceline.sims.navigation.evaluation.map_and_plan import MapAndPlan
+from paceline.sims.navigation.evaluation.oracle import Oracle
 from paceline.sims.navigation.simulator import FORWARD, LEFT, RIGHT, STOP, PointNav
 
 STOP_DISTANCE = 0.2

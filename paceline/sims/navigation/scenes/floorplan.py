@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from paceline.sims.navigation.scene import Rect
+from paceline.sims.navigation.scenes.scene import Rect
 
 LEAST_SIDE = 2.2
 """Of a room. Along a wall whose two sides are divided into rooms this long, some pair of rooms always shares more than

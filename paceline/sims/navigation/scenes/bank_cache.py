@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from paceline.errors import UsageError
-from paceline.sims.navigation.bank import SceneBank, bank_label
-from paceline.sims.navigation.bank_workers import generate
+from paceline.sims.navigation.scenes.bank import SceneBank, bank_label
+from paceline.sims.navigation.scenes.bank_workers import generate
 
 log = logging.getLogger(__name__)
 

@@ -29,12 +29,12 @@ import torch
 from torch import Tensor
 
 from paceline.errors import UsageError
-from paceline.sims.navigation.episodes import draw_episodes
-from paceline.sims.navigation.free_space import CONTACT, SIGHT
-from paceline.sims.navigation.geodesic import Graph
-from paceline.sims.navigation.geometry import FAR, NOWHERE, boxed
-from paceline.sims.navigation.scene import CEILING, Rect, Scene
-from paceline.sims.navigation.scenes import Tier, generate_scene, is_wall, scene_seeds, tier_named
+from paceline.sims.navigation.scenes.episodes import draw_episodes
+from paceline.sims.navigation.scenes.free_space import CONTACT, SIGHT
+from paceline.sims.navigation.scenes.generator import Tier, generate_scene, is_wall, scene_seeds, tier_named
+from paceline.sims.navigation.scenes.geodesic import Graph
+from paceline.sims.navigation.scenes.geometry import FAR, NOWHERE, boxed
+from paceline.sims.navigation.scenes.scene import CEILING, Rect, Scene
 
 log = logging.getLogger(__name__)
 

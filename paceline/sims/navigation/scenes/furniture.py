@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline.sims.navigation.scene import AGENT_RADIUS, Rect
+from paceline.sims.navigation.scenes.scene import AGENT_RADIUS, Rect
 
 MERGED = 0.1
 PASSABLE = 0.5

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from paceline.sims.navigation import render
-from paceline.sims.navigation.bank import SceneBank
 from paceline.sims.navigation.config import PointNavConfig
 from paceline.sims.navigation.randomness import combine, normal
+from paceline.sims.navigation.rendering import render
+from paceline.sims.navigation.scenes.bank import SceneBank
 
 Images = dict[str, Tensor]
 
@@ -60,7 +60,7 @@ class ImageSensors:
 
     def _trace(self, place: Place, **unchanged: Any) -> render.View:
         if place.scenes.is_cuda:
-            from paceline.sims.navigation import render_triton
+            from paceline.sims.navigation.rendering import render_triton
 
             return render_triton.trace(
                 self._bank, self._camera, place.scenes, place.poses, self._wants_rgb, **unchanged

@@ -20,9 +20,9 @@ from paceline.learner.config import PPOConfig
 from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.pool.config import PoolConfig
 from paceline.run import train
-from paceline.sims.navigation import evaluation as module
-from paceline.sims.navigation.baseline_episodes import SUMMARIZED, fixed_episodes, play
-from paceline.sims.navigation.evaluation import (
+from paceline.sims.navigation.evaluation import evaluator as module
+from paceline.sims.navigation.evaluation.episode_list import SUMMARIZED, fixed_episodes, play
+from paceline.sims.navigation.evaluation.evaluator import (
     Navigator,
     Recorder,
     env_config,

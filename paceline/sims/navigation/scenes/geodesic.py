@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from paceline.errors import UsageError
-from paceline.sims.navigation.free_space import SIGHT, convex_corners, is_free
-from paceline.sims.navigation.geometry import FAR, boxed, is_blocked
-from paceline.sims.navigation.scene import Scene
+from paceline.sims.navigation.scenes.free_space import SIGHT, convex_corners, is_free
+from paceline.sims.navigation.scenes.geometry import FAR, boxed, is_blocked
+from paceline.sims.navigation.scenes.scene import Scene
 
 _PAIRS_AT_ONCE = 1_000_000
 """Sight lines times obstacles that are tested in one go: a few arrays of this size fit into a cache."""

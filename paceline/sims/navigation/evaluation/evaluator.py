@@ -30,8 +30,8 @@ from paceline.evaluation.evaluate import SEED
 from paceline.evaluation.player import Playable
 from paceline.evaluation.saved import SavedRun
 from paceline.pool.protocol import PoolSpec
-from paceline.sims.navigation.bank import SceneBank
-from paceline.sims.navigation.baseline_episodes import (
+from paceline.sims.navigation.config import PointNavConfig
+from paceline.sims.navigation.evaluation.episode_list import (
     NUM_RESAMPLES,
     SUMMARIZED,
     Act,
@@ -40,8 +40,8 @@ from paceline.sims.navigation.baseline_episodes import (
     play,
     summarize,
 )
-from paceline.sims.navigation.config import PointNavConfig
 from paceline.sims.navigation.family import MakeBatch
+from paceline.sims.navigation.scenes.bank import SceneBank
 from paceline.sims.navigation.simulator import PointNav, load_bank
 
 SPLIT = "val"

@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from paceline.sims.navigation.bank import SceneBank
-from paceline.sims.navigation.render import CAMERA_HEIGHT, MAX_DEPTH, Camera, View
+from paceline.sims.navigation.rendering.render import CAMERA_HEIGHT, MAX_DEPTH, Camera, View
+from paceline.sims.navigation.scenes.bank import SceneBank
 
 _PIXELS_PER_PROGRAM = 2048
 

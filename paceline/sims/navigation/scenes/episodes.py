@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from paceline.errors import UsageError
-from paceline.sims.navigation.free_space import is_free
-from paceline.sims.navigation.geodesic import Graph
-from paceline.sims.navigation.scene import AGENT_RADIUS, Scene
-from paceline.sims.navigation.scenes import Tier
+from paceline.sims.navigation.scenes.free_space import is_free
+from paceline.sims.navigation.scenes.generator import Tier
+from paceline.sims.navigation.scenes.geodesic import Graph
+from paceline.sims.navigation.scenes.scene import AGENT_RADIUS, Scene
 
 NUM_STARTS = 384
 NUM_GOALS = 64

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from paceline.errors import UsageError
-from paceline.sims.navigation.agents import AGENTS
-from paceline.sims.navigation.baseline_episodes import evaluate_agent, fixed_episodes, play, summarize
 from paceline.sims.navigation.config import PointNavConfig
-from paceline.sims.navigation.map_and_plan import a_star
+from paceline.sims.navigation.evaluation.baselines import AGENTS
+from paceline.sims.navigation.evaluation.episode_list import evaluate_agent, fixed_episodes, play, summarize
+from paceline.sims.navigation.evaluation.map_and_plan import a_star
 from paceline.sims.navigation.simulator import FORWARD, LEFT, RIGHT, STOP, PointNav
 
 BRIEF = PointNavConfig(max_episode_steps=120)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from paceline.sims.navigation.scene import AGENT_RADIUS, Scene
+from paceline.sims.navigation.scenes.scene import AGENT_RADIUS, Scene
 
 SIGHT = AGENT_RADIUS
 NODE = AGENT_RADIUS + 0.0003
