@@ -1,6 +1,6 @@
-"""The charts of a report, drawn by matplotlib. Each function returns one SVG picture as a data URI.
+"""The charts of a report, drawn by matplotlib. Each function returns one SVG image as a data URI.
 
-Figures are made without pyplot: nothing global changes, and no display is needed.
+Figures are made without pyplot, so no global state changes and no display is needed.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-INK, MUTED, GRID = "#1e293b", "#64748b", "#e2e8f0"
-BLUE, LIGHT_BLUE, ORANGE, GREEN, RED = "#2563eb", "#bfdbfe", "#ea580c", "#16a34a", "#dc2626"
+from paceline.evaluation.report_page import BLUE, FONTS, GRID, INK, MUTED
+
+LIGHT_BLUE, ORANGE, GREEN, RED = "#bfdbfe", "#ea580c", "#16a34a", "#dc2626"
 COLORS = (BLUE, ORANGE, GREEN, "#9333ea", "#0891b2", "#94a3b8")
-FONTS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'Liberation Sans', Arial, sans-serif"
 STYLE: Any = {
-    "svg.fonttype": "none",  # text stays text, in the fonts of the page
+    "svg.fonttype": "none",  # text stays text and uses the fonts of the page
     "font.size": 10.0,
     "text.color": INK,
     "axes.labelcolor": MUTED,
@@ -45,15 +45,15 @@ STYLE: Any = {
     "axes.facecolor": "none",
 }
 MANY_POINTS = 120
-"""A curve of more points is drawn faintly, with its running mean on top."""
+"""A curve with more points is drawn faintly, with its running mean on top."""
 SMOOTHED_SHARE = 0.03
 
 WIDE, SMALL = (5.6, 2.9), (2.75, 1.75)
-"""Inches, at 72 SVG points each; the page scales them."""
+"""Sizes in inches; the page scales them."""
 
 
 class Canvas:
-    """A figure of one chart; `uri` is there when the drawing is over."""
+    """A figure with one chart; `uri` is set when `drawing` ends."""
 
     def __init__(self, size: tuple[float, float]) -> None:
         self.figure = Figure(figsize=size, layout="constrained")
@@ -84,7 +84,7 @@ def curves(
     size: tuple[float, float] = WIDE,
     limits: tuple[float, float] | None = None,
 ) -> str:
-    """Lines over a common x, with a legend where there are several."""
+    """Lines over a common x, with a legend if there are several."""
     with drawing(size) as canvas:
         axes = canvas.axes
         for (label, values), color in zip(series.items(), COLORS, strict=False):
@@ -100,7 +100,7 @@ def curves(
 
 
 def _line(axes: Any, x: np.ndarray, values: np.ndarray, color: str, label: str) -> None:
-    if len(x) <= MANY_POINTS or np.ptp(values) == 0:  # of what is constant, a mean would show rounding errors
+    if len(x) <= MANY_POINTS or np.ptp(values) == 0:  # the mean of a constant would show rounding errors
         few = {"marker": "o", "markersize": 3.0} if len(x) <= 3 else {}
         axes.plot(x, values, color=color, label=label, **few)
         return
@@ -109,7 +109,7 @@ def _line(axes: Any, x: np.ndarray, values: np.ndarray, color: str, label: str) 
 
 
 def running_mean(values: np.ndarray, width: int) -> np.ndarray:
-    """The mean of about `width` neighbours on both sides together; of fewer at the ends."""
+    """The mean of about `width` neighbouring values, of fewer at the ends."""
     half = width // 2
     sums = np.concatenate([[0.0], np.cumsum(values)])
     start = np.maximum(np.arange(len(values)) - half, 0)
@@ -118,7 +118,7 @@ def running_mean(values: np.ndarray, width: int) -> np.ndarray:
 
 
 def shares(x: np.ndarray, parts: Mapping[str, np.ndarray], *, x_label: str) -> str:
-    """What a whole consists of, stacked; `parts` add up to 1."""
+    """Shares of a whole, stacked; `parts` add up to 1."""
     with drawing(WIDE) as canvas:
         axes = canvas.axes
         stack = np.nan_to_num(np.stack(list(parts.values())))
@@ -137,12 +137,14 @@ def shares(x: np.ndarray, parts: Mapping[str, np.ndarray], *, x_label: str) -> s
     return canvas.uri
 
 
-def bars_by_distance(
+def grouped_bars(
     labels: Sequence[str],
     bars: Mapping[str, tuple[np.ndarray, np.ndarray]],
-    marks: tuple[str, np.ndarray] | None = None,
+    marks: tuple[str, np.ndarray],
+    *,
+    x_label: str,
 ) -> str:
-    """Groups of bars, one for each label, of means and their intervals [groups, 2]; `marks` are drawn across them."""
+    """Up to two bars in [0, 1] per label: means [labels] and their intervals [labels, 2]. `marks` are lines across."""
     with drawing(WIDE) as canvas:
         axes, at = canvas.axes, np.arange(len(labels))
         width = 0.76 / len(bars)
@@ -153,25 +155,23 @@ def bars_by_distance(
             spread = np.abs(intervals.T - means)
             axes.bar(place, means, width * 0.92, color=color, label=name)
             axes.errorbar(place, means, spread, fmt="none", ecolor=INK, elinewidth=0.9, capsize=2, alpha=0.7)
-        if marks is not None:
-            name, values = marks
-            axes.hlines(values, at - 0.4, at + 0.4, color=ORANGE, linewidth=2.0, label=name)
+        name, values = marks
+        axes.hlines(values, at - 0.4, at + 0.4, color=ORANGE, linewidth=2.0, label=name)
         axes.set_xticks(at, labels)
         axes.set_ylim(0.0, 1.05)
         axes.grid(False, axis="x")
-        axes.set_xlabel("geodesic distance from start to goal")
+        axes.set_xlabel(x_label)
         canvas.figure.legend(loc="outside upper center", ncols=3, handlelength=1.2)
     return canvas.uri
 
 
-def histogram(values: np.ndarray, *, x_label: str, split: float) -> str:
-    """Of numbers from 0 to 1 in steps of 0.05; what is at `split` or below is drawn as failure."""
+def histogram(groups: Mapping[str, np.ndarray], *, x_label: str) -> str:
+    """Episodes by a number from 0 to 1, in bins of 0.05: good episodes in blue, failed ones, the second group, in red."""
     with drawing(WIDE) as canvas:
         axes, edges = canvas.axes, np.linspace(0.0, 1.0, 21).tolist()
-        failed = values <= split
-        for kept, name, color in ((~failed, "reached, but not on the shortest path", BLUE), (failed, "failed", RED)):
-            if kept.any():
-                axes.hist(values[kept], edges, color=color, label=name, rwidth=0.88)
+        for (name, values), color in zip(groups.items(), (BLUE, RED), strict=True):
+            if len(values):
+                axes.hist(values, edges, color=color, label=name, rwidth=0.88)
         axes.set_xlabel(x_label)
         axes.set_ylabel("episodes")
         axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
@@ -182,7 +182,7 @@ def histogram(values: np.ndarray, *, x_label: str, split: float) -> str:
 
 
 def colored(values: np.ndarray) -> np.ndarray:
-    """uint8 [..., 3]: numbers from 0 to 1 as colours from dark to bright."""
+    """uint8 [..., 3]: numbers from 0 to 1 as colours, from dark to bright."""
     return (255.0 * matplotlib.colormaps["viridis"](values)[..., :3]).round().astype(np.uint8)
 
 
@@ -195,7 +195,7 @@ def _number_axes(axes: Any, x_label: str) -> None:
 
 
 def short(value: float) -> str:
-    """A number as a person would write it in little space: 250k, 1.5M, 0.003, 2e-5."""
+    """A number in few characters: 250k, 1.5M, 0.003, 2e-5."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(value) >= size:
             unit = 1e3 if letter == "k" else size

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import subprocess
 import sys
@@ -15,8 +14,8 @@ from rich.console import Console
 from paceline.cli.main import Eval
 from paceline.envs.registry import Factory
 from paceline.errors import UsageError
-from paceline.evaluation import evaluate as module
-from paceline.evaluation.evaluate import confidence_interval, evaluate, for_people, play, quotas, summarize
+from paceline.evaluation.evaluate import confidence_interval, evaluate, play, quotas, summarize, table
+from paceline.evaluation.evaluators import SEED, EvaluationOptions
 from paceline.evaluation.player import Player
 from paceline.evaluation.saved import SavedRun
 from paceline.nets.config import CoreConfig, PolicyConfig
@@ -198,7 +197,7 @@ def test_numbers_that_are_none_are_null_and_not_nan(tmp_path):
     assert report["std_return"] is None and report["ci95_return"] is None
     json.dumps(report, allow_nan=False)
     console = Console(record=True, quiet=True)
-    console.print(for_people(report))
+    console.print(table(report))
 
 
 def test_the_device_pool_is_evaluated():
@@ -237,6 +236,6 @@ def test_the_command_prints_one_json_object_or_a_table(cartpole):
     assert "95 % interval" in done.stdout and "return" in done.stdout
 
 
-def test_the_commands_default_seed_is_the_functions():
-    default = inspect.signature(evaluate).parameters["seed"].default
-    assert Eval.__dataclass_fields__["seed"].default == default == module.SEED
+def test_the_commands_default_seed_is_the_functions(cartpole):
+    assert Eval().options == EvaluationOptions() and Eval().options.seed == SEED
+    assert evaluate(cartpole, episodes=1)["seed"] == SEED

@@ -98,7 +98,8 @@ class PointNavEnv(gymnasium.Env):
         camera = render.Camera(RENDER_SIDE)
         view = render.trace(bank, camera, scenes, poses, surfaces=True)
         seen = render.shade(bank, camera, scenes, poses, view)[0].permute(1, 2, 0).numpy()
-        return np.concatenate([seen, _centered(_map(bank.scene(episode.scene), episode))], 1)
+        above = _map(bank.scene(episode.scene), episode)
+        return np.concatenate([seen, maps.centered(above, RENDER_SIDE, RENDER_SIDE)], 1)
 
     def _pose(self) -> Pose:
         """Where the last step led, before any reset."""
@@ -118,15 +119,6 @@ def _map(scene: Scene, episode: _Episode) -> np.ndarray:
         goal=episode.goal,
         pose=episode.poses[-1],
     )
-
-
-def _centered(image: np.ndarray) -> np.ndarray:
-    """On a white square."""
-    board = np.full((RENDER_SIDE, RENDER_SIDE, 3), 255, np.uint8)
-    height, width = image.shape[:2]
-    top, left = (RENDER_SIDE - height) // 2, (RENDER_SIDE - width) // 2
-    board[top : top + height, left : left + width] = image
-    return board
 
 
 def _host(obs: dict[str, Tensor]) -> Observation:

@@ -121,6 +121,14 @@ def top_down(
     return canvas.pixels()
 
 
+def centered(image: np.ndarray, height: int, width: int) -> np.ndarray:
+    """An image in the middle of a white one."""
+    board = np.full((height, width, 3), 255, np.uint8)
+    top, left = (height - image.shape[0]) // 2, (width - image.shape[1]) // 2
+    board[top : top + image.shape[0], left : left + image.shape[1]] = image
+    return board
+
+
 def _draw_pose(canvas: Canvas, x: float, y: float, heading: float) -> None:
     tip = np.array([[x, y], [x + 0.28 * np.cos(heading), y + 0.28 * np.sin(heading)]])
     canvas.line(tip, [(250, 204, 21)], 0.08)
