@@ -114,19 +114,19 @@ class PolicyFunction(nn.Module):
 
     def __init__(self, policy: Policy, spec: PoolSpec) -> None:
         super().__init__()
+        has_value = isinstance(policy, ActorCritic)
         self.policy = _without_deviations(policy) if isinstance(policy, ActorCritic) else policy
         self.spec = spec
         self.is_recurrent = isinstance(policy, ActorCritic) and policy.is_recurrent
         taken = [leaf.name for leaf in (*spec.obs, *spec.actions)]
-        if isinstance(policy, ActorCritic):
-            taken += ["state", "value", "new_state"]
+        taken += ["state", "value", "new_state"] if has_value else []
         self.inputs = tuple(_port(leaf, "obs", taken) for leaf in spec.obs)
         self.outputs = tuple(_port(leaf, "action", taken) for leaf in spec.actions)
-        if isinstance(policy, ActorCritic):
-            self.outputs += (Port("value", "float32", ()),)
-            if policy.is_recurrent:
-                self.inputs += (Port("state", "float32", (policy.core.state_size,)),)
-                self.outputs += (Port("new_state", "float32", (policy.core.state_size,)),)
+        self.outputs += (Port("value", "float32", ()),) if has_value else ()
+        if self.is_recurrent:
+            shape = policy.initial_state(1).shape[1:]
+            self.inputs += (Port("state", "float32", tuple(shape)),)
+            self.outputs += (Port("new_state", "float32", tuple(shape)),)
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         obs = self.observations(inputs)
@@ -142,8 +142,7 @@ class PolicyFunction(nn.Module):
 
     def observations(self, inputs: Sequence[Tensor]) -> dict[str, Tensor]:
         """The observations among `inputs`, as the policy takes them."""
-        num_leaves = len(self.spec.obs)
-        leaves = zip(self.spec.obs, inputs[:num_leaves], strict=True)
+        leaves = zip(self.spec.obs, inputs[: len(self.spec.obs)], strict=True)
         return {leaf.name: _shifted(values, leaf, -1) for leaf, values in leaves}
 
     def examples(self, num_rows: int, seed: int) -> list[Tensor]:

@@ -10,7 +10,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -64,21 +64,9 @@ def check_path(path: Path) -> None:
         raise MissingExtra(f"a {path.suffix} video", "video", error) from error
 
 
-class Camera(Protocol):
-    """A source of frames of the first episode."""
-
-    frames_per_second: float
-
-    def look(self, batch: StepBatch) -> list[Frame]:
-        """The frames since the last batch."""
-        ...
-
-    def is_over(self) -> bool:
-        """Whether the episode has ended."""
-        ...
-
-
-def _film_episode(pool: Pool, player: Player, camera: Camera, write: Callable[[Frame], None]) -> int:
+def _film_episode(
+    pool: Pool, player: Player, camera: RenderCamera | ObservationCamera, write: Callable[[Frame], None]
+) -> int:
     count = 0
     while True:
         batch = pool.recv(min_slots=None)
@@ -93,17 +81,15 @@ def _film_episode(pool: Pool, player: Player, camera: Camera, write: Callable[[F
         pool.send(player.act(batch), batch.slots)
 
 
-def open_camera(env: str, seed: int, device: str = "cpu") -> tuple[Camera, Pool]:
+def open_camera(env: str, seed: int, device: str = "cpu") -> tuple[RenderCamera | ObservationCamera, Pool]:
     """A pool of one environment and a camera for it."""
     factory = resolve(env)
     factory = factory.single or factory  # the single environment of a batched simulator may render
     why = f"it runs only in the {factory.backend!r} pool"
     if factory.backend is None:
-        try:
-            camera = RenderCamera(_renderable(env, factory), factory.frameskip)
-        except CannotRender as error:
-            why = str(error)
-        else:
+        made, why = _try_render(env, factory)
+        if made is not None:
+            camera = RenderCamera(made, factory.frameskip)
             rendered = Factory(make=lambda index: camera, frameskip=factory.frameskip, label=factory.label)
             return camera, make_pool(rendered, PoolConfig(kind="serial", num_envs=1), seed=seed)
     config = PoolConfig(kind="serial" if factory.backend is None else "auto", num_envs=1)
@@ -115,12 +101,8 @@ def open_camera(env: str, seed: int, device: str = "cpu") -> tuple[Camera, Pool]
         raise
 
 
-class CannotRender(Exception):
-    """Why an environment gives no frames."""
-
-
-def _renderable(env: str, factory: Factory) -> Any:
-    """An environment whose `render` has been tried out."""
+def _try_render(env: str, factory: Factory) -> tuple[Any, str]:
+    """An environment that renders, or None and the reason."""
     made = factory.make(0)
     modes = (getattr(made, "metadata", None) or {}).get("render_modes", ())
     if getattr(made, "render_mode", None) is None and "rgb_array" in modes:
@@ -129,16 +111,16 @@ def _renderable(env: str, factory: Factory) -> Any:
         options = {**env_id.options, "render_mode": "rgb_array"}
         try:
             made = resolve(EnvId(env_id.family, env_id.name, options)).make(0)
-        except UsageError as error:
-            raise CannotRender("it has no option render_mode=rgb_array") from error
+        except UsageError:
+            return None, "it has no option render_mode=rgb_array"
     try:
         made.reset()
         as_frame(made.render())
     except Exception as error:  # a renderer without display, driver or package may raise anything
         made.close()
         hint = "; without a display try MUJOCO_GL=egl or MUJOCO_GL=osmesa" if "GL" in f"{error}" else ""
-        raise CannotRender(f"rendering it fails ({type(error).__name__}: {error}{hint})") from error
-    return made
+        return None, f"rendering it fails ({type(error).__name__}: {error}{hint})"
+    return made, ""
 
 
 class RenderCamera:
@@ -175,6 +157,7 @@ class RenderCamera:
             self._taken.append(as_frame(self._env.render()))
 
     def look(self, batch: StepBatch) -> list[Frame]:
+        """The frames since the last batch, of the first episode only."""
         taken, self._taken = self._taken, []
         return taken
 

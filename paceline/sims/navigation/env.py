@@ -1,4 +1,4 @@
-"""One agent of the simulator as a Gymnasium environment: the same streams, one at a time."""
+"""`PointNavEnv`: one stream of the simulator as a Gymnasium environment."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Pose = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class _Episode:
-    """What a picture of the episode needs; the simulator itself may be in the next one."""
+    """What `render` shows. The simulator may already be in the next episode."""
 
     scene: int
     goal: tuple[float, float]
@@ -32,8 +32,8 @@ class _Episode:
 
 
 class PointNavEnv(gymnasium.Env):
-    """Seeded with s, it gives stream number `stream` of `PointNav.reset(s)`. The info of an episode's last step holds
-    its measures, as `PointNav.last_measures` names them."""
+    """With seed s, it is stream number `stream` of `PointNav.reset(s)`. The info of an episode's last step contains its
+    measures, named as in `PointNav.last_measures`."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012 - as Gymnasium declares it
 
@@ -48,7 +48,7 @@ class PointNavEnv(gymnasium.Env):
         self.simulator = PointNav(1, "cpu", config, bank=bank, first_stream=stream)
         self.observation_space = self.simulator.observation_space
         self.action_space = self.simulator.action_space
-        self._next: dict[str, Tensor] | None = None  # the first observation of an episode that has already begun
+        self._next: dict[str, Tensor] | None = None  # first observation of the episode that has already begun
         self._is_seeded = False
         self._episode: _Episode | None = None
 
@@ -59,7 +59,7 @@ class PointNavEnv(gymnasium.Env):
         if seed is not None:
             first, self._is_seeded = self.simulator.reset(seed), True
         else:
-            # The simulator has begun the next episode by itself where one has ended.
+            # At the end of an episode, the simulator has already begun the next one.
             first = self._next if self._next is not None else self.simulator.begin_next()
         self._next = None
         scene, (goal_x, goal_y) = int(self.simulator.scenes[0]), self.simulator.goals[0].tolist()
@@ -79,7 +79,7 @@ class PointNavEnv(gymnasium.Env):
         return _host(step.final_obs), float(step.reward[0]), terminated, truncated, info
 
     def get_state(self) -> dict[str, Any]:
-        """Everything needed to continue exactly; pictures begin anew."""
+        """The state for an exact continuation. The recorded poses for `render` are not included."""
         return {"simulator": self.simulator.state_dict(), "next": self._next, "is_seeded": self._is_seeded}
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -90,7 +90,7 @@ class PointNavEnv(gymnasium.Env):
         self._episode = _Episode(scene, (goal_x, goal_y), [(x, y, heading)])
 
     def render(self) -> np.ndarray | None:
-        """uint8 [H, W, 3]: what the agent sees beside a map of where it went."""
+        """uint8 [H, W, 3]: the camera image beside a map with the trajectory."""
         if self.render_mode is None or self._episode is None:
             return None
         episode, bank = self._episode, self.simulator.bank
@@ -102,7 +102,7 @@ class PointNavEnv(gymnasium.Env):
         return np.concatenate([seen, maps.centered(above, RENDER_SIDE, RENDER_SIDE)], 1)
 
     def _pose(self) -> Pose:
-        """Where the last step led, before any reset."""
+        """The pose after the last step, before any reset."""
         x, y, heading = self.simulator.last_poses[0].tolist()
         return x, y, heading
 

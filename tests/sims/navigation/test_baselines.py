@@ -1,4 +1,4 @@
-"""Baselines, the oracle that proves that everything fits together, and evaluation over fixed episodes."""
+"""Baselines, the oracle as a check of the whole simulator, and the fixed list of episodes."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -17,7 +17,7 @@ from paceline.sims.navigation.simulator import FORWARD, LEFT, RIGHT, STOP, Point
 
 SMALL = PointNavConfig(split="val")
 BRIEF = PointNavConfig(split="val", max_episode_steps=120)
-"""Enough to get there, and less time to fail in."""
+"""Enough steps for successful episodes, and short failures."""
 
 
 def test_the_oracle_is_almost_perfect(small_bank):
@@ -112,7 +112,7 @@ def test_summaries():
     assert result["by_distance"][0]["spl"] == pytest.approx(measures["spl"][:100].mean())
 
 
-def test_a_result_has_what_is_promised(small_bank):
+def test_a_result_has_all_measures(small_bank):
     result = play_baseline("random", BRIEF, 8, num_envs=8, bank=small_bank)
     for key in ("spl", "success", "soft_spl", "distance_to_goal", "collisions"):
         low, high = result[f"{key}_ci95"]
@@ -121,7 +121,7 @@ def test_a_result_has_what_is_promised(small_bank):
     assert (result["agent"], result["tier"], result["split"]) == ("random", "small", "val")
 
 
-def test_what_does_not_exist_is_refused(small_bank):
+def test_unknown_names_and_numbers_are_refused(small_bank):
     with pytest.raises(
         UsageError, match="agent 'genius' does not exist; allowed: random, forward, goal-follower, map-and-plan, oracle"
     ):

@@ -1,4 +1,4 @@
-"""Evaluation of navigation: the fixed list of episodes, what the policy remembers, and what the command prints."""
+"""Evaluation of navigation: the fixed list of episodes, recurrent state, and the output of the command."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CPU = torch.device("cpu")
 
 
 def make_navigation_run(folder: Path) -> Path:
-    """A run of 256 steps whose policy sees depth, remembers, and knows nothing."""
+    """A run of 256 steps with depth images and a recurrent policy that has learned nothing."""
     config = Config(
         env=ENV,
         steps=256,
@@ -64,7 +64,7 @@ def run(tmp_path_factory):
 
 
 class Counter:
-    """A policy whose state is the number of its decisions in the episode; it stops at the third."""
+    """A policy whose state counts its decisions in the episode. It stops at the third."""
 
     def initial_state(self, count: int) -> torch.Tensor:
         return torch.zeros(count, 1)

@@ -1,4 +1,4 @@
-"""The same on a GPU: the kernels equal the tensor code, streams equal the host's, and a step can be captured."""
+"""On a GPU: kernels equal the tensor code, streams equal those of the host, and a step can be captured."""
 
 import pytest
 import torch
