@@ -232,7 +232,7 @@ def test_what_does_not_fit_is_refused():
         SceneBank.of_scenes([], "small")
     with pytest.raises(UsageError, match="no goal can be reached"):
         SceneBank.of_scenes([room(0.6, 0.6)], "small")
-    with pytest.raises(UsageError, match="hardly any floor"):
+    with pytest.raises(UsageError, match="hardly any free floor"):
         SceneBank.of_scenes([room(0.5, 0.5, boxes=[(0.1, 0.1, 0.4, 0.4, 0, 1)])], "small")
 
 
