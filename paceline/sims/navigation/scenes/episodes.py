@@ -1,8 +1,8 @@
-"""Episodes of a scene: starts, headings and goals, filtered so that going straight at the goal does not suffice.
+"""Episodes of a scene: starts, headings and goals, most of them without a straight path to the goal.
 
-A pair of places is an episode if their geodesic distance is within the tier's limits. Where it is less than
-`STRAIGHT` times the Euclidean one, the pair is taken only with probability 20 (ratio - 0.98)^2: 0.8 % of the straight
-lines, 29 % of what is just below.
+The geodesic distance of start and goal is within the tier's limits. If its ratio to the Euclidean distance is below
+`STRAIGHT`, the pair is accepted with probability 20 (ratio - 0.98)^2: 0.8 % for straight lines, 29 % just below
+`STRAIGHT`.
 
 Legend: S starts, G goals, E episodes, V nodes.
 """
@@ -14,16 +14,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from paceline.errors import UsageError
-from paceline.sims.navigation.free_space import is_free
-from paceline.sims.navigation.geodesic import Graph
-from paceline.sims.navigation.scene import AGENT_RADIUS, Scene
-from paceline.sims.navigation.scenes import Tier
+from paceline.sims.navigation.scenes.free_space import is_free
+from paceline.sims.navigation.scenes.generator import Tier
+from paceline.sims.navigation.scenes.geodesic import Graph
+from paceline.sims.navigation.scenes.scene import AGENT_RADIUS, Scene
 
 NUM_STARTS = 384
 NUM_GOALS = 64
 NUM_EPISODES = 256
 CLEARANCE = AGENT_RADIUS + 0.05
-"""Of starts and goals."""
+"""Distance of starts and goals from obstacles."""
 STRAIGHT = 1.1
 
 
@@ -34,13 +34,13 @@ class Episodes:
     rows: np.ndarray
     """float32 [E, 6]: start x, y, heading (radians from the x axis towards y), goal x, y, geodesic distance."""
     goals: np.ndarray
-    """int64 [E]: which goal."""
+    """int64 [E]: the number of the goal."""
     node_distances: np.ndarray
-    """float32 [G, V]: from every node to every goal; inf where there is no way."""
+    """float32 [G, V]: distance from every node to every goal; inf without a path."""
 
 
 def draw_episodes(scene: Scene, graph: Graph, tier: Tier) -> Episodes:
-    """`NUM_EPISODES` episodes, the same for the same scene; where few pairs qualify, some appear more than once."""
+    """`NUM_EPISODES` episodes, the same for the same scene. If few pairs qualify, some appear more than once."""
     rng = np.random.default_rng((7, scene.seed + 1, len(scene.boxes)))
     starts, goals = _places(scene, rng, NUM_STARTS), _places(scene, rng, NUM_GOALS)
     distances = graph.between_points(starts, goals)
@@ -52,7 +52,7 @@ def draw_episodes(scene: Scene, graph: Graph, tier: Tier) -> Episodes:
 
 
 def _places(scene: Scene, rng: np.random.Generator, count: int) -> np.ndarray:
-    """[count, 2]: uniform over the floor that can be stood on."""
+    """[count, 2]: uniform over the free floor."""
     found = np.empty((0, 2))
     low, high = np.array(scene.interior[:2]), np.array(scene.interior[2:])
     for _ in range(100):
@@ -60,7 +60,7 @@ def _places(scene: Scene, rng: np.random.Generator, count: int) -> np.ndarray:
         found = np.concatenate([found, points[is_free(scene, points, CLEARANCE)]])
         if len(found) >= count:
             return found[:count]
-    raise UsageError(f"scene {scene.seed} has hardly any floor to stand on")
+    raise UsageError(f"scene {scene.seed} has hardly any free floor")
 
 
 def _choose(rng: np.random.Generator, geodesic: np.ndarray, straight: np.ndarray, tier: Tier) -> np.ndarray:
@@ -71,6 +71,6 @@ def _choose(rng: np.random.Generator, geodesic: np.ndarray, straight: np.ndarray
     pairs = np.argwhere(possible & taken)
     if not len(pairs):
         raise UsageError(
-            f"no goal can be reached from anywhere within {tier.min_distance:g} to {tier.max_distance:g} m in this scene"
+            f"no goal can be reached at a distance of {tier.min_distance:g} to {tier.max_distance:g} m in this scene"
         )
     return pairs[rng.permutation(max(len(pairs), NUM_EPISODES))[:NUM_EPISODES] % len(pairs)]

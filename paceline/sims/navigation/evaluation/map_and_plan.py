@@ -1,7 +1,7 @@
-"""A classical agent: an occupancy map from depth, A* on it, and following the path.
+"""A classical agent: it builds an occupancy map from depth, plans with A* and follows the path.
 
-It has no more than a learned agent has: depth, the goal relative to itself, and the actions it took. Turns are exact, so
-it knows its heading since the start, and from that and the goal where it is. What it has not seen it takes for free.
+It has the same inputs as a learned agent: depth, the goal relative to itself, and its own actions. Turns are exact, so
+it knows its heading. Its position follows from the heading and the goal. Unseen space counts as free.
 
 Legend: H x W pixels, cells (i, j) along x and y.
 """
@@ -15,24 +15,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.sims.navigation.render import CAMERA_HEIGHT, MAX_DEPTH
-from paceline.sims.navigation.scene import AGENT_HEIGHT
+from paceline.sims.navigation.rendering.render import CAMERA_HEIGHT, MAX_DEPTH
+from paceline.sims.navigation.scenes.scene import AGENT_HEIGHT
 from paceline.sims.navigation.simulator import FORWARD, LEFT, RIGHT, STOP, PointNav
 
 CELL = 0.1
 REACH = 26.05
-"""The map extends this far from the start in each direction, in metres; the start is in the middle of a cell."""
+"""Half the side of the map in metres. The start is at the centre of the middle cell."""
 STOP_DISTANCE = 0.19
 LOOK_AHEAD = 1.0
-"""How far along the path it aims, where the way there is free."""
+"""Distance along the path to aim at, if nothing is in between."""
 COSTS = (1.0, 3.0, 60.0, 400.0)
-"""Of a step to a free cell, to one near an obstacle, to one too close to it, and onto it. Not infinite: a map can be
-wrong, and then some way is better than none."""
+"""Cost of a step to a free cell, to one near an obstacle, to one too close to it, and onto it. All are finite: the map
+can be wrong, and then any path is better than none."""
 _SIDE = round(2 * REACH / CELL)
 
 
 class MapAndPlan:
-    """One planner for each stream, on the host."""
+    """One planner per stream, on the host."""
 
     def __init__(self, simulator: PointNav, seed: int = 0) -> None:
         config = simulator.config
@@ -54,7 +54,7 @@ class MapAndPlan:
 
 
 class Planner:
-    """In its own frame: it starts at the origin and looks along x."""
+    """Plans in its own frame: it starts at the origin and looks along x."""
 
     def __init__(self, turn_angle: float, forward_step: float) -> None:
         self._turn, self._step = turn_angle, forward_step
@@ -77,14 +77,14 @@ class Planner:
         if abs(angle) < 0.6 * self._turn:
             self._last = FORWARD
             return self._last
-        # Once it turns far it keeps on: plans that change on the way must not turn it back and forth.
+        # It finishes a large turn in the same direction, so that changing plans do not turn it back and forth.
         if abs(angle) < math.pi / 2 or self._last not in (LEFT, RIGHT):
             self._last = LEFT if angle > 0 else RIGHT
         self._heading += self._turn if self._last == LEFT else -self._turn
         return self._last
 
     def _locate(self, goal: np.ndarray) -> None:
-        """Where it is follows from where the goal is; what it bumped into is an obstacle it did not see."""
+        """Compute the position from the goal's. If the last step was short, mark an unseen obstacle ahead."""
         cos, sin = math.cos(self._heading), math.sin(self._heading)
         ahead, left = _from_polar(goal)
         position = self._goal - np.array([cos * ahead - sin * left, sin * ahead + cos * left])
@@ -94,7 +94,7 @@ class Planner:
         self._position = position
 
     def _add_obstacles(self, depth: np.ndarray) -> bool:
-        """Put what is seen on the map; whether something new is on the path."""
+        """Add visible obstacles to the map; whether a new one is on the path."""
         side = len(depth)
         centers = (np.arange(side) + 0.5) * (2.0 / side) - 1.0
         metres = depth * MAX_DEPTH
@@ -103,7 +103,7 @@ class Planner:
         cos, sin = math.cos(self._heading), math.sin(self._heading)
         x = self._position[0] + metres * (cos + centers * sin)
         y = self._position[1] + metres * (sin - centers * cos)
-        # A little into what was hit, so that a face belongs to the cell behind it.
+        # Slightly behind the surface, so that it belongs to the cell behind it.
         return self._mark(np.column_stack([x[solid] + 0.02 * cos, y[solid] + 0.02 * sin]))
 
     def _mark(self, points: np.ndarray) -> bool:
@@ -121,14 +121,14 @@ class Planner:
         return float(np.abs(np.array(self._path) - _cell(self._position)).max(1).min()) > 2
 
     def _plan(self) -> list[tuple[int, int]]:
-        """A path of cells to the goal; through obstacles, where there is no other."""
+        """A path of cells to the goal, through obstacles if there is no other."""
         (i, j), (m, n) = _cell(self._position).tolist(), _cell(self._goal).tolist()
         blocked = _grown(self._occupied)
         kinds = _grown(blocked).astype(np.uint8) + blocked + self._occupied
         return a_star(kinds, COSTS, (i, j), (m, n))
 
     def _aim(self) -> float:
-        """The angle to the farthest place on the path, within reach, that nothing is in front of."""
+        """The angle to the farthest visible cell of the path within `LOOK_AHEAD`."""
         here = _cell(self._position)
         at = int(np.abs(np.array(self._path) - here).sum(1).argmin())
         blocked = _grown_at(self._occupied)
@@ -145,8 +145,10 @@ class Planner:
 def a_star(
     kinds: np.ndarray, costs: tuple[float, ...], start: tuple[int, int], goal: tuple[int, int]
 ) -> list[tuple[int, int]]:
-    """The cheapest way over the cells of `kinds`, of which kind k costs `costs[k]` (1 at least) a step, in steps to the
-    eight neighbours; both ends included. The outermost cells are not entered."""
+    """The cheapest path over the cells of `kinds`, including both ends, in steps to the eight neighbours.
+
+    A step onto a cell of kind k costs `costs[k]`, at least 1, times its length. Border cells are not entered.
+    """
     width, kind_of = kinds.shape[1], kinds.tobytes()
     first, last = start[0] * width + start[1], goal[0] * width + goal[1]
     steps = [(di * width + dj, math.hypot(di, dj)) for di in (-1, 0, 1) for dj in (-1, 0, 1) if di or dj]
@@ -178,7 +180,7 @@ def _cell(place: np.ndarray) -> np.ndarray:
 
 
 def _from_polar(goal: np.ndarray) -> np.ndarray:
-    """Ahead and to the left, in metres."""
+    """Metres ahead and to the left."""
     return float(goal[0]) * np.array([float(goal[1]), float(goal[2])])
 
 
@@ -198,7 +200,7 @@ def _grown_at(cells: np.ndarray):
 
 
 def _line(start: np.ndarray, end: tuple[int, int]) -> list[tuple[int, int]]:
-    """The cells on the way from one to another."""
+    """The cells on the line from one cell to another."""
     count = int(max(abs(end[0] - start[0]), abs(end[1] - start[1]), 1))
     i, j = (np.round(np.linspace(a, b, count + 1)).astype(int).tolist() for a, b in zip(start, end, strict=True))
     return list(zip(i, j, strict=True))

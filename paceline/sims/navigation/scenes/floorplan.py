@@ -1,7 +1,7 @@
-"""Floor plans: a rectangle divided into rooms and corridors by walls, every wall with a door.
+"""Floor plans: walls divide a rectangle recursively into rooms and corridors.
 
-Walls divide recursively, and each has at least one door between the two parts that it separates: so every room can be
-reached from every other. Coordinates are whole centimetres, so that what looks flush is.
+Every wall has at least one door between its two sides, so every room can be reached from every other. Coordinates are
+whole centimetres, so that edges meet exactly.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from paceline.sims.navigation.scene import Rect
+from paceline.sims.navigation.scenes.scene import Rect
 
 LEAST_SIDE = 2.2
-"""Of a room. Along a wall whose two sides are divided into rooms this long, some pair of rooms always shares more than
-a narrow door needs: n metres of it are cut into fewer than n / 1.1 pieces."""
+"""Least side of a room. It guarantees a place for a door in every wall: rooms of this size on both sides cut n metres
+of wall into fewer than n / 1.1 pieces, so one piece is longer than a narrow door needs."""
 DOOR_WIDTHS = (0.8, 1.0)
 DOOR_MARGIN = 0.12
-"""Wall that remains beside a door, so that no crossing wall stands in it."""
+"""Width of wall beside a door, so that no crossing wall blocks it."""
 CORRIDOR_WIDTHS = (1.2, 1.7)
 CORRIDOR_FROM_ROOMS = 5
 WALL_THICKNESSES = (0.1, 0.12, 0.15)
@@ -31,7 +31,7 @@ class Room:
 
 @dataclass(frozen=True)
 class Wall:
-    """A wall across `axis` (0: it stands at an x, 1: at a y), with doors as intervals along it."""
+    """A wall at a fixed x (axis 0) or y (axis 1), with doors as intervals along it."""
 
     axis: int
     low: float
@@ -41,12 +41,12 @@ class Wall:
     doors: list[tuple[float, float]] = field(default_factory=list)
 
     def solid_parts(self) -> list[Rect]:
-        """What stands between the doors."""
+        """The rectangles between the doors."""
         ends = [self.start, *(end for door in sorted(self.doors) for end in door), self.end]
         return [self.across(a, b) for a, b in zip(ends[::2], ends[1::2], strict=True) if b > a]
 
     def across(self, start: float, end: float) -> Rect:
-        """The wall's rectangle between two places along it."""
+        """The wall's rectangle between two positions along it."""
         return Rect(self.low, start, self.high, end) if self.axis == 0 else Rect(start, self.low, end, self.high)
 
 
@@ -60,8 +60,11 @@ class FloorPlan:
 def draw_plan(
     rng: np.random.Generator, interior: Rect, num_rooms: int, *, loop_chance: float, open_chance: float
 ) -> FloorPlan:
-    """Divide `interior` into up to `num_rooms` rooms. Doors beyond the needed ones appear with `loop_chance` each; with
-    `open_chance` a wall between two rooms reaches only part of the way and leaves the rest open."""
+    """Divide `interior` into up to `num_rooms` rooms.
+
+    Each additional door appears with probability `loop_chance`. With probability `open_chance`, a wall between two
+    rooms has a wide opening instead of doors.
+    """
     plan = FloorPlan(interior)
     thickness = float(rng.choice(WALL_THICKNESSES))
     _divide(rng, plan, interior, num_rooms, thickness)
@@ -97,7 +100,7 @@ def _divide(rng: np.random.Generator, plan: FloorPlan, area: Rect, num_rooms: in
 def _divide_by_corridor(
     rng: np.random.Generator, plan: FloorPlan, area: Rect, num_rooms: int, thickness: float, axis: int, width: float
 ) -> None:
-    """Rooms on both sides of a corridor that runs along the whole area; `axis` is the one across it."""
+    """Divide `area` by a corridor along its whole length, with rooms on both sides; `axis` is perpendicular to it."""
     spare = _length(area, axis) - 2 * LEAST_SIDE - 2 * thickness - width
     at = _centimetres(_start(area, axis) + LEAST_SIDE + spare * rng.uniform(0.2, 0.8))
     low, rest = _cut(area, axis, at, at + thickness)
@@ -112,11 +115,11 @@ def _divide_by_corridor(
 
 
 def _shared_lengths(rooms: list[Room], wall: Wall) -> list[tuple[float, float]]:
-    """Where along the wall there is one room on each side and space for a door between them."""
+    """The intervals along the wall with one room on each side and space for a door."""
     along = 1 - wall.axis
     low = [room.area for room in rooms if abs(_end(room.area, wall.axis) - wall.low) < 1e-6]
     high = [room.area for room in rooms if abs(_start(room.area, wall.axis) - wall.high) < 1e-6]
-    # Rooms may touch the wall's line beyond its ends.
+    # Rooms may touch the line of the wall beyond its ends.
     shared = [
         (max(_start(a, along), _start(b, along), wall.start), min(_end(a, along), _end(b, along), wall.end))
         for a in low
@@ -135,7 +138,7 @@ def _cut_doors(rng: np.random.Generator, shared: list[tuple[float, float]], wall
 
 
 def _wide_opening(rng: np.random.Generator, wall: Wall) -> tuple[float, float]:
-    """From one end of the wall to somewhere near its middle."""
+    """An opening from one end of the wall to near its middle."""
     width = _centimetres((wall.end - wall.start) * rng.uniform(0.35, 0.6))
     if rng.random() < 0.5:
         return wall.start, _centimetres(wall.start + width)
@@ -147,7 +150,7 @@ def _wall(area: Rect, axis: int, low: float, high: float) -> Wall:
 
 
 def _cut(area: Rect, axis: int, low: float, high: float) -> tuple[Rect, Rect]:
-    """What is left of `area` on both sides of the band from `low` to `high`."""
+    """The two parts of `area` on either side of the band from `low` to `high`."""
     low, high = _centimetres(low), _centimetres(high)
     if axis == 0:
         return area._replace(x1=low), area._replace(x0=high)

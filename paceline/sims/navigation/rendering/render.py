@@ -1,11 +1,12 @@
-"""What the cameras see: rays against boxes, in tensors, on any device.
+"""Camera images by ray casting against boxes, in tensors, on any device.
 
-A camera looks level. A ray is forward + u right + v up, its parameter t the depth along the viewing direction, so a
-column of pixels shares its way over the floor and a row its way up: each box is entered and left in x and y by column,
-in z by row, and a pixel only has to compare the two. Walls reach from floor to ceiling and need no rows at all.
+A camera looks horizontally. A ray is forward + u right + v up, and its parameter is the depth along the viewing
+direction. So all pixels of a column share the ray's path over the floor, and all pixels of a row its height: the x and
+y intervals of each box are computed per column, its z interval per row, and a pixel only compares the two. Walls reach
+from floor to ceiling and need no rows.
 
-No values are looked at and all shapes are fixed, so it can be captured in a CUDA graph; `render_triton` does the same
-in one kernel.
+The code reads no values and all shapes are fixed, so a CUDA graph can capture it. `render_triton` computes the same in
+one kernel.
 
 Legend: N cameras, H x W pixels, F walls, P parts, B = F + P boxes.
 """
@@ -17,19 +18,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from paceline.sims.navigation.bank import SceneBank
-from paceline.sims.navigation.geometry import FAR
-from paceline.sims.navigation.scene import CEILING
+from paceline.sims.navigation.scenes.bank import SceneBank
+from paceline.sims.navigation.scenes.geometry import FAR
+from paceline.sims.navigation.scenes.scene import CEILING
 
 CAMERA_HEIGHT = 1.25
 MAX_DEPTH = 10.0
 DEPTH_DTYPES = {"float32": torch.float32, "float16": torch.float16, "uint8": torch.uint8}
 FACE_SHADES = (0.86, 0.72, 1.0)
-"""Of sides across x, sides across y, and of what is level."""
+"""Brightness of sides that face x, sides that face y, and horizontal sides."""
 _NUDGE = 1e-9
-"""Added to directions, so that none is zero."""
+"""Added to directions, so that none of them is zero."""
 _MISSED = 1e12
-"""Makes a difference of a rounding error larger than any depth. A mask would do the same in twice the time."""
+"""Scales the smallest difference beyond any depth. This is faster than a mask."""
 
 
 class Camera:
@@ -46,7 +47,7 @@ class Camera:
         self.planes = (
             torch.maximum(-CAMERA_HEIGHT * inverse_up, (CEILING - CAMERA_HEIGHT) * inverse_up).float().to(device)
         )
-        """[H]: the depth of floor or ceiling in each row."""
+        """[H]: the depth of the floor or the ceiling in each row."""
         self.is_floor = (centers > 0).to(device)
         """bool [H]."""
         self.shades = torch.tensor(FACE_SHADES, device=device)
@@ -54,13 +55,13 @@ class Camera:
 
 class View(NamedTuple):
     depth: Tensor
-    """float32 [N, H, W]: the share of MAX_DEPTH, at most 1."""
+    """float32 [N, H, W]: depth as a share of MAX_DEPTH, at most 1."""
     surfaces: Tensor | None
     """int64 [N, H, W]: 3 * box + face, of `FACE_SHADES`; the floor is box B, the ceiling B + 1."""
 
 
 def trace(bank: SceneBank, camera: Camera, scenes: Tensor, poses: Tensor, surfaces: bool = False) -> View:
-    """What cameras at `poses` [N, 3] (x, y, heading) in `scenes` [N] see."""
+    """The views of cameras at `poses` [N, 3] (x, y, heading) in `scenes` [N]."""
     near, far, sides = _by_column(bank.footprints[scenes], *directions(camera, poses), poses[:, :2], surfaces)
     num_walls = bank.limits.max_walls
     walls, nearest = near[:, :num_walls].masked_fill(near[:, :num_walls] > far[:, :num_walls], FAR).min(1)
@@ -71,10 +72,10 @@ def trace(bank: SceneBank, camera: Camera, scenes: Tensor, poses: Tensor, surfac
     from_column, to_column = near[:, num_walls:, None], far[:, num_walls:, None]  # [N, P, 1, W]
     enter, leave = torch.empty_like(depth), torch.empty_like(depth)
     parts = zip(*(spans.unbind(1) for spans in (from_column, to_column, from_row, to_row)), strict=True)
-    for part, (column_in, column_out, row_in, row_out) in enumerate(parts):  # one at a time stays in the cache
+    for part, (column_in, column_out, row_in, row_out) in enumerate(parts):  # one part at a time fits into the cache
         torch.maximum(column_in, row_in, out=enter)
         torch.minimum(column_out, row_out, out=leave)
-        # Where the ray leaves before it enters, it misses: the difference, far out of proportion, takes it away.
+        # A ray that leaves before it enters misses the box: the scaled difference moves it beyond all depths.
         torch.maximum(enter, torch.sub(enter, leave, out=leave).mul_(_MISSED), out=enter)
         if seen is not None and sides is not None:
             box = num_walls + part
@@ -85,7 +86,7 @@ def trace(bank: SceneBank, camera: Camera, scenes: Tensor, poses: Tensor, surfac
 
 
 def directions(camera: Camera, poses: Tensor) -> tuple[Tensor, Tensor]:
-    """[N, W] each: how far a column's ray goes in x and in y while it goes forward by one."""
+    """[N, W] each: the x and y components of each column's ray, per unit of depth."""
     cos, sin = poses[:, 2, None].cos(), poses[:, 2, None].sin()
     return torch.addcmul(cos, sin, camera.right).add_(_NUDGE), torch.addcmul(sin, cos, camera.right, value=-1).add_(
         _NUDGE
@@ -95,7 +96,7 @@ def directions(camera: Camera, poses: Tensor) -> tuple[Tensor, Tensor]:
 def _by_column(
     rects: Tensor, along_x: Tensor, along_y: Tensor, origins: Tensor, sides: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """[N, B, W]: where each column's ray enters and leaves each rectangle, ahead of the camera; which side it meets."""
+    """[N, B, W]: the depths where each column's ray enters and leaves each rectangle, and the side that it hits."""
     x0, y0, x1, y1 = (rects - origins.repeat(1, 2)[:, None])[..., None].unbind(2)
     over_x, over_y = along_x.reciprocal()[:, None], along_y.reciprocal()[:, None]
     a, b = x0 * over_x, x1 * over_x
@@ -103,7 +104,7 @@ def _by_column(
     a, b = y0 * over_y, y1 * over_y
     near_y, far_y = torch.minimum(a, b), torch.maximum(a, b, out=b)
     side = (near_y > near_x).long() if sides else None
-    # What begins behind the camera begins at it: under a lintel, or not at all.
+    # Boxes that begin behind the camera begin at depth 0: the camera is under a lintel, or the ray misses.
     return torch.maximum(near_x, near_y).clamp_(min=0.0), torch.minimum(far_x, far_y, out=far_x), side
 
 
@@ -116,13 +117,13 @@ def _backdrop(camera: Camera, bank: SceneBank, walls: Tensor, nearest: Tensor, s
 
 
 def encode_depth(depth: Tensor, dtype: torch.dtype) -> Tensor:
-    """[N, 1, H, W] of `dtype`; bytes are 255ths of MAX_DEPTH."""
+    """[N, 1, H, W] of `dtype`; uint8 values are 255ths of MAX_DEPTH."""
     depth = depth[:, None]
     return depth.mul(255.0).round_().to(dtype) if dtype == torch.uint8 else depth.to(dtype)
 
 
 def shade(bank: SceneBank, camera: Camera, scenes: Tensor, poses: Tensor, view: View) -> Tensor:
-    """uint8 [N, 3, H, W]: the colours of what is seen, darker by side and a little by distance; the floor has tiles."""
+    """uint8 [N, 3, H, W]: colours, shaded by the side and slightly by distance. The floor has tiles."""
     assert view.surfaces is not None
     num, side = len(scenes), camera.resolution
     box, face = view.surfaces // 3, view.surfaces % 3

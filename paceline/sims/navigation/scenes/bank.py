@@ -1,11 +1,11 @@
 """`SceneBank`: K scenes and their episodes as padded tensors on one device, shared by any number of streams.
 
-Episodes are drawn beforehand, with the distances of all nodes to their goals: starting one is a gather, and nothing in
-the loop waits for the host. A bank is one file. Its scenes can be exchanged while simulators run over it:
+Episodes are drawn in advance, with the distances of all nodes to their goals. Starting an episode is a gather, and the
+training loop never waits for the host. A bank is saved as one file. Its scenes can be replaced while simulators use it:
 
-    bank.retire(k)                 # no new episodes there; those under way go on to their ends
+    bank.retire(k)                 # no new episodes in scene k; current episodes continue to their ends
     ...
-    if not bank.is_in_use(k):      # at the latest after as many steps as an episode may have
+    if not bank.is_in_use(k):      # true at the latest after the maximum number of steps of an episode
         bank.replace(k, scene)     # writes into the same tensors, so that captured graphs see the new scene
 
 Legend: K scenes, E episodes, G goals, V nodes, Q obstacles, F walls, P parts (boxes that are no walls).
@@ -14,7 +14,6 @@ Legend: K scenes, E episodes, G goals, V nodes, Q obstacles, F walls, P parts (b
 from __future__ import annotations
 
 import logging
-import os
 import time
 import weakref
 import zlib
@@ -29,30 +28,38 @@ import torch
 from torch import Tensor
 
 from paceline.errors import UsageError
-from paceline.sims.navigation.episodes import draw_episodes
-from paceline.sims.navigation.free_space import CONTACT, SIGHT
-from paceline.sims.navigation.geodesic import Graph
-from paceline.sims.navigation.geometry import FAR, NOWHERE, boxed
-from paceline.sims.navigation.scene import CEILING, Rect, Scene
-from paceline.sims.navigation.scenes import Tier, generate_scene, is_wall, scene_seeds, tier_named
+from paceline.files import replacing
+from paceline.sims.navigation.scenes.episodes import draw_episodes
+from paceline.sims.navigation.scenes.free_space import CONTACT, SIGHT
+from paceline.sims.navigation.scenes.generator import Tier, generate_scene, is_wall, scene_seeds, tier_named
+from paceline.sims.navigation.scenes.geodesic import Graph
+from paceline.sims.navigation.scenes.geometry import FAR, NOWHERE, boxed
+from paceline.sims.navigation.scenes.scene import CEILING, Rect, Scene
 
 log = logging.getLogger(__name__)
 
 VERSION = 1
-"""Of the file and of what seeds mean: a cached bank of another version is not used."""
+"""Version of the file format and of the meaning of seeds. Cached banks of other versions are not used."""
 FORMAT = "paceline-pointnav-bank"
 _GROW = np.array([-1.0, -1.0, 1.0, 1.0])
 _LOG_SECONDS = 5.0
 
 
 class SceneBank:
-    """See the module. The tensors are attributes, each with the scenes as its first dimension:
+    """Scenes and episodes. The tensors are attributes:
 
-    footprints [K, F + P, 4] of the boxes that the camera sees, walls first, and heights [K, P, 2] of the parts; colors
-    uint8 [K, F + P + 2, 3] of these boxes, the floor and the ceiling; interior [K, 4]; contact [K, 4 + Q, 4], what
-    stops the agent, the outer walls first; sight [K, Q, 4], what hides nodes, both as centres and half extents; nodes [K, V, 2]; node_distances
-    [K, G, V]; episodes [K, E, 6], see `Episodes.rows`, by ascending distance; episode_goals int64 [K, E]; counts int64
-    [K, 4] of walls, parts, obstacles and nodes; seeds int64 [K].
+    footprints      [K, F + P, 4]            boxes that the camera sees, walls first
+    heights         [K, P, 2]                of the parts
+    colors          uint8 [K, F + P + 2, 3]  of the boxes, the floor and the ceiling
+    interior        [K, 4]
+    contact         [K, 4 + Q, 4]            centres and half extents of what stops the agent, outer walls first
+    sight           [K, Q, 4]                centres and half extents of what hides nodes
+    nodes           [K, V, 2]
+    node_distances  [K, G, V]
+    episodes        [K, E, 6]                see `Episodes.rows`, by ascending distance
+    episode_goals   int64 [K, E]
+    counts          int64 [K, 4]             of walls, parts, obstacles and nodes
+    seeds           int64 [K]
     """
 
     def __init__(self, tensors: dict[str, Tensor], tier: str, label: str) -> None:
@@ -61,10 +68,10 @@ class SceneBank:
         self._tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
         self._users: weakref.WeakSet[Any] = weakref.WeakSet()
         self.changed = False
-        """Whether a scene was replaced, so that `label` no longer says what is in it."""
+        """Whether a scene was replaced, so that `label` no longer describes the content."""
         self.retired = torch.zeros(self.num_scenes, dtype=torch.bool, device=self.device)
         self.open_scenes = torch.arange(self.num_scenes, device=self.device)
-        """int64 [K], of which the first `num_open` take new episodes."""
+        """int64 [K]: the first `num_open` scenes take new episodes."""
         self.num_open = torch.tensor(self.num_scenes, device=self.device)
 
     def __getattr__(self, name: str) -> Tensor:
@@ -75,23 +82,23 @@ class SceneBank:
 
     @classmethod
     def generate(cls, tier: str, split: str = "train", num_scenes: int = 64, seed: int = 0) -> SceneBank:
-        """Bank number `seed` of a split, on the host. See `bank_cache.load_or_generate` for one that is kept."""
+        """Bank number `seed` of a split, on the host. `bank_cache.load_or_generate` keeps it in a file."""
         seeds = scene_seeds(split, num_scenes, seed)
         scenes = (generate_scene(tier, scene_seed) for scene_seed in seeds)
         return cls.of_scenes(_with_progress(scenes, num_scenes, tier), tier, bank_label(tier, split, num_scenes, seed))
 
     @classmethod
     def of_scenes(cls, scenes: Iterable[Scene], tier: str, label: str = "custom") -> SceneBank:
-        """A bank of any scenes that are within the limits of a tier."""
+        """A bank of any scenes within the limits of a tier."""
         limits = tier_named(tier)
         rows = [_pack(scene, limits) for scene in scenes]
         if not rows:
-            raise UsageError("a bank of no scenes was asked for; allowed: at least one")
+            raise UsageError("a bank needs at least one scene")
         return cls({name: torch.from_numpy(np.stack([row[name] for row in rows])) for name in rows[0]}, tier, label)
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """All of them, by name."""
+        """All tensors by name."""
         return self._tensors
 
     @property
@@ -112,7 +119,7 @@ class SceneBank:
         return sum(tensor.nbytes for tensor in self._tensors.values())
 
     def to(self, device: str | torch.device) -> SceneBank:
-        """This bank itself if it is there already, else a copy."""
+        """This bank if it is on `device` already, otherwise a copy."""
         if self.device == torch.device(device):
             return self
         moved = SceneBank({name: t.to(device) for name, t in self._tensors.items()}, self.tier, self.label)
@@ -121,7 +128,7 @@ class SceneBank:
         return moved
 
     def scene(self, index: int) -> Scene:
-        """One of the scenes, as it was before it became tensors. Reads the device."""
+        """Scene number `index`, rebuilt from the tensors. Reads the device."""
         row = {name: tensor[index].cpu().numpy() for name, tensor in self._tensors.items()}
         num_walls, num_parts = row["counts"][:2].tolist()
         most = self.limits.max_walls
@@ -141,11 +148,11 @@ class SceneBank:
         )
 
     def add_user(self, simulator: Any) -> None:
-        """`simulator.scenes_in_use()` is asked before a scene is replaced, `simulator.scenes_changed()` called after."""
+        """Register a simulator: `replace` reads its `scenes_in_use()`, and then calls its `scenes_changed()`."""
         self._users.add(simulator)
 
     def retire(self, index: int) -> None:
-        """Begin no more episodes in a scene."""
+        """Begin no new episodes in a scene."""
         retired = self.retired.tolist()
         retired[index] = True
         if all(retired):
@@ -157,7 +164,7 @@ class SceneBank:
         return any(index in user.scenes_in_use() for user in self._users)
 
     def replace(self, index: int, scene: Scene) -> None:
-        """Put another scene in the place of a retired one, and have episodes begin there again."""
+        """Replace a retired scene, and begin episodes there again."""
         if not bool(self.retired[index]):
             raise UsageError(f"scene {index} of the bank is not retired; allowed: retire({index}), then replace")
         if self.is_in_use(index):
@@ -180,7 +187,7 @@ class SceneBank:
         self.num_open.fill_(len(kept))
 
     def state_dict(self) -> dict[str, Any]:
-        """What distinguishes this bank from one of the same label: nothing, unless scenes were exchanged."""
+        """The state beyond the label. It has tensors only if scenes were replaced."""
         tensors = {name: tensor.clone() for name, tensor in self._tensors.items()} if self.changed else {}
         return {"label": self.label, "retired": self.retired.clone(), "tensors": tensors}
 
@@ -188,15 +195,14 @@ class SceneBank:
         if state["label"] != self.label or len(state["retired"]) != self.num_scenes:
             raise UsageError(f"the state was saved over the scenes {state['label']!r}; these are {self.label!r}")
         if self.changed and not state["tensors"]:
-            raise UsageError("the state was saved before scenes of this bank were replaced; make the bank anew")
+            raise UsageError("the state was saved before scenes of this bank were replaced; make a new bank")
         for name, values in state["tensors"].items():
             self._tensors[name].copy_(values)
             self.changed = True
         self._set_retired(state["retired"].tolist())
 
     def save(self, path: str | Path) -> None:
-        """Write one file, whole or not at all."""
-        path = Path(path)
+        """Write one file, as a whole or not at all."""
         tensors = {name: tensor.cpu() for name, tensor in self._tensors.items()}
         metadata = {
             "format": FORMAT,
@@ -205,16 +211,12 @@ class SceneBank:
             "label": "custom" if self.changed else self.label,
             "checksum": str(_checksum(tensors)),
         }
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        try:
+        with replacing(Path(path)) as temporary:
             temporary.write_bytes(safetensors.torch.save(tensors, metadata))
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
 
     @classmethod
     def load(cls, path: str | Path) -> SceneBank:
-        """Read a file that `save` wrote, onto the host."""
+        """Read a file written by `save`, to the host."""
         path = Path(path)
         if not path.is_file():
             raise UsageError(f"there is no scene file {str(path)!r}; allowed: a file written by SceneBank.save")
@@ -234,12 +236,12 @@ class SceneBank:
 
 
 def bank_label(tier: str, split: str, num_scenes: int, seed: int) -> str:
-    """What is in a generated bank; also the name of its file in the cache."""
+    """The label of a generated bank, and the name of its file in the cache."""
     return f"{tier}-{split}-{num_scenes}-{seed}-v{VERSION}"
 
 
 def _pack(scene: Scene, limits: Tier) -> dict[str, np.ndarray]:
-    """One scene and its episodes as padded arrays: a row of each tensor of a bank."""
+    """One scene and its episodes as padded arrays: one row of each tensor of a bank."""
     graph = Graph.of(scene)
     walls = is_wall(scene.boxes)
     counts = (int(walls.sum()), int((~walls).sum()), len(scene.obstacles), len(graph.nodes))

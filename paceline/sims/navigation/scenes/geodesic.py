@@ -1,8 +1,8 @@
-"""Exact shortest paths: in a plane with rectangular obstacles they are straight but for bends at obstacles' corners.
+"""Exact shortest paths: among rectangular obstacles they are straight lines with bends at corners of obstacles.
 
-So all distances are known from a graph of the corners ("nodes") that see each other: from any place, the nearest way is
-straight to the goal where it is seen, or else over one of the nodes that are. `query` does this in every step; the rest
-is done once per scene, on the host, in double precision.
+A graph of the corners ("nodes") that see each other gives all distances. The shortest path from any place goes straight
+to the goal if the goal is visible, and otherwise through one of the visible nodes. `query` computes this in every step.
+Everything else is computed once per scene, on the host, in double precision.
 
 Legend: N streams, V nodes, Q obstacles, P points, G goals, L points of a path.
 """
@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from paceline.errors import UsageError
-from paceline.sims.navigation.free_space import SIGHT, convex_corners, is_free
-from paceline.sims.navigation.geometry import FAR, boxed, is_blocked
-from paceline.sims.navigation.scene import Scene
+from paceline.sims.navigation.scenes.free_space import SIGHT, convex_corners, is_free
+from paceline.sims.navigation.scenes.geometry import FAR, boxed, is_blocked
+from paceline.sims.navigation.scenes.scene import Scene
 
 _PAIRS_AT_ONCE = 1_000_000
-"""Sight lines times obstacles that are tested in one go: a few arrays of this size fit into a cache."""
+"""Sight lines times obstacles in one test: a few arrays of this size fit into a cache."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Graph:
     nodes: np.ndarray
     """float64 [V, 2]."""
     between: np.ndarray
-    """float64 [V, V]: lengths of shortest paths; inf where there is none."""
+    """float64 [V, V]: lengths of shortest paths; inf without a path."""
 
     @classmethod
     def of(cls, scene: Scene) -> Graph:
@@ -42,26 +42,29 @@ class Graph:
         return cls(scene.obstacles, nodes, _all_pairs(direct))
 
     def to_goals(self, goals: np.ndarray) -> np.ndarray:
-        """[V, G]: the distance of every node to each of `goals` [G, 2]."""
+        """[V, G]: the distance from every node to each of `goals` [G, 2]."""
         return _over_nodes(self.between, _over_sight(self.nodes, goals, self.obstacles))
 
     def between_points(self, points: np.ndarray, goals: np.ndarray) -> np.ndarray:
-        """[P, G]: distances from `points` [P, 2] to `goals` [G, 2]; inf where there is no way."""
+        """[P, G]: distances from `points` [P, 2] to `goals` [G, 2]; inf without a path."""
         direct = _over_sight(points, goals, self.obstacles)
         over = _over_nodes(_over_sight(points, self.nodes, self.obstacles), self.to_goals(goals))
         return np.minimum(direct, over)
 
 
 def query(positions: Tensor, nodes: Tensor, node_distances: Tensor, goals: Tensor, rects: Tensor) -> Tensor:
-    """[N]: distances from `positions` [N, 2] to `goals` [N, 2], given the `nodes` [N, V, 2] of each stream's scene, their
-    distances to its goal [N, V] and the obstacles [N, Q, 4], boxed and grown by SIGHT. Padded nodes have a distance of FAR."""
+    """[N]: distances from `positions` [N, 2] to `goals` [N, 2].
+
+    Each stream has the `nodes` [N, V, 2] of its scene, their distances to its goal [N, V] and the obstacles [N, Q, 4],
+    boxed and grown by SIGHT. Padding nodes have the distance FAR.
+    """
     return candidates(positions, nodes, node_distances, goals, rects)[1].amin(1)
 
 
 def candidates(
     positions: Tensor, nodes: Tensor, node_distances: Tensor, goals: Tensor, rects: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Where to go next, the goal [N, V + 1, 2] last, and how long the way over each is [N, V + 1]; FAR if not seen."""
+    """Possible next targets [N, V + 1, 2], the goal last, and the path length over each [N, V + 1]; FAR if hidden."""
     targets = torch.cat((nodes, goals[:, None]), 1)
     lengths = (targets - positions[:, None]).square_().sum(2).sqrt_()
     lengths[:, :-1] += node_distances
@@ -69,7 +72,7 @@ def candidates(
 
 
 def shortest_path(scene: Scene, start: tuple[float, float], goal: tuple[float, float]) -> np.ndarray:
-    """float64 [L, 2]: the points of the shortest path, both ends included."""
+    """float64 [L, 2]: the points of the shortest path, including both ends."""
     for name, place in (("start", start), ("goal", goal)):
         if not is_free(scene, np.array([place]))[0]:
             raise UsageError(f"the {name} {tuple(place)} is outside the scene or too close to something in it")
@@ -80,7 +83,7 @@ def shortest_path(scene: Scene, start: tuple[float, float], goal: tuple[float, f
     while True:
         here = path[-1][None]
         over_nodes = _over_sight(here, graph.nodes, graph.obstacles)[0]
-        over_nodes[over_nodes == 0.0] = np.inf  # where we are
+        over_nodes[over_nodes == 0.0] = np.inf  # the current node itself
         over_nodes += to_goal
         direct = _over_sight(here, goals, graph.obstacles)[0, 0]
         if direct <= over_nodes.min(initial=np.inf):
@@ -91,8 +94,10 @@ def shortest_path(scene: Scene, start: tuple[float, float], goal: tuple[float, f
 
 
 def sees(points: np.ndarray, targets: np.ndarray, obstacles: np.ndarray) -> np.ndarray:
-    """bool [P, V]: whether nothing is between `points` [P, 2] and `targets` [V, 2]. The outer walls never are: what
-    they enclose is convex."""
+    """bool [P, V]: whether nothing is between `points` [P, 2] and `targets` [V, 2].
+
+    The outer walls never are, because the interior is convex.
+    """
     if not (len(points) and len(targets) and len(obstacles)):
         return np.ones((len(points), len(targets)), bool)
     grown = boxed(torch.from_numpy(obstacles + np.array([-1, -1, 1, 1]) * SIGHT))
@@ -110,12 +115,12 @@ def _distances(points: np.ndarray, targets: np.ndarray) -> np.ndarray:
 
 
 def _over_sight(points: np.ndarray, targets: np.ndarray, obstacles: np.ndarray) -> np.ndarray:
-    """[P, V]: straight distances where there is sight, else inf."""
+    """[P, V]: straight distances to visible targets, inf to others."""
     return np.where(sees(points, targets, obstacles), _distances(points, targets), np.inf)
 
 
 def _all_pairs(direct: np.ndarray) -> np.ndarray:
-    """Floyd and Warshall's algorithm."""
+    """The Floyd-Warshall algorithm."""
     lengths = direct.copy()
     np.fill_diagonal(lengths, 0.0)
     for over in range(len(lengths)):
@@ -124,7 +129,7 @@ def _all_pairs(direct: np.ndarray) -> np.ndarray:
 
 
 def _over_nodes(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """[P, G]: the least sum over nodes of `first` [P, V] and `second` [V, G]; inf where there are none."""
+    """[P, G]: the least sum of `first` [P, V] and `second` [V, G] over nodes; inf without nodes."""
     result = np.full((len(first), second.shape[1]), np.inf)
     for node in range(first.shape[1]):
         np.minimum(result, first[:, node, None] + second[None, node], out=result)

@@ -1,4 +1,4 @@
-"""Generated banks, kept in a folder of the user's: ~/.cache/paceline/pointnav, or under $XDG_CACHE_HOME."""
+"""A cache of generated banks in ~/.cache/paceline/pointnav, or under $XDG_CACHE_HOME."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from paceline.errors import UsageError
-from paceline.sims.navigation.bank import SceneBank, bank_label
-from paceline.sims.navigation.bank_workers import generate
+from paceline.errors import PacelineError, UsageError
+from paceline.sims.navigation.scenes.bank import SceneBank, bank_label
+from paceline.sims.navigation.scenes.bank_workers import generate
 
 log = logging.getLogger(__name__)
 
@@ -25,17 +25,17 @@ def cache_folder() -> Path:
 def load_or_generate(
     tier: str, split: str = "train", num_scenes: int = 64, seed: int = 0, folder: Path | None = None
 ) -> SceneBank:
-    """The bank of these arguments from the cache, where it is put if it was not there.
+    """The bank of these arguments from the cache. A missing bank is generated and added to the cache.
 
-    Of several processes that want a new one at the same time, one makes it and the others wait. A damaged file is made
-    anew; a folder that cannot be written to costs the time of making it each time, and a warning.
+    If several processes need the same new bank, one generates it and the others wait. A damaged file is generated
+    again. If the folder cannot be written, the bank is generated each time, with a warning.
     """
     path = (folder or cache_folder()) / f"{bank_label(tier, split, num_scenes, seed)}.safetensors"
     found = _load(path)
     if found is not None:
         return found
     with _locked(path.with_suffix(".lock")) as can_write:
-        found = _load(path)  # whoever held the lock may have made it
+        found = _load(path)  # the last holder of the lock may have generated it
         if found is not None:
             return found
         start = time.monotonic()
@@ -45,7 +45,7 @@ def load_or_generate(
         if can_write:
             try:
                 bank.save(path)
-            except OSError as error:
+            except (OSError, PacelineError) as error:
                 log.warning("scenes are not kept for the next time: %s", error)
         return bank
 
@@ -56,13 +56,13 @@ def _load(path: Path) -> SceneBank | None:
     try:
         return SceneBank.load(path)
     except UsageError as error:
-        log.warning("%s; it is made anew", error)
+        log.warning("%s; it is generated again", error)
         return None
 
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[bool]:
-    """Hold the lock while this lasts; whether its folder can be written to. A holder that dies lets go of it."""
+    """Hold a file lock; yields whether its folder can be written. The lock is released if its process dies."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("w")

@@ -1,7 +1,6 @@
-"""Procedural apartments: a scene from a tier and a seed, and which seeds belong to which split.
+"""Procedural apartments: a scene from a tier and a seed, and the seeds of each split.
 
-The same tier and seed give the same scene (within a version of NumPy, whose generators decide), and no seed belongs to
-two splits.
+The same tier and seed give the same scene with the same version of NumPy. Splits share no seeds.
 """
 
 from __future__ import annotations
@@ -11,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from paceline.errors import UsageError
-from paceline.sims.navigation.floorplan import FloorPlan, Room, draw_plan
-from paceline.sims.navigation.free_space import convex_corners
-from paceline.sims.navigation.furniture import KINDS, SIMPLE_KINDS, Solid, furnish
-from paceline.sims.navigation.scene import CEILING, Rect, Scene
+from paceline.sims.navigation.scenes.floorplan import FloorPlan, Room, draw_plan
+from paceline.sims.navigation.scenes.free_space import convex_corners
+from paceline.sims.navigation.scenes.furniture import KINDS, SIMPLE_KINDS, Solid, furnish
+from paceline.sims.navigation.scenes.scene import CEILING, Rect, Scene
 
 SPLITS: dict[str, range] = {
     "train": range(1_000_000),
@@ -24,26 +23,26 @@ SPLITS: dict[str, range] = {
 """The scene seeds of each split."""
 
 DOOR_ZONE = 0.9
-"""How far the floor before a door is kept free of furniture."""
+"""The floor within this distance of a door has no furniture."""
 LINTELS = (2.0, 2.1)
 OUTER_WALL = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tier:
-    """A size of scenes and of the episodes in them. The limits are what the tensors of a bank are padded to."""
+    """The size of scenes and of their episodes. A bank pads its tensors to these limits."""
 
     max_boxes: int
-    """Of all kinds."""
+    """Boxes of all kinds."""
     max_walls: int
     """Boxes from the floor to the ceiling, the four outer walls included."""
     max_parts: int
     """All other boxes."""
     max_obstacles: int
     max_nodes: int
-    """Corners that shortest paths can bend at."""
+    """Corners where shortest paths can bend."""
     min_distance: float
-    """Of episodes, geodesic."""
+    """Least and largest geodesic distance from start to goal."""
     max_distance: float
 
 
@@ -64,8 +63,7 @@ def tier_named(name: str) -> Tier:
 
 
 def scene_seeds(split: str, num_scenes: int, seed: int = 0) -> list[int]:
-    """The seeds of bank number `seed` of a split: banks of the same size and different numbers share none, until the
-    split is used up and they repeat."""
+    """The scene seeds of bank number `seed`. Banks of one size share no scenes until the split is used up."""
     if split not in SPLITS:
         raise UsageError(f"split {split!r} does not exist; allowed: {', '.join(SPLITS)}")
     seeds = SPLITS[split]
@@ -75,7 +73,7 @@ def scene_seeds(split: str, num_scenes: int, seed: int = 0) -> list[int]:
 
 
 def generate_scene(tier: str, seed: int) -> Scene:
-    """The apartment of that seed, within the tier's limits."""
+    """The apartment of a seed, within the tier's limits."""
     limits = tier_named(tier)
     rng = np.random.default_rng((list(TIERS).index(tier), seed))
     while True:
@@ -92,12 +90,12 @@ def generate_scene(tier: str, seed: int) -> Scene:
 
 
 def is_wall(boxes: np.ndarray) -> np.ndarray:
-    """[B]: which boxes reach from the floor to the ceiling."""
+    """bool [B]: which boxes reach from the floor to the ceiling."""
     return (boxes[:, 4] <= 0.0) & (boxes[:, 5] >= CEILING)
 
 
 def _small_plan(rng: np.random.Generator) -> FloorPlan:
-    """A room, two rooms that are open to each other, or two with a door."""
+    """One room, two rooms with an opening, or two rooms with a door."""
     kind = rng.choice(["one", "open", "door"], p=[0.2, 0.2, 0.6])
     if kind == "one":
         interior = _interior(rng.uniform(3.2, 5.2), rng.uniform(3.2, 5.2))
@@ -166,7 +164,7 @@ def _furniture(rng: np.random.Generator, tier: str, plan: FloorPlan, room: Room,
 
 
 def _door_zones(plan: FloorPlan, room: Rect) -> list[Rect]:
-    """The floor before each door of a room."""
+    """The floor in front of each door of a room."""
     zones = []
     for wall in plan.walls:
         for start, end in wall.doors:
@@ -179,7 +177,7 @@ def _door_zones(plan: FloorPlan, room: Rect) -> list[Rect]:
 
 
 def _colors(rng: np.random.Generator, num_structure: int, num_boxes: int) -> np.ndarray:
-    """Walls in shades of one colour, furniture in any."""
+    """Shades of one colour for walls, any colours for furniture."""
     wall = np.array(_tone(rng, (165, 160, 145), (235, 230, 225)))
     structure = np.clip(wall + rng.integers(-12, 13, (num_structure, 1)), 0, 255)
     furniture = rng.integers(40, 226, (num_boxes - num_structure, 3))

@@ -14,7 +14,7 @@ from paceline.errors import UsageError
 
 CEILING = 2.5
 AGENT_HEIGHT = 1.5
-"""A box that begins above it, as the lintel of a door does, is not in the agent's way."""
+"""Boxes that begin above this height, for example door lintels, do not block the agent."""
 AGENT_RADIUS = 0.1
 
 
@@ -38,7 +38,7 @@ class Rect(NamedTuple):
         return Rect(self.x0 - margin, self.y0 - margin, self.x1 + margin, self.y1 + margin)
 
     def gap(self, other: Rect) -> float:
-        """The distance in the maximum norm; negative where they overlap."""
+        """The distance in the maximum norm; negative if the rectangles overlap."""
         return max(self.x0 - other.x1, other.x0 - self.x1, self.y0 - other.y1, other.y0 - self.y1)
 
     def contains(self, other: Rect) -> bool:
@@ -47,14 +47,14 @@ class Rect(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """An apartment: what is in it, and the rectangle `interior` that its outer walls leave free.
+    """An apartment: its boxes, and the rectangle `interior` within its outer walls.
 
-    Whoever makes one by hand should leave no gap that is just as wide as the agent, to a few millimetres: whether it
-    can be passed would be a matter of rounding.
+    Scenes made by hand must not have gaps exactly as wide as the agent, within a few millimetres: rounding would
+    decide whether the agent can pass.
     """
 
     boxes: np.ndarray
-    """float64 [B, 6]: x0, y0, x1, y1, z0, z1. The outer walls are among them, to be seen; nobody passes them."""
+    """float64 [B, 6]: x0, y0, x1, y1, z0, z1. They include the outer walls, for rendering."""
     colors: np.ndarray
     """uint8 [B, 3]."""
     interior: Rect
@@ -62,7 +62,7 @@ class Scene:
     ceiling_color: tuple[int, int, int] = (225, 225, 220)
     rooms: tuple[Rect, ...] = ()
     seed: int = -1
-    """What it was generated from; -1 for a scene made by hand."""
+    """The seed that it was generated from; -1 for a scene made by hand."""
     obstacles: np.ndarray = field(init=False)
     """float64 [Q, 4]: the footprints within the interior that block the agent, none inside another."""
 

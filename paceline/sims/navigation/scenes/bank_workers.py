@@ -1,8 +1,8 @@
-"""Banks generated on all cores: every worker makes each n-th scene and writes them to a file of its own.
+"""Generation of banks on all cores. One of n workers generates every n-th scene and writes them to its own file:
 
-    python -m paceline.sims.navigation.bank_workers TIER SPLIT NUM_SCENES SEED FIRST EVERY FILE
+    python -m paceline.sims.navigation.scenes.bank_workers TIER SPLIT NUM_SCENES SEED FIRST EVERY FILE
 
-is one worker. Fresh interpreters, not forks: the caller may hold a GPU, and threads.
+Workers are new interpreters, not forks, because the caller may use a GPU and threads.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from pathlib import Path
 import torch
 
 from paceline.pool.config import available_core_ids
-from paceline.sims.navigation.bank import SceneBank, bank_label
-from paceline.sims.navigation.scene import Scene
-from paceline.sims.navigation.scenes import generate_scene, scene_seeds, tier_named
+from paceline.sims.navigation.scenes.bank import SceneBank, bank_label
+from paceline.sims.navigation.scenes.generator import generate_scene, scene_seeds, tier_named
+from paceline.sims.navigation.scenes.scene import Scene
 
 log = logging.getLogger(__name__)
 
 WORTH_A_WORKER = 32
-"""Scenes; a worker takes seconds to start."""
+"""Least number of scenes per worker, because a worker takes seconds to start."""
 LOOK_SECONDS, LOG_SECONDS = 0.1, 5.0
 
 
 def generate(tier: str, split: str, num_scenes: int, seed: int, workers: int | None = None) -> SceneBank:
-    """What `SceneBank.generate` gives, sooner."""
-    tier_named(tier)  # what does not exist is refused here, not by every worker
+    """The same bank as `SceneBank.generate`, faster."""
+    tier_named(tier)  # invalid arguments are refused here, not by every worker
     scene_seeds(split, num_scenes, seed)
     workers = workers or min(len(available_core_ids()), num_scenes // WORTH_A_WORKER)
     if workers <= 1:
@@ -40,21 +40,8 @@ def generate(tier: str, split: str, num_scenes: int, seed: int, workers: int | N
         files = [Path(folder) / f"{first}.safetensors" for first in range(workers)]
         progress = Path(folder) / "progress"
         progress.touch()
-        commands = [
-            [
-                sys.executable,
-                "-m",
-                __name__,
-                tier,
-                split,
-                str(num_scenes),
-                str(seed),
-                str(first),
-                str(workers),
-                str(file),
-            ]
-            for first, file in enumerate(files)
-        ]
+        worker = [sys.executable, "-m", __name__, tier, split, str(num_scenes), str(seed)]
+        commands = [[*worker, str(first), str(workers), str(file)] for first, file in enumerate(files)]
         _run(commands, progress, num_scenes, tier)
         parts = [SceneBank.load(file) for file in files]
     order = torch.cat([torch.arange(first, num_scenes, workers) for first in range(workers)]).argsort()
@@ -63,7 +50,7 @@ def generate(tier: str, split: str, num_scenes: int, seed: int, workers: int | N
 
 
 def _run(commands: list[list[str]], progress: Path, num_scenes: int, tier: str) -> None:
-    """Run all workers to their ends. Each writes a byte per scene to `progress`."""
+    """Run all workers until they end. Each writes one byte per scene to `progress`."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     with progress.open("ab") as sink:
         processes = [
@@ -92,7 +79,7 @@ def _scenes(tier: str, seeds: list[int]) -> list[Scene]:
     parent, scenes = os.getppid(), []
     for seed in seeds:
         if os.getppid() != parent:
-            raise SystemExit("whoever wanted these scenes is gone")
+            raise SystemExit("the process that needs these scenes has ended")
         scenes.append(generate_scene(tier, seed))
         os.write(1, b".")
     return scenes

@@ -1,6 +1,6 @@
-"""Top-down maps as images: a scene with where somebody went, the shortest path, the start and the goal.
+"""Top-down maps as images: a scene with trajectories, the shortest path, the start and the goal.
 
-Every shape is drawn by how much of each pixel it covers, so edges are smooth at any scale.
+A shape colours each pixel by the share of it that the shape covers, so edges are smooth at any scale.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from paceline.sims.navigation.scene import AGENT_HEIGHT, Scene
-from paceline.sims.navigation.scenes import is_wall
+from paceline.sims.navigation.scenes.generator import is_wall
+from paceline.sims.navigation.scenes.scene import AGENT_HEIGHT, Scene
 
 Color = tuple[int, int, int]
 
@@ -26,7 +26,7 @@ TRAJECTORIES: tuple[tuple[Color, Color], ...] = (
     ((124, 45, 18), (253, 186, 116)),
     ((88, 28, 135), (216, 180, 254)),
 )
-"""From the colour of the beginning to that of the end, for one after the other."""
+"""The colours of the start and the end of the first, second and third trajectory."""
 
 
 class Canvas:
@@ -50,7 +50,7 @@ class Canvas:
         self._blend(slice(None), slice(None), down[:, None] * across[None, :] * opacity, color)
 
     def line(self, points: np.ndarray, colors: Sequence[Color], thickness: float) -> None:
-        """Straight lines between `points` [L, 2], each in its own colour; `thickness` in metres, but at least 1.5 pixels."""
+        """Lines between `points` [L, 2], each in its own colour; `thickness` in metres, at least 1.5 pixels."""
         radius = max(0.75, 0.5 * thickness * self._scale)
         places = np.column_stack([(points[:, 0] - self._x0) * self._scale, (self._y1 - points[:, 1]) * self._scale])
         for start, end, color in zip(places[:-1], places[1:], colors, strict=True):
@@ -91,14 +91,14 @@ def top_down(
 ) -> np.ndarray:
     """uint8 [H, W, 3]: a map whose longer side has `size` pixels.
 
-    `trajectories` [L, 2] turn from dark to light as time goes by; `path` is drawn in green, `start` as a blue square,
-    `goal` as a red one, `pose` (x, y, heading) as a pointed disc.
+    `trajectories` [L, 2] turn from dark to light over time. `path` is green, `start` a blue square, `goal` a red square
+    and `pose` (x, y, heading) a pointed disc.
     """
     area = scene.interior.grown(0.2)
     canvas = Canvas(*area, pixels_per_metre=size / max(area.width, area.depth))
     canvas.rectangle(*scene.interior, FLOOR)
     walls = is_wall(scene.boxes)
-    for index in np.argsort(scene.boxes[:, 5], kind="stable"):  # what is higher lies on top
+    for index in np.argsort(scene.boxes[:, 5], kind="stable"):  # higher boxes are drawn on top
         x0, y0, x1, y1, low, _ = map(float, scene.boxes[index])
         if walls[index]:
             canvas.rectangle(x0, y0, x1, y1, WALL)
@@ -121,6 +121,14 @@ def top_down(
     return canvas.pixels()
 
 
+def centered(image: np.ndarray, height: int, width: int) -> np.ndarray:
+    """An image in the middle of a white one."""
+    board = np.full((height, width, 3), 255, np.uint8)
+    top, left = (height - image.shape[0]) // 2, (width - image.shape[1]) // 2
+    board[top : top + image.shape[0], left : left + image.shape[1]] = image
+    return board
+
+
 def _draw_pose(canvas: Canvas, x: float, y: float, heading: float) -> None:
     tip = np.array([[x, y], [x + 0.28 * np.cos(heading), y + 0.28 * np.sin(heading)]])
     canvas.line(tip, [(250, 204, 21)], 0.08)
@@ -138,6 +146,6 @@ def _gradient(index: int, count: int) -> list[Color]:
 
 
 def _covered(start: float, end: float, count: int) -> np.ndarray:
-    """[count]: the share of each pixel that lies between two places."""
+    """[count]: the share of each pixel between two positions."""
     pixels = np.arange(count)
     return (np.minimum(pixels + 1, end) - np.maximum(pixels, start)).clip(0.0, 1.0)

@@ -1,5 +1,6 @@
-"""Baselines, the oracle that proves that everything fits together, and evaluation over fixed episodes."""
+"""Baselines, the oracle as a check of the whole simulator, and the fixed list of episodes."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -7,31 +8,33 @@ import pytest
 import torch
 
 from paceline.errors import UsageError
-from paceline.sims.navigation.agents import AGENTS
-from paceline.sims.navigation.baseline_episodes import evaluate_agent, fixed_episodes, play, summarize
 from paceline.sims.navigation.config import PointNavConfig
-from paceline.sims.navigation.map_and_plan import a_star
+from paceline.sims.navigation.evaluation.baselines import BASELINES, play_baseline
+from paceline.sims.navigation.evaluation.episode_list import fixed_episodes, play
+from paceline.sims.navigation.evaluation.map_and_plan import a_star
+from paceline.sims.navigation.evaluation.measures import summarize
 from paceline.sims.navigation.simulator import FORWARD, LEFT, RIGHT, STOP, PointNav
 
-BRIEF = PointNavConfig(max_episode_steps=120)
-"""Enough to get there, and less time to fail in."""
+SMALL = PointNavConfig(split="val")
+BRIEF = PointNavConfig(split="val", max_episode_steps=120)
+"""Enough steps for successful episodes, and short failures."""
 
 
 def test_the_oracle_is_almost_perfect(small_bank):
-    result = evaluate_agent("oracle", "small", "val", 60, bank=small_bank)
+    result = play_baseline("oracle", SMALL, 60, bank=small_bank)
     assert result["spl"] >= 0.97
     assert result["success"] == 1.0
 
 
 def test_the_oracle_is_almost_perfect_in_large_flats(full_bank):
-    result = evaluate_agent("oracle", "full", "val", 16, num_envs=16, bank=full_bank)
+    result = play_baseline("oracle", PointNavConfig(tier="full"), 16, num_envs=16, bank=full_bank)
     assert result["spl"] >= 0.97
     assert result["success"] == 1.0
 
 
 def test_knowing_more_is_better(small_bank):
     spl = {
-        name: evaluate_agent(name, "small", "val", 36, num_envs=36, bank=small_bank, config=BRIEF)["spl"]
+        name: play_baseline(name, BRIEF, 36, num_envs=36, bank=small_bank)["spl"]
         for name in ("random", "forward", "goal-follower", "oracle")
     }
     assert spl["oracle"] > spl["goal-follower"] + 0.1
@@ -40,8 +43,9 @@ def test_knowing_more_is_better(small_bank):
 
 
 def test_mapping_and_planning_beats_following_the_goal(small_bank):
+    config = replace(BRIEF, resolution=48)
     mapped, followed = (
-        evaluate_agent(name, "small", "val", 24, num_envs=24, resolution=48, bank=small_bank, config=BRIEF)["spl"]
+        play_baseline(name, config, 24, num_envs=24, bank=small_bank)["spl"]
         for name in ("map-and-plan", "goal-follower")
     )
     assert mapped > 0.75
@@ -53,9 +57,9 @@ def test_simple_agents_by_hand(small_bank):
     near, ahead, left, right = (0.19, 1.0, 0.0), (2.0, 1.0, 0.0), (2.0, 0.0, 1.0), (2.0, 0.0, -1.0)
     obs = {"goal": torch.tensor([near, ahead, left, right])}
     began = torch.zeros(4, dtype=torch.bool)
-    act = {name: AGENTS[name].make(simulator, 0).act(obs, began).tolist() for name in ("forward", "goal-follower")}
+    act = {name: BASELINES[name].make(simulator, 0).act(obs, began).tolist() for name in ("forward", "goal-follower")}
     assert act == {"forward": [STOP, FORWARD, FORWARD, FORWARD], "goal-follower": [STOP, FORWARD, LEFT, RIGHT]}
-    random = AGENTS["random"].make(simulator, 0)
+    random = BASELINES["random"].make(simulator, 0)
     draws = torch.stack([random.act(obs, began) for _ in range(200)])
     assert (draws[:, 0] == STOP).all()
     assert set(draws[:, 1:].flatten().tolist()) == {FORWARD, LEFT, RIGHT}
@@ -80,8 +84,8 @@ def test_every_listed_episode_is_played_exactly_once(small_bank):
 
 
 def test_the_list_does_not_depend_on_who_plays_it(small_bank):
-    one = evaluate_agent("goal-follower", "small", "val", 20, num_envs=20, bank=small_bank, config=BRIEF)
-    other = evaluate_agent("goal-follower", "small", "val", 20, num_envs=3, bank=small_bank, config=BRIEF)
+    one = play_baseline("goal-follower", BRIEF, 20, num_envs=20, bank=small_bank)
+    other = play_baseline("goal-follower", BRIEF, 20, num_envs=3, bank=small_bank)
     assert one == other
     scenes, episodes = fixed_episodes(small_bank, 100)
     assert (scenes[:30], episodes[:30]) == fixed_episodes(small_bank, 30)
@@ -108,8 +112,8 @@ def test_summaries():
     assert result["by_distance"][0]["spl"] == pytest.approx(measures["spl"][:100].mean())
 
 
-def test_a_result_has_what_is_promised(small_bank):
-    result = evaluate_agent("random", "small", "val", 8, num_envs=8, bank=small_bank, config=BRIEF)
+def test_a_result_has_all_measures(small_bank):
+    result = play_baseline("random", BRIEF, 8, num_envs=8, bank=small_bank)
     for key in ("spl", "success", "soft_spl", "distance_to_goal", "collisions"):
         low, high = result[f"{key}_ci95"]
         assert low <= result[key] <= high
@@ -117,15 +121,15 @@ def test_a_result_has_what_is_promised(small_bank):
     assert (result["agent"], result["tier"], result["split"]) == ("random", "small", "val")
 
 
-def test_what_does_not_exist_is_refused(small_bank):
+def test_unknown_names_and_numbers_are_refused(small_bank):
     with pytest.raises(
         UsageError, match="agent 'genius' does not exist; allowed: random, forward, goal-follower, map-and-plan, oracle"
     ):
-        evaluate_agent("genius")
+        play_baseline("genius", SMALL)
     with pytest.raises(UsageError, match="0 episodes.*allowed: 1 to 3072"):
-        evaluate_agent("random", episodes=0, bank=small_bank)
+        play_baseline("random", SMALL, 0, bank=small_bank)
     with pytest.raises(UsageError, match="tier is 'huge'"):
-        evaluate_agent("random", tier="huge")
+        play_baseline("random", PointNavConfig(tier="huge"))
 
 
 def test_a_star_goes_around():

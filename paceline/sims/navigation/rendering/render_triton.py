@@ -1,7 +1,7 @@
-"""`render.trace` as one Triton kernel: every camera's image is computed in registers and written once.
+"""`render.trace` as one Triton kernel: every image is computed in registers and written once.
 
-A program has all rows of some columns of one camera. It knows the nearest wall of each column before it looks at other
-boxes, and skips those that are hidden or out of sight in all of its columns: most of an apartment.
+A program computes all rows of some columns of one camera. It first finds the nearest wall of each column, and then
+skips all boxes that are hidden or out of view in its columns, which are most of an apartment.
 
 Legend: as in `render`.
 """
@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from paceline.sims.navigation.bank import SceneBank
-from paceline.sims.navigation.render import CAMERA_HEIGHT, MAX_DEPTH, Camera, View
+from paceline.sims.navigation.rendering.render import CAMERA_HEIGHT, MAX_DEPTH, Camera, View
+from paceline.sims.navigation.scenes.bank import SceneBank
 
 _PIXELS_PER_PROGRAM = 2048
 
@@ -29,7 +29,7 @@ def trace(
     only: Tensor | None = None,
     otherwise: View | None = None,
 ) -> View:
-    """See `render.trace`. Where `only` (bool [N]) is False, nothing is rendered and `otherwise` is copied."""
+    """See `render.trace`. Cameras outside `only` (bool [N]) are not rendered: `otherwise` has their views."""
     num, side = len(scenes), camera.resolution
     depth = torch.empty(num, side, side, device=scenes.device)
     seen = torch.empty(num, side, side, dtype=torch.int64, device=scenes.device) if surfaces else None
@@ -67,7 +67,7 @@ def trace(
 
 @triton.jit
 def _span(footprint, x, y, over_x, over_y):
-    """Where the columns' rays enter and leave a rectangle, and whether they meet a side across y."""
+    """The depths where the columns' rays enter and leave a rectangle, and whether they hit a side that faces y."""
     a = (tl.load(footprint) - x) * over_x
     b = (tl.load(footprint + 2) - x) * over_x
     near_x, far_x = tl.minimum(a, b), tl.maximum(a, b)
@@ -139,7 +139,7 @@ def _trace(
     depth = tl.minimum(wall[None, :], plane[:, None])
     seen = tl.zeros([BLOCK_H, BLOCK_W], tl.int32)
     if SURFACES:
-        # Rows that look down see the floor, which is the first box after all others.
+        # Rows that look down see the floor, whose number follows that of the last box.
         level = 3 * (max_walls + max_parts) + tl.where(over_up < 0, 2, 5)
         seen = tl.where(wall[None, :] < plane[:, None], wall_seen[None, :], level[:, None])
     for part in range(num_parts):

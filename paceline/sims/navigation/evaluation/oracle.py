@@ -1,9 +1,9 @@
-"""The shortest-path oracle: it knows the map, and takes of all steps the one that brings it closest to the goal.
+"""The shortest-path oracle: it knows the map and always takes the step that brings it closest to the goal.
 
-That it comes close to SPL 1 shows that simulator, distances and actions fit together. What it loses is due to the
-actions alone: steps of 0.25 m in headings of 10 degrees do not follow a path exactly.
+Its SPL is close to 1, which shows that simulator, distances and actions fit together. The rest is lost by discrete
+actions: steps of 0.25 m and turns of 10 degrees do not follow a path exactly.
 
-Legend: N streams, C headings that are considered.
+Legend: N streams, C candidate headings.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from torch import Tensor
 from paceline.sims.navigation.simulator import FORWARD, LEFT, RIGHT, STOP, PointNav
 
 _WASTE = 0.5
-"""What a metre that is walked without coming closer counts, against a metre of coming closer: turning is free."""
+"""Cost of a metre walked without coming closer, relative to the gain of a metre closer. Turns are free."""
 
 
 class Oracle:
-    """Considers the headings around the next bend of the shortest path."""
+    """Compares headings around the direction of the next bend of the shortest path."""
 
     def __init__(self, simulator: PointNav, seed: int = 0) -> None:
         self._simulator = simulator
@@ -39,7 +39,7 @@ class Oracle:
         here = simulator.distances_from(poses[:, :2])
         gain = here[:, None] - distances
         score = gain - _WASTE * (travelled - gain)
-        # Of equally good headings the nearest, or two of them could be turned to for ever.
+        # Among equally good headings the nearest wins; otherwise the agent could turn back and forth forever.
         best = (score - 1e-4 * turns.abs()).argmax(1, keepdim=True)
         turn = turns.gather(1, best)[:, 0]
         action = torch.where(turn >= 0.5, LEFT, torch.where(turn <= -0.5, RIGHT, FORWARD))

@@ -1,4 +1,4 @@
-"""Evaluation of navigation: the fixed list of episodes, what the policy remembers, and what the command prints."""
+"""Evaluation of navigation: the fixed list of episodes, recurrent state, and the output of the command."""
 
 from __future__ import annotations
 
@@ -15,21 +15,23 @@ from rich.console import Console
 from paceline.cli import main as cli
 from paceline.config import Config
 from paceline.errors import UsageError
+from paceline.evaluation.evaluate import evaluate
+from paceline.evaluation.evaluators import EvaluationOptions, evaluate_baseline
+from paceline.evaluation.player import Player
 from paceline.evaluation.saved import SavedRun
 from paceline.learner.config import PPOConfig
 from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.pool.config import PoolConfig
 from paceline.session import train
-from paceline.sims.navigation import evaluation as module
-from paceline.sims.navigation.baseline_episodes import SUMMARIZED, fixed_episodes, play
-from paceline.sims.navigation.evaluation import (
-    Navigator,
+from paceline.sims.navigation.evaluation import policy_episodes as module
+from paceline.sims.navigation.evaluation.episode_list import fixed_episodes, play
+from paceline.sims.navigation.evaluation.evaluator import EVALUATOR
+from paceline.sims.navigation.evaluation.measures import SUMMARIZED
+from paceline.sims.navigation.evaluation.policy_episodes import (
     Recorder,
     env_config,
-    evaluate_baseline,
-    evaluate_policy,
-    for_people,
-    navigate,
+    env_id_of,
+    play_policy,
     split_config,
 )
 from paceline.sims.navigation.simulator import FORWARD, STOP, PointNav, load_bank
@@ -40,7 +42,7 @@ CPU = torch.device("cpu")
 
 
 def make_navigation_run(folder: Path) -> Path:
-    """A run of 256 steps whose policy sees depth, remembers, and knows nothing."""
+    """A run of 256 steps with depth images and a recurrent policy that has learned nothing."""
     config = Config(
         env=ENV,
         steps=256,
@@ -62,7 +64,7 @@ def run(tmp_path_factory):
 
 
 class Counter:
-    """A policy whose state is the number of its decisions in the episode; it stops at the third."""
+    """A policy whose state counts its decisions in the episode. It stops at the third."""
 
     def initial_state(self, count: int) -> torch.Tensor:
         return torch.zeros(count, 1)
@@ -72,18 +74,18 @@ class Counter:
 
 
 def test_the_state_starts_from_zero_with_each_episode_and_at_no_other_time():
-    navigator = Navigator(Counter(), 3, CPU)
+    player = Player(Counter(), 3, CPU)
     for began, counted in (("111", [1, 1, 1]), ("000", [2, 2, 2]), ("010", [3, 1, 3]), ("001", [4, 2, 1])):
-        navigator.act({}, torch.tensor([digit == "1" for digit in began]))
-        assert navigator._state[:, 0].tolist() == counted
+        player.decide({}, torch.tensor([digit == "1" for digit in began]))
+        assert player._state[:, 0].tolist() == counted
 
 
 def test_every_episode_of_a_stream_is_played_with_a_fresh_state(run):
     config = split_config(env_config(ENV))
     simulator = PointNav(4, "cpu", config)
     scenes, numbers = fixed_episodes(simulator.bank, 11)
-    navigator = Navigator(Counter(), 4, CPU)
-    recorder = Recorder(simulator, navigator.act)
+    player = Player(Counter(), 4, CPU)
+    recorder = Recorder(simulator, lambda obs, began: player.decide(obs, began)["action"])
     measures = play(simulator, recorder.act, scenes, numbers)
     assert measures["steps"].tolist() == [3.0] * 11
     routes = recorder.routes(11)
@@ -94,14 +96,15 @@ def test_every_episode_of_a_stream_is_played_with_a_fresh_state(run):
 
 def test_policies_and_baselines_play_the_same_episodes_whatever_was_trained_on(run):
     saved = SavedRun.load(run)
-    done = navigate(saved, split_config(env_config(saved.config.env)), episodes=70)
+    done = play_policy(saved, split_config(env_config(saved.config.env)), EvaluationOptions(episodes=70))
     assert done.bank.num_scenes == 64 and done.config.split == "val"
     bank = load_bank(env_config("pointnav:small"))
     scenes, numbers = fixed_episodes(bank, 70)
     assert (done.scenes, done.numbers) == (scenes, numbers)
     np.testing.assert_array_equal(done.measures["geodesic"], bank.episodes[scenes, numbers, 5].numpy())
-    policy = evaluate_policy(run, episodes=70)
-    baseline = evaluate_baseline("goal-follower", env="pointnav:small?max_episode_steps=40", episodes=70)
+    policy = evaluate(run, episodes=70)
+    options = EvaluationOptions(env="pointnav:small?max_episode_steps=40", episodes=70)
+    _, baseline = evaluate_baseline("goal-follower", options)
     for name in ("from", "to", "episodes"):
         assert [part[name] for part in policy["by_distance"]] == [part[name] for part in baseline["by_distance"]]
     assert baseline["success"] > policy["success"]
@@ -110,20 +113,20 @@ def test_policies_and_baselines_play_the_same_episodes_whatever_was_trained_on(r
 
 
 def test_the_split_is_the_one_that_is_asked_for(run):
-    reports = [evaluate_policy(run, episodes=4, split=split) for split in ("val", "test")]
+    reports = [evaluate(run, episodes=4, split=split) for split in ("val", "test")]
     assert [report["split"] for report in reports] == ["val", "test"]
     assert reports[0]["by_distance"] != reports[1]["by_distance"]
-    assert evaluate_policy(run, episodes=4) == reports[0]
-    with_env = evaluate_policy(run, episodes=4, env="pointnav:small?resolution=36&scenes=3&max_episode_steps=40")
+    assert evaluate(run, episodes=4) == reports[0]
+    with_env = evaluate(run, episodes=4, env="pointnav:small?resolution=36&scenes=3&max_episode_steps=40")
     assert with_env["scenes"] == 3 and with_env["split"] == "val"
 
 
 def test_samples_of_one_episode_count_as_one(run):
     saved = SavedRun.load(run)
     config = split_config(env_config(saved.config.env))
-    done = navigate(saved, config, episodes=5, samples=3, sampled=True, seed=2)
+    done = play_policy(saved, config, EvaluationOptions(episodes=5, samples=3, sampled=True, seed=2))
     assert len(done.routes) == len(done.measures["steps"]) == 5
-    first, again, other = (evaluate_policy(run, episodes=5, samples=3, sampled=True, seed=seed) for seed in (2, 2, 3))
+    first, again, other = (evaluate(run, episodes=5, samples=3, sampled=True, seed=seed) for seed in (2, 2, 3))
     assert first == again != other | {"seed": 2}
     assert first["episodes"] == 5 and first["samples"] == 3
     assert first["collisions"] == pytest.approx(done.measures["collisions"].mean())
@@ -131,8 +134,13 @@ def test_samples_of_one_episode_count_as_one(run):
 
 def test_all_episodes_are_played_unless_fewer_are_asked_for(run, monkeypatch):
     asked = []
-    monkeypatch.setattr(module, "fixed_episodes", lambda bank, count: asked.append(count) or fixed_episodes(bank, 8))
-    evaluate_policy(run)
+
+    def ask(bank, count):
+        asked.append(len(fixed_episodes(bank, count)[0]))
+        return fixed_episodes(bank, 8)
+
+    monkeypatch.setattr(module, "fixed_episodes", ask)
+    evaluate(run)
     assert asked == [64 * 256]
 
 
@@ -161,7 +169,7 @@ def test_the_command_evaluates_runs_and_baselines(run, monkeypatch, capsys):
 
 def test_a_report_of_a_policy_is_printed(run):
     console = Console(record=True, file=io.StringIO(), width=120)
-    console.print(for_people(evaluate_policy(run, episodes=4, sampled=True, samples=2)))
+    console.print(EVALUATOR.table(evaluate(run, episodes=4, sampled=True, samples=2)))
     shown = console.export_text()
     assert "4 episodes" in shown and "95 % interval" in shown and "success" in shown
 
@@ -170,11 +178,11 @@ def test_a_report_of_a_policy_is_printed(run):
     ("arguments", "message"),
     [
         (["RUN", "--agent", "oracle"], "not both"),
-        ([], "whom to evaluate"),
-        (["--agent", "nobody"], "allowed: random, forward"),
+        ([], "nothing to evaluate: give a run folder or --agent"),
+        (["--agent", "nobody"], "allowed: random, forward, goal-follower, map-and-plan, oracle in pointnav"),
         (["--agent", "random", "--env", "gym:CartPole-v1"], "does not play"),
         (["--agent", "random", "--env", "pointnav:huge"], "allowed: small, full"),
-        (["--agent", "random", "--sampled"], "for the policy of a RUN"),
+        (["--agent", "random", "--sampled"], "for the policy of a run"),
         (["RUN", "--split", "exam"], "allowed: train, val, test"),
         (["RUN", "--episodes", "0"], "at least 1"),
         (["RUN", "--episodes", "99999"], "allowed: 1 to 16384"),
@@ -192,16 +200,17 @@ def test_other_environments_have_no_splits(tmp_path, monkeypatch, capsys):
     folder = make_run(tmp_path / "run", "gym:CartPole-v1")
     for option in (["--split", "val"], ["--samples", "2"]):
         assert call(monkeypatch, "eval", folder, *option) == 2
-        assert f"{option[0]} is for PointGoal navigation" in capsys.readouterr().err
+        message = f"{option[0]} does not apply to gym:CartPole-v1; allowed in: pointnav"
+        assert message in capsys.readouterr().err
     assert call(monkeypatch, "eval", folder, "--episodes", 3, "--json") == 0
     assert json.loads(capsys.readouterr().out)["episodes"] == 3
 
 
 def test_an_episode_of_the_split_is_filmed(run, tmp_path):
-    report = evaluate_policy(run, episodes=2, video=tmp_path / "episode.gif")
+    report = evaluate(run, episodes=2, video=tmp_path / "episode.gif")
     assert report["video"] == str(tmp_path / "episode.gif") and (tmp_path / "episode.gif").stat().st_size > 0
     config = split_config(env_config(ENV))
-    assert env_config(module._id_of(config)) == config
+    assert env_config(env_id_of(config)) == config
 
 
 def test_only_navigation_has_these_options():

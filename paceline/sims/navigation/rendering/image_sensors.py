@@ -1,4 +1,4 @@
-"""The image sensors of a simulator: which leaves there are, their dtypes and noise, and rendering no more than needed."""
+"""The image sensors of a simulator: their observation leaves, dtypes and noise. Nothing is rendered twice."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from paceline.sims.navigation import render
-from paceline.sims.navigation.bank import SceneBank
 from paceline.sims.navigation.config import PointNavConfig
 from paceline.sims.navigation.randomness import combine, normal
+from paceline.sims.navigation.rendering import render
+from paceline.sims.navigation.scenes.bank import SceneBank
 
 Images = dict[str, Tensor]
 
 
 class Place(NamedTuple):
-    """Where streams are."""
+    """The positions of streams."""
 
     scenes: Tensor
     """int64 [N]."""
     poses: Tensor
     """[N, 3]."""
     noise_keys: Tensor
-    """int64 [N]: what the noise of these images is made of."""
+    """int64 [N]: keys of the random noise in these images."""
 
 
 class ImageSensors:
-    """Renders what streams see, at one place or before and after some of them went elsewhere."""
+    """Renders the images of streams at one place, or before and after some of them are reset."""
 
     def __init__(self, bank: SceneBank, config: PointNavConfig) -> None:
         self._bank, self._noise = bank, config.image_noise
@@ -42,14 +42,14 @@ class ImageSensors:
         return self._develop(self._trace(place), place)
 
     def see_both(self, before: Place, after: Place, changed: Tensor) -> tuple[Images, Images]:
-        """What is seen at `before` and at `after`, which differ only for the streams `changed` (bool [N])."""
+        """The images at `before` and at `after`, which differ only for the streams in `changed` (bool [N])."""
         if not (self._wants_depth or self._wants_rgb):
             return {}, {}
         if changed.is_cuda:
             view = self._trace(before)
             again = self._trace(after, only=changed, otherwise=view)
             return self._develop(view, before), self._develop(again, after)
-        rows = changed.nonzero()[:, 0]  # on the host this is no wait
+        rows = changed.nonzero()[:, 0]  # on the host this does not wait for a device
         if not len(rows):
             images = self.see(before)
             return images, images
@@ -60,7 +60,7 @@ class ImageSensors:
 
     def _trace(self, place: Place, **unchanged: Any) -> render.View:
         if place.scenes.is_cuda:
-            from paceline.sims.navigation import render_triton
+            from paceline.sims.navigation.rendering import render_triton
 
             return render_triton.trace(
                 self._bank, self._camera, place.scenes, place.poses, self._wants_rgb, **unchanged
@@ -81,6 +81,6 @@ class ImageSensors:
         return images
 
     def _normal(self, keys: Tensor) -> Tensor:
-        """[N, H, W]: a normal number for every pixel."""
+        """[N, H, W]: one normal number per pixel."""
         side = self._camera.resolution
         return normal(combine(keys[:, None], self._pixels)).view(-1, side, side)

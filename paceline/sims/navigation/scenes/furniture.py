@@ -1,7 +1,7 @@
-"""Furniture: pieces of several heights, placed so that nothing becomes unreachable and no gap is ambiguous.
+"""Furniture of several heights, placed so that every place stays reachable and no gap is ambiguous.
 
-Two neighbours either stand so close that nobody could pass (`MERGED`), or so far apart that everybody can (`PASSABLE`);
-and the floor that is left in a room is in one piece, all its doors included.
+The gap between two neighbours is either too narrow to pass (at most `MERGED`) or wide enough (at least `PASSABLE`). The
+free floor of a room is connected and includes its doors.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline.sims.navigation.scene import AGENT_RADIUS, Rect
+from paceline.sims.navigation.scenes.scene import AGENT_RADIUS, Rect
 
 MERGED = 0.1
 PASSABLE = 0.5
 ATTEMPTS = 6
-"""Places that are tried for one piece before another is drawn."""
+"""Places to try for one piece before the next piece is drawn."""
 
 Span = tuple[float, float]
 Solid = tuple[Rect, float, float]
-"""A footprint and the heights from and to which it is filled."""
+"""A footprint, and the heights of its lower and upper side."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of furniture: its ranges of width along the wall, depth and height, and where it stands."""
+    """A kind of furniture: ranges of its width along the wall, depth and height, and where it stands."""
 
     width: Span
     depth: Span
@@ -33,7 +33,7 @@ class Kind:
     place: str = "wall"
     """"wall", "corner" or "middle"."""
     shape: Callable[[Rect, float, int], list[Solid]] | None = None
-    """From footprint, height and the side that the wall is on (0 to 3: low x, low y, high x, high y) to its solids;
+    """From the footprint, the height and the side of the wall (0 to 3: low x, low y, high x, high y) to the solids;
     None for a plain box."""
 
 
@@ -49,7 +49,7 @@ def _seat_with_back(area: Rect, height: float, side: int) -> list[Solid]:
 
 
 def _strip(area: Rect, side: int, width: float) -> Rect:
-    """The part of `area` along the side that faces the wall."""
+    """The part of `area` along the side at the wall."""
     return (
         area._replace(x1=area.x0 + width),
         area._replace(y1=area.y0 + width),
@@ -71,7 +71,7 @@ KINDS: dict[str, Kind] = {
     "chest": Kind((0.5, 1.2), (0.4, 0.6), (0.4, 1.1)),
 }
 SIMPLE_KINDS = ("block", "shelf", "wardrobe", "counter", "chest")
-"""Those of one box each."""
+"""Kinds that are one box each."""
 
 
 def furnish(
@@ -82,7 +82,7 @@ def furnish(
     num_pieces: int,
     max_boxes: int,
 ) -> list[list[Solid]]:
-    """Up to `num_pieces` pieces in `room`, of at most `max_boxes` boxes in all, none of them on `keep_free`."""
+    """Up to `num_pieces` pieces in `room`, of at most `max_boxes` boxes in total, none of them on `keep_free`."""
     pieces: list[list[Solid]] = []
     footprints: list[Rect] = []
     for _ in range(num_pieces):
@@ -101,7 +101,7 @@ def furnish(
 
 
 def _place(rng: np.random.Generator, room: Rect, kind: Kind) -> tuple[Rect, int] | None:
-    """A footprint somewhere in the room, and the side of the room that its back is turned to."""
+    """A footprint in the room, and the side of the room at its back; None if the piece is too large."""
     width, depth = (round(float(rng.uniform(*span)), 2) for span in (kind.width, kind.depth))
     side = int(rng.integers(4))
     if side in (0, 2):
@@ -139,9 +139,9 @@ def _fits(area: Rect, room: Rect, others: Sequence[Rect], keep_free: Sequence[Re
 
 
 def is_connected(floor: Rect, obstacles: Sequence[Rect]) -> bool:
-    """Whether what the obstacles leave of `floor` is not empty and in one piece.
+    """Whether the floor without the obstacles is connected and not empty.
 
-    Exact: the edges of all rectangles cut the floor into cells, each wholly free or wholly covered.
+    The test is exact: the edges of all rectangles cut the floor into cells that are entirely free or entirely covered.
     """
     xs = _cuts(floor.x0, floor.x1, [edge for rect in obstacles for edge in (rect.x0, rect.x1)])
     ys = _cuts(floor.y0, floor.y1, [edge for rect in obstacles for edge in (rect.y0, rect.y1)])

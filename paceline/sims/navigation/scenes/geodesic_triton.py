@@ -1,5 +1,5 @@
-"""`geodesic.query` as one Triton kernel: the sight lines of a stream are tested in registers, and nothing of the size
-streams x nodes x obstacles is ever written.
+"""`geodesic.query` as one Triton kernel. It tests the sight lines of a stream in registers and never writes arrays of
+streams x nodes x obstacles.
 
 Legend: as in `geodesic`.
 """
@@ -11,11 +11,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from paceline.sims.navigation.bank import SceneBank
+from paceline.sims.navigation.scenes.bank import SceneBank
 
 
 def query(bank: SceneBank, scenes: Tensor, goals_at: Tensor, positions: Tensor, goals: Tensor) -> Tensor:
-    """[N]: distances from `positions` [N, 2] to `goals` [N, 2], which are number `goals_at` of `scenes` [N]."""
+    """[N]: distances from `positions` [N, 2] to `goals` [N, 2], the goals number `goals_at` [N] of `scenes` [N]."""
     num, max_nodes = len(scenes), bank.nodes.shape[1]
     result = torch.empty(num, device=scenes.device)
     _query[(num,)](
@@ -59,7 +59,7 @@ def _query(
     num_nodes = tl.load(counts + 4 * scene + 3).to(tl.int32)
     x, y = tl.load(positions + 2 * stream), tl.load(positions + 2 * stream + 1)
     goal_x, goal_y = tl.load(goals + 2 * stream), tl.load(goals + 2 * stream + 1)
-    # The goal stands after the last node, with a distance of 0 to itself.
+    # The goal follows the last node, with distance 0 to itself.
     target = tl.arange(0, BLOCK)
     is_node, is_goal = target < num_nodes, target == num_nodes
     node = nodes + (scene * max_nodes + target) * 2
