@@ -1,7 +1,7 @@
-"""One measurement of `benchmarks.accelerations` that needs a process of its own: `python -m benchmarks.accelerations_cell '{...}'`.
+"""One measurement of `benchmarks.accelerations`: `python -m benchmarks.accelerations_cell '{...}'`.
 
-`off` names what is switched off. With `images`, the work is a forward and a backward pass on that many Doom images. Otherwise it is a
-training run with the options of `ppo_cell`.
+`off` names what is switched off. With `images`, the work is a forward and a backward pass on that many Doom images.
+Otherwise it is a training run with the options of `ppo_cell`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,12 @@ from unittest import mock
 
 import torch
 
-from benchmarks.marks import note_reports
 from benchmarks.ppo_cell import WARM_UP_SECONDS, config_of
 from paceline.accel.allocator import keep_freed_memory
 from paceline.accel.perceptron import Perceptron
 from paceline.collect import acting
 from paceline.nets.encoders import SampleFactoryConv
-from paceline.run import train
+from paceline.run import Run, train
 
 
 def _step_by_step(actor: Any, rollout: Any, *_: Any) -> Any:
@@ -42,7 +41,7 @@ OFF: dict[str, Callable[[], Any]] = {
 
 
 def train_once(options: dict[str, Any]) -> float:
-    """Wall-clock seconds per step, without the start of the run."""
+    """Wall-clock seconds per step, or with `cpu` processor time per step, without the start of the run."""
     off = options["off"]
     config = config_of(options)
     if "cuda graphs" in off:
@@ -53,8 +52,18 @@ def train_once(options: dict[str, Any]) -> float:
         )
     if "pinning" in off:
         config = dataclasses.replace(config, pool=dataclasses.replace(config.pool, affinity=False))
-    marks = note_reports()
-    with contextlib.ExitStack() as stack, tempfile.TemporaryDirectory() as folder:
+    marks: list[tuple[float, float, int]] = []
+    clock, plain = time.process_time if options.get("cpu") else time.perf_counter, Run.report
+
+    def report(run: Run, *arguments: Any) -> None:
+        plain(run, *arguments)
+        marks.append((time.perf_counter(), clock(), run.step))
+
+    with (
+        mock.patch.object(Run, "report", report),
+        contextlib.ExitStack() as stack,
+        tempfile.TemporaryDirectory() as folder,
+    ):
         for name in off:
             if name in OFF:
                 stack.enter_context(OFF[name]())
@@ -62,7 +71,7 @@ def train_once(options: dict[str, Any]) -> float:
     counted = [mark for mark in marks if mark[0] - marks[0][0] >= WARM_UP_SECONDS[options.get("device", "cpu")]]
     if len(counted) < 2:
         sys.exit(f"{options['seconds']} seconds were too short for two iterations")
-    (begin, first), (end, last) = counted[0], counted[-1]
+    (_, begin, first), (_, end, last) = counted[0], counted[-1]
     return (end - begin) / (last - first)
 
 

@@ -78,7 +78,7 @@ def on_cpu(threads: int = 1, onednn: bool = True) -> Iterator[None]:
 def timed(
     work: Work, off: Context = contextlib.nullcontext, clock: Clock = time.process_time, within: Context = on_cpu
 ) -> Way:
-    """The time of one call of `work`. By default one thread's processor time: other programs on the machine add little to it.
+    """The time of one call of `work`. By default one thread's processor time, to which other programs add little.
 
     `off` is a context that switches an acceleration off.
     """
@@ -106,7 +106,7 @@ def cells(off: str, options: dict[str, Any]) -> Pair:
 
 
 def training(off: str, **options: Any) -> Pair:
-    """Wall-clock time per step of a whole training run."""
+    """Wall-clock time per step of a whole training run; with `cpu=True`, processor time."""
     return cells(off, TRAINED | options)
 
 
@@ -198,7 +198,7 @@ def laid_out(module: nn.Module, as_matrices: bool = False, channels_last: bool =
 def convolutions(
     kind: type[NatureCNN | SampleFactoryConv], *, halved: bool = False, scaled: bool = False, **flags: bool
 ) -> Work:
-    """A forward and a backward pass on 256 images, in bfloat16 if `halved`, from floats instead of bytes if `scaled`."""
+    """A forward and a backward pass on 256 images: in bfloat16 if `halved`, from floats, not bytes, if `scaled`."""
     shape = ATARI if kind is NatureCNN else DOOM
     encoder, images = kind(shape), images_of(256, *shape)
     laid_out(encoder, **flags)
@@ -230,8 +230,8 @@ def blocks_of(kind: type[NatureCNN | SampleFactoryConv]) -> Pair:
 
 
 def memory(layer_by_layer: bool, device: str = "cpu") -> Work:
-    """A forward and a backward pass. CPU: an LSTM of 512, 8 columns of 32 steps. GPU: two layers, 256 columns of 128 steps, in
-    bfloat16, recorded."""
+    """A forward and a backward pass. CPU: an LSTM of 512, 8 columns of 32 steps. GPU: two layers, 256 columns of 128
+    steps, in bfloat16, recorded."""
     on_gpu = device == "cuda"
     steps, columns = (128, 256) if on_gpu else (32, 8)
     core = Core(512, CoreConfig(kind="lstm", hidden=512, layers=2 if on_gpu else 1)).to(device)

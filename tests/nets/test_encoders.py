@@ -62,13 +62,6 @@ def check_parameter_counts():
     assert num_params(ImpalaResNet((3, 64, 64))) == first + second + third + (32 * 8 * 8 + 1) * 256
 
 
-def test_impala_width_multiplies_channels():
-    channels = [
-        layer.out_channels for layer in ImpalaResNet((3, 16, 16), width=2).sections if isinstance(layer, nn.Conv2d)
-    ]
-    assert channels == [32, 64, 64]
-
-
 def test_vector_encoder_layers():
     module = VectorEncoder((2, 3), hidden_sizes=(8, 5), activation="elu")
     assert [type(layer) for layer in module.layers] == [nn.Linear, ELU, nn.Linear, ELU]
@@ -112,8 +105,6 @@ def test_refusals_say_what_is_allowed():
         VectorEncoder((3,), hidden_sizes=(8, 0))
     with pytest.raises(UsageError, match=r"\[channels, height, width\]"):
         NatureCNN((84, 84))
-    with pytest.raises(UsageError, match="at least 1"):
-        ImpalaResNet((3, 16, 16), width=0)
 
 
 @pytest.mark.parametrize("encoder", IMAGE_ENCODERS)

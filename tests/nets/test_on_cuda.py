@@ -15,8 +15,7 @@ from paceline.nets.cores import Core
 from paceline.nets.encoders import ImpalaResNet, NatureCNN, SampleFactoryConv, VectorEncoder
 from paceline.nets.heads import ActionHead
 from paceline.nets.normalizer import ObservationNormalizer, ReturnNormalizer
-from paceline.nets.resnet import ResNetEncoder
-from paceline.nets.ver_resnet import VERResNetEncoder
+from paceline.nets.resnet import ResNetEncoder, VERResNetEncoder
 from paceline.pool.spaces import leaves
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]

@@ -9,10 +9,10 @@ from gymnasium import spaces
 from torch import nn
 
 from paceline.errors import UsageError
-from paceline.nets.actor_critic import ENCODERS, ActorCritic
+from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.config import PolicyConfig
-from paceline.nets.resnet import ARCHITECTURES, ResNet
-from paceline.nets.ver_resnet import INITIAL_SCALE, ScaledBlock, VERResNetEncoder
+from paceline.nets.resnet import ARCHITECTURES, INITIAL_SCALE, ResNet, ScaledBlock, VERResNetEncoder
+from paceline.nets.trunk import ENCODERS
 from paceline.pool.protocol import PoolSpec
 
 
