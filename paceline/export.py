@@ -176,7 +176,7 @@ def _without_deviations(policy: ActorCritic) -> ActorCritic:
     The learned ones are expanded to as many rows as there are, and tracing would fix that number.
     """
     policy = copy.deepcopy(policy)
-    for family in policy.head.families:
+    for family in getattr(policy.head, "families", ()):  # a head of the user's own has none
         if isinstance(family, Gaussians) and family.log_std is not None:
             family.params = _with_deviations_of_one  # type: ignore[method-assign, assignment]
     return policy

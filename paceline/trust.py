@@ -3,7 +3,7 @@
 A run's `config.json` and the `manifest.json` of every checkpoint, which has the digests of all its files, are signed:
 `config.json.sig` names the secret and has an HMAC-SHA256 by it. The secret is the user's own, in
 ~/.config/paceline/secret or under $XDG_CONFIG_HOME. A run folder stays recognised where it is copied or moved as a whole. Two things in it can run code:
-the environment that the configuration names (`may_run`) and saved simulators, which are pickles (`may_unpickle`).
+what the configuration names (`may_run`: an environment, a class of a network) and saved simulators, which are pickles (`may_unpickle`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import os
 import secrets
 import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from paceline.envs.registry import code_named_by
@@ -56,8 +56,16 @@ def why_foreign(path: Path) -> str | None:
     return "it was changed since it was written"
 
 
-def may_run(env: str | None, file: Path, *, trust: bool = False, address: str | None = None) -> bool:
-    """Refuse the environment `env`, and the Ray cluster at `address`, that `file` names if that runs the code of somebody else.
+def may_run(
+    env: str | None,
+    file: Path,
+    *,
+    trust: bool = False,
+    address: str | None = None,
+    classes: Mapping[str, str] | None = None,
+) -> bool:
+    """Refuse the environment `env`, the classes of networks (`package.module:Class` by option), and the Ray cluster at
+    `address` that `file` names, if they would run the code of somebody else.
 
     True if the user has said that the file is to be trusted: with `trust` (--trust), or by an answer on the terminal.
     """
@@ -68,6 +76,10 @@ def may_run(env: str | None, file: Path, *, trust: bool = False, address: str | 
         if env is not None and (danger := code_named_by(env)) is not None
         else []
     )
+    own = ", or --env to name the environment yourself" if dangers and not classes and address is None else ""
+    for option, name in (classes or {}).items():
+        module, _, attribute = name.partition(":")
+        dangers.append(f"{option} {name!r} would import the module {module!r} and call {attribute!r}")
     if address is not None:
         dangers.append(f"remote.address would run what the Ray cluster at {address!r} sends")
     why = why_foreign(file) if dangers else None
@@ -76,7 +88,6 @@ def may_run(env: str | None, file: Path, *, trust: bool = False, address: str | 
     problem = f"{file} is not recognised as yours ({why}), and its {', and its '.join(dangers)}"
     if _ask(f"{problem}. Run it?"):
         return True
-    own = ", or --env to name the environment yourself" if address is None else ""
     raise UsageError(f"{problem}; allowed: --trust if you know what it runs{own}")
 
 

@@ -77,7 +77,12 @@ class Eval:
         env = self.env or (Config.load(config).env if config.is_file() else "")
         if env and navigation.is_navigation(env):
             return navigation.evaluate_policy(
-                self.run_folder, split=self.split, episodes=self.episodes, samples=self.samples, **common
+                self.run_folder,
+                split=self.split,
+                episodes=self.episodes,
+                samples=self.samples,
+                trust=self.trust,
+                **common,
             )
         if self.split is not None or self.samples != 1:
             option = "--split" if self.split is not None else "--samples"

@@ -15,6 +15,7 @@ from paceline.distributed.failures import told_to_launcher
 from paceline.distributed.launch import exit_code, is_restart, launch_ranks
 from paceline.distributed.runtime import Place
 from paceline.errors import UsageError
+from paceline.nets.config import named_classes
 from paceline.run_folder import check_run_folder
 from paceline.telemetry.console import say
 from paceline.trust import may_run
@@ -81,9 +82,11 @@ def _trusts(config: Config, base: Config, file: Path, arguments: list[str]) -> b
 
     What is named on the command line is the user's own.
     """
-    named = any(argument.split("=")[0] == "--env" for argument in arguments)
+    named = {argument.split("=")[0] for argument in arguments}
+    classes = named_classes(config.policy, config.control)
+    foreign = {option: name for option, name in classes.items() if f"--{option}" not in named}
     address = config.remote.address if config.remote.actors and config.remote.address == base.remote.address else None
-    return may_run(None if named else config.env, file, address=address)
+    return may_run(None if "--env" in named else config.env, file, address=address, classes=foreign)
 
 
 def _starting_point(arguments: list[str]) -> tuple[str, Config, list[str], Path | None]:

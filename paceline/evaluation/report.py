@@ -79,7 +79,8 @@ def _page(folder: Path, config: Config, history: History, evaluate_episodes: int
 def _about(config: Config) -> str:
     """The run in a line."""
     core = config.policy.core
-    memory = "no memory" if core.kind == "none" else f"{core.kind.upper()} of {core.layers} x {core.hidden}"
+    kind = core.kind if ":" in core.kind else core.kind.upper()
+    memory = "no memory" if core.kind == "none" else f"{kind} of {core.layers} x {core.hidden}"
     where = "" if config.device == "auto" else f", trained on {config.device}"
     eyes = f"{config.policy.encoder} encoder, " if is_navigation(config.env) else ""
     return (

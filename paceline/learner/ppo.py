@@ -35,6 +35,7 @@ from paceline.learner.finite import FiniteSteps
 from paceline.learner.optimizer import load_moments, make_optimizer, parts_of, set_rate
 from paceline.learner.traced import Course, course_of, trace
 from paceline.nets.actor_critic import ActorCritic, Evaluation, Recall
+from paceline.nets.cores import Core
 from paceline.ops.ppo import approximate_kl, clipped_surrogate, policy_gradient, value_loss
 from paceline.ops.ratio import ratio_of
 from paceline.stop import Stop
@@ -181,7 +182,8 @@ class PPOLearner:
         if self._graphs is not None:
             return True
         core, on_cpu = self._policy.core, self._group.device.type == "cpu"
-        large = core.config.kind == "lstm" and core.layer_by_layer and core.config.hidden >= LARGE_MEMORY
+        is_lstm = isinstance(core, Core) and core.config.kind == "lstm"
+        large = is_lstm and core.layer_by_layer and core.config.hidden >= LARGE_MEMORY
         return on_cpu and large and rollout.num_slots >= LEAST_COLUMNS * self.config.minibatches
 
     def _prepare(self, rollout: Rollout) -> None:

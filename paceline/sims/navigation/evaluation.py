@@ -120,15 +120,16 @@ def evaluate_policy(
     env: str | None = None,
     checkpoint: str = "latest",
     video: Path | None = None,
+    trust: bool = False,
 ) -> dict[str, Any]:
     """Play the first `episodes` of the split's list, or all, with the policy of a run; what `--json` prints.
 
-    `env` overrules what the run was trained in, scenes included.
+    `env` overrules what the run was trained in, scenes included. With `trust`, classes that the folder names are run.
     """
     _check(episodes=episodes, samples=samples, num_envs=num_envs, seed=seed)
     if samples > 1 and not sampled:
         raise UsageError(f"samples is {samples}, but the likeliest actions are the same every time; allowed: --sampled")
-    run = SavedRun.load(folder, checkpoint)
+    run = SavedRun.load(folder, checkpoint, trust=trust)
     config = env_config(env, split) if env is not None else split_config(env_config(run.config.env), split)
     if video is not None:
         from paceline.evaluation.video import film
