@@ -1,4 +1,4 @@
-"""On a GPU: the results of the CPU, no wait for the device in any forward pass, and sampling inside a CUDA graph."""
+"""On a GPU: the CPU's results, no forward pass waits for the device, and sampling works inside a CUDA graph."""
 
 from __future__ import annotations
 
