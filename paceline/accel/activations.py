@@ -7,7 +7,7 @@ Both differ from PyTorch by at most 2e-7. Small tensors, and GPUs, keep PyTorch'
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
@@ -42,7 +42,7 @@ class Tanh(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not ON_ARM or x.dtype != torch.float32 or x.numel() < LEAST_FOR_TANH or _is_left_to_torch(x):
             return x.tanh()
-        return _ByNumpy.apply(x) if x.requires_grad and torch.is_grad_enabled() else by_numpy(x)
+        return _FromResult.apply(x, by_numpy, torch.ops.aten.tanh_backward)
 
 
 class ELU(nn.Module):
@@ -51,7 +51,7 @@ class ELU(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if x.dtype not in (torch.float32, torch.bfloat16) or x.numel() < LEAST_FOR_ELU or _is_left_to_torch(x):
             return functional.elu(x)
-        return _ByExp.apply(x) if x.requires_grad and torch.is_grad_enabled() else by_exp(x)
+        return _FromResult.apply(x, by_exp, _elu_backward)
 
 
 def _is_left_to_torch(x: Tensor) -> bool:
@@ -61,19 +61,6 @@ def _is_left_to_torch(x: Tensor) -> bool:
 
 def by_numpy(x: Tensor) -> Tensor:
     return torch.from_numpy(np.tanh(x.detach().numpy()))
-
-
-class _ByNumpy(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        y = by_numpy(x)
-        ctx.save_for_backward(y)
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        (y,) = ctx.saved_tensors
-        return torch.ops.aten.tanh_backward(grad, y)
 
 
 def by_exp(x: Tensor) -> Tensor:
@@ -99,14 +86,20 @@ def as_stored(x: Tensor) -> Tensor:
     return (x.permute(0, 2, 3, 1) if layout_of(x) == torch.channels_last else x).view(-1)
 
 
-class _ByExp(torch.autograd.Function):
+def _elu_backward(grad: Tensor, y: Tensor) -> Tensor:
+    return torch.ops.aten.elu_backward(grad, 1.0, 1.0, 1.0, True, y)  # True: from the result, without another exp
+
+
+class _FromResult(torch.autograd.Function):
+    """A function whose gradient follows from its result."""
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        y = by_exp(x)
+    def forward(ctx: Any, x: Tensor, function: Callable[[Tensor], Tensor], backward: Callable[..., Tensor]) -> Tensor:
+        y = function(x)
         ctx.save_for_backward(y)
+        ctx.through = backward
         return y
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        (y,) = ctx.saved_tensors
-        return torch.ops.aten.elu_backward(grad, 1.0, 1.0, 1.0, True, y)  # True: from the result, without another exp
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return ctx.through(grad, *ctx.saved_tensors), None, None

@@ -87,17 +87,8 @@ class Pointwise:
     """The pointwise steps in PyTorch's operations: the reference of the kernels. They write to their last arguments."""
 
     @staticmethod
-    def forward_step(
-        gates_in: Tensor,
-        product: Tensor,
-        cell_before: Tensor,
-        keep: Tensor,
-        keep_next: Tensor,
-        gates: Tensor,
-        cell: Tensor,
-        out: Tensor,
-        seen_next: Tensor,
-    ) -> None:
+    def forward_step(*tensors: Tensor) -> None:
+        gates_in, product, cell_before, keep, keep_next, gates, cell, out, seen_next = tensors
         units = cell.shape[1]
         # `gates` are float32 on a CPU. In tests of the kernels they may not be.
         found = gates.copy_(gates_in) if gates.dtype == torch.float32 else gates_in.to(torch.float32, copy=True)
@@ -115,18 +106,9 @@ class Pointwise:
             gates.copy_(found)
 
     @staticmethod
-    def backward_step(
-        grad_out: Tensor,
-        grad_hidden: Tensor,
-        grad_cell: Tensor,
-        gates: Tensor,
-        cell_before: Tensor,
-        cell: Tensor,
-        keep: Tensor,
-        keep_next: Tensor,
-        grad_gates: Tensor,
-    ) -> None:
+    def backward_step(*tensors: Tensor) -> None:
         """Reads `grad_cell`, and replaces it by that of the step before."""
+        grad_out, grad_hidden, grad_cell, gates, cell_before, cell, keep, keep_next, grad_gates = tensors
         i, f, g, o = gates.float().chunk(4, 1)
         to_i, to_f, to_g, to_o = grad_gates.chunk(4, 1)
         keep, keep_next = keep.unsqueeze(1), keep_next.unsqueeze(1)

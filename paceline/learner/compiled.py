@@ -87,25 +87,20 @@ class _Traced:
         (gradient,) = torch.autograd.grad(loss, self._weights)
         with torch.no_grad():
             norm = clip_(gradient, self._network.max_grad_norm)
-            step, mean, square, counts = self._state
+            *moments, counts = self._state
             finite = count_(counts, norm)
-            adam_(self._values, gradient, step, mean, square, finite, **self._network.adam)
+            adam_(self._values, gradient, moments, finite, **self._network.adam)
         return norm
 
 
 def adam_(
-    values: Tensor,
-    gradient: Tensor,
-    step: Tensor,
-    mean: Tensor,
-    square: Tensor,
-    finite: Tensor,
-    *,
-    rate: float,
-    betas: Any,
-    eps: float,
+    values: Tensor, gradient: Tensor, moments: Sequence[Tensor], finite: Tensor, *, rate: float, betas: Any, eps: float
 ) -> None:
-    """One step of torch.optim.Adam, which compiles to one loop. Nothing changes unless `finite` [] is set."""
+    """One step of torch.optim.Adam, which compiles to one loop. Nothing changes unless `finite` [] is set.
+
+    `moments` are the number of steps, and the running means of the gradient and of its square.
+    """
+    step, mean, square = moments
     steps = step + 1
     means = mean.lerp(gradient, 1 - betas[0])
     squares = (square * betas[1]).addcmul(gradient, gradient, value=1 - betas[1])

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from paceline.errors import UsageError
 from paceline.nets.layers import as_float
 
+CLIP = 10.0
 VECTOR_MIN_STD = 1e-4
 IMAGE_MIN_STD = 0.1
 """DD-PPO's floor: the noise of images that hardly vary (a dark room, the first rollout) is not amplified."""
@@ -58,7 +59,7 @@ class RunningMoments(nn.Module):
 
 
 class ObservationNormalizer(nn.Module):
-    """One leaf to zero mean and unit variance, clipped at +-`clip`; the identity before any data.
+    """One leaf to zero mean and unit variance, clipped at +-`CLIP`; the identity before any data.
 
     Images (leaves [C, H, W]) are normalised channel by channel, other leaves element by element. uint8 is scaled to
     [0, 1] first: the result is floating point, which encoders do not scale again.
@@ -68,12 +69,10 @@ class ObservationNormalizer(nn.Module):
     scale: Tensor
     limit: Tensor
 
-    def __init__(self, leaf_shape: Sequence[int], *, clip: float = 10.0) -> None:
+    def __init__(self, leaf_shape: Sequence[int]) -> None:
         super().__init__()
-        if not clip > 0:
-            raise UsageError(f"the clip of normalised observations must be above 0, got {clip}")
         self._image = len(leaf_shape) == 3
-        self._clip, self._min_std = clip, IMAGE_MIN_STD if self._image else VECTOR_MIN_STD
+        self._min_std = IMAGE_MIN_STD if self._image else VECTOR_MIN_STD
         shape = (leaf_shape[0], 1, 1) if self._image else tuple(leaf_shape)
         self.moments = RunningMoments(shape)
         # `forward` reads these. They are derived when the moments change, not in every forward pass. They are buffers,
@@ -111,7 +110,7 @@ class ObservationNormalizer(nn.Module):
         started = self.moments.count > 0
         self.shift.copy_(self.moments.mean)
         self.scale.copy_(self.moments.inverse_std(self._min_std))
-        self.limit.copy_(torch.where(started, self._clip, math.inf))
+        self.limit.copy_(torch.where(started, CLIP, math.inf))
 
     def forward(self, obs: Tensor) -> Tensor:
         """[B, *leaf_shape], floating point."""
@@ -119,7 +118,7 @@ class ObservationNormalizer(nn.Module):
 
 
 class ReturnNormalizer(nn.Module):
-    """Divides rewards by the standard deviation of the discounted returns so far, clipped at +-`clip`.
+    """Divides rewards by the standard deviation of the discounted returns so far, clipped at +-`CLIP`.
 
     Every slot has a running return R <- gamma R + r, which is reset to zero when an episode terminates or is truncated.
     Rewards are not centred: that would change the optimal policy. Before any data they pass unchanged.
@@ -131,13 +130,11 @@ class ReturnNormalizer(nn.Module):
     scale: Tensor
     limit: Tensor
 
-    def __init__(self, num_slots: int, *, gamma: float, clip: float = 10.0) -> None:
+    def __init__(self, num_slots: int, *, gamma: float) -> None:
         super().__init__()
         if not 0 <= gamma <= 1:
             raise UsageError(f"gamma must be within [0, 1], got {gamma}")
-        if not clip > 0:
-            raise UsageError(f"the clip of normalised rewards must be above 0, got {clip}")
-        self._gamma, self._clip = gamma, clip
+        self._gamma = gamma
         self.moments = RunningMoments()
         self.register_buffer("running", torch.zeros(num_slots, dtype=torch.float64))
         self.register_buffer("scale", torch.ones(()))
@@ -166,7 +163,7 @@ class ReturnNormalizer(nn.Module):
         """Add the sums of all ranks to the statistics."""
         self.moments.update_from_sums(*sums.unbind())
         self.scale.copy_(self.moments.inverse_std(VECTOR_MIN_STD))
-        self.limit.copy_(torch.where(self.moments.count > 0, self._clip, math.inf))
+        self.limit.copy_(torch.where(self.moments.count > 0, CLIP, math.inf))
 
     def forward(self, reward: Tensor) -> Tensor:
         """Rewards of any shape, scaled."""
