@@ -42,7 +42,7 @@ def ours(
         critic_hidden=(HIDDEN, HIDDEN),
         layer_norm=False,
         activation="relu",
-        value=ValueConfig(kind=value),  # type: ignore[arg-type]
+        value=ValueConfig(kind=value),
     )
     policy, critic = DeterministicPolicy(spec, control).to(device), ActionCritic(spec, control).to(device)
     for network in (policy, critic):

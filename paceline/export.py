@@ -161,7 +161,7 @@ def _without_deviations(policy: ActorCritic) -> ActorCritic:
     Learned deviations are expanded to the number of rows, which tracing would fix.
     """
     policy = copy.deepcopy(policy)
-    for family in policy.head.families:
+    for family in getattr(policy.head, "families", ()):  # a head of the user's own has none
         if isinstance(family, Gaussians) and family.log_std is not None:
             family.params = _with_unit_deviations  # type: ignore[method-assign, assignment]
     return policy

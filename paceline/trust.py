@@ -1,7 +1,7 @@
 """Refuses to run code from files of other users without this user's consent.
 
-Two things in a run folder can run code: the environment that `config.json` names (`may_run`), and saved simulators,
-which are pickles (`may_unpickle`). Files with this user's signature are trusted (see `signatures`).
+Two things in a run folder can run code: names in `config.json` (`may_run`: an environment, a class of a network), and saved
+simulators, which are pickles (`may_unpickle`). Files with this user's signature are trusted (see `signatures`).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from paceline.envs.registry import code_named_by
@@ -18,8 +19,16 @@ from paceline.signatures import why_foreign
 log = logging.getLogger(__name__)
 
 
-def may_run(env: str | None, file: Path, *, trust: bool = False, address: str | None = None) -> bool:
-    """Check the environment `env`, and the Ray cluster at `address`, that `file` names.
+def may_run(
+    env: str | None,
+    file: Path,
+    *,
+    trust: bool = False,
+    address: str | None = None,
+    classes: Mapping[str, str] | None = None,
+) -> bool:
+    """Check the environment `env`, the classes of networks (`package.module:Class` by option), and the Ray cluster at `address`, that
+    `file` names.
 
     Raises a `UsageError` if they would run another user's code without consent. Returns whether the user gave consent:
     by `trust` (--trust), or by an answer on the terminal.
@@ -29,6 +38,10 @@ def may_run(env: str | None, file: Path, *, trust: bool = False, address: str | 
     dangers = []
     if env is not None and (danger := code_named_by(env)) is not None:
         dangers.append(f"environment {env!r} would {danger}")
+    own = ", or --env to name the environment yourself" if dangers and not classes and address is None else ""
+    for option, name in (classes or {}).items():
+        module, _, attribute = name.partition(":")
+        dangers.append(f"{option} {name!r} would import the module {module!r} and call {attribute!r}")
     if address is not None:
         dangers.append(f"remote.address would run what the Ray cluster at {address!r} sends")
     why = why_foreign(file) if dangers else None
@@ -37,7 +50,6 @@ def may_run(env: str | None, file: Path, *, trust: bool = False, address: str | 
     problem = f"{file} is not recognised as yours ({why}), and its {', and its '.join(dangers)}"
     if _ask(f"{problem}. Run it?"):
         return True
-    own = ", or --env to name the environment yourself" if address is None else ""
     raise UsageError(f"{problem}; allowed: --trust if you know what it runs{own}")
 
 

@@ -173,6 +173,48 @@ def test_code_that_a_configuration_file_names_does_not_run(copied, tmp_path, mon
     assert ran.exists()
 
 
+def name_a_class(folder: Path) -> None:
+    """Let the configuration of a run name a class of its own, as somebody else could have written it."""
+    config = json.loads((folder / "config.json").read_text())
+    config["policy"] |= {"activation": "tests.nets.own_parts:Encoder"}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["eval"],
+        ["eval", "--env", "gym:CartPole-v1"],
+        ["export", "--format", "torchscript"],
+        ["train", "--steps", "512", "--resume", "--run-dir"],
+    ],
+)
+def test_classes_that_somebody_elses_run_names_are_not_made(copied, monkeypatch, capsys, arguments):
+    folder = copied("cartpole")
+    name_a_class(folder)
+    monkeypatch.delitem(sys.modules, "tests.nets.own_parts", raising=False)
+    command_line = [*arguments, folder] if arguments[0] != "eval" else ["eval", folder, *arguments[1:]]
+    assert command(monkeypatch, *command_line) == 2
+    said = capsys.readouterr().err
+    assert "policy.activation 'tests.nets.own_parts:Encoder' would import the module 'tests.nets.own_parts'" in said
+    assert "--trust" in said and "--env to name" not in said and "tests.nets.own_parts" not in sys.modules
+    command(monkeypatch, *command_line, "--trust")  # an encoder is no activation: it is refused after it was imported
+    assert "tests.nets.own_parts" in sys.modules
+
+
+def test_a_class_that_the_command_line_names_is_the_users_own(copied, tmp_path, monkeypatch):
+    folder, started = copied("cartpole"), []
+    name_a_class(folder)
+    monkeypatch.setattr(
+        "paceline.run.train", lambda config, folder, **options: started.append(config.policy.activation)
+    )
+    arguments = ["train", "--config", folder / "config.json", "--run-dir", tmp_path / "new"]
+    assert command(monkeypatch, *arguments) == 2 and not started
+    with pytest.raises(AttributeError):  # nothing was trained of which anything could be shown
+        command(monkeypatch, *arguments, "--policy.activation", "torch.nn:GELU")
+    assert started == ["torch.nn:GELU"]
+
+
 def test_a_report_runs_nothing(copied, tmp_path, monkeypatch):
     folder, ran = copied("cartpole"), tmp_path / "ran"
     make_malicious(folder, ran)

@@ -61,7 +61,8 @@ def write_report(folder: Path, *, evaluate_episodes: int = 200, output: Path | N
 def _about(config: Config) -> str:
     """The run in one line."""
     core, default = config.policy.core, Config().policy
-    memory = "no memory" if core.kind == "none" else f"{core.kind.upper()} of {core.layers} x {core.hidden}"
+    kind = core.kind if ":" in core.kind else core.kind.upper()
+    memory = "no memory" if core.kind == "none" else f"{kind} of {core.layers} x {core.hidden}"
     where = "" if config.device == "auto" else f", trained on {config.device}"
     encoder = "" if config.policy.encoder == default.encoder else f"{config.policy.encoder} encoder, "
     return (

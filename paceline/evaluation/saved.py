@@ -17,6 +17,7 @@ from paceline.distributed.runtime import choose_device
 from paceline.envs.registry import resolve
 from paceline.errors import UsageError
 from paceline.nets.actor_critic import ActorCritic
+from paceline.nets.config import named_classes
 from paceline.nets.deterministic import DeterministicPolicy
 from paceline.pool import Pool, make_pool
 from paceline.pool.config import PoolConfig
@@ -80,6 +81,8 @@ class SavedRun:
 
     def policy(self, spec: PoolSpec, device: torch.device) -> ActorCritic | DeterministicPolicy:
         """The trained policy. The observations and actions of `spec` must be those of the run."""
+        classes = named_classes(self.config.policy, self.config.control)
+        may_run(None, self.folder / "config.json", trust=self.trust, classes=classes)
         policy: ActorCritic | DeterministicPolicy
         if self.config.system == "d4pg":
             policy = DeterministicPolicy(spec, self.config.control)

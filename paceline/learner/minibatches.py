@@ -20,6 +20,7 @@ from paceline.learner.config import PPOConfig
 from paceline.learner.hyperparameters import Scalars
 from paceline.learner.vtrace_columns import Columns, columns_of, trace_columns
 from paceline.nets.actor_critic import ActorCritic, Recall
+from paceline.nets.cores import Core
 
 LARGE_LSTM, LEAST_COLUMNS = 256, 4
 """On a CPU whole columns are faster than packed sequences from this many units and columns of a mini-batch."""
@@ -89,7 +90,8 @@ class MiniBatches:
         """Whether whole columns are faster than packed sequences. Only columns can be recorded. On a CPU columns are faster
         for a large LSTM that is computed layer by layer, if mini-batches have several of them."""
         core = self._policy.core
-        large = core.config.kind == "lstm" and core.layer_by_layer and core.config.hidden >= LARGE_LSTM
+        is_lstm = isinstance(core, Core) and core.config.kind == "lstm"
+        large = is_lstm and core.layer_by_layer and core.config.hidden >= LARGE_LSTM
         several = batch.num_streams >= LEAST_COLUMNS * self._config.minibatches
         return self._recorded or (self._group.device.type == "cpu" and large and several)
 
