@@ -171,15 +171,15 @@ def test_two_ranks_agree_and_a_straggler_is_preempted(tmp_path):
         from paceline.experience.layouts import Variable
 
         collected, filled = [], []
-        plain = Variable.stale
+        plain = Variable.select
 
         def noting(self):
-            mask = plain(self)
+            selection = plain(self)
             collected.append(self.completed)
-            filled.append(0 if mask is None else int(mask.sum()))
-            return mask
+            filled.append(0 if selection.older is None else len(selection.older[0]))
+            return selection
 
-        Variable.stale = noting
+        Variable.select = noting
         run = train(config, Path(folder) / os.environ["RANK"])
         return collected, filled, {name: value.clone() for name, value in run.policy.state_dict().items()}
 
