@@ -11,7 +11,7 @@ READY := $(VENV)/.ready
 help:
 	@echo "make train   set up, then train an agent to navigate, with a live display and a report (seven minutes)"
 	@echo "make test    set up, then run all tests"
-	@echo "make check   formatting, lint and types, in seconds"
+	@echo "make check   formatting, lint, types and the tables of the documentation, in seconds"
 	@echo "make bench   measure the pools against their peers (BENCH=name for another benchmark)"
 
 $(READY): pyproject.toml requirements.lock
@@ -33,6 +33,7 @@ check: $(READY)
 	$(BIN)/ruff format --check paceline tests benchmarks examples
 	$(BIN)/ruff check paceline tests benchmarks examples
 	$(BIN)/mypy
+	$(BIN)/python -m benchmarks.tables --check
 
 BENCH ?= pool
 bench: $(READY)

@@ -1,4 +1,4 @@
-"""One measurement, in a process of its own: a command that prints `RESULT {...}`. What it leaves running is ended."""
+"""Runs one measurement in its own process: a command that prints `RESULT {...}`."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from typing import Any, NamedTuple
 
 
 class Watch(NamedTuple):
-    """Something that looks at a measurement while it runs."""
+    """A function that is called while a measurement runs."""
 
     seconds: float
-    """Between two looks."""
+    """Time between two calls."""
     look: Callable[[int], None]
-    """Gets the process's id."""
+    """Called with the id of the process."""
 
 
 class CellError(RuntimeError):
-    """A measurement that gave no result; its first line says why."""
+    """A measurement gave no result. The first line says why."""
 
 
 def run_cell(command: Sequence[str], timeout_seconds: float = 300, watch: Watch | None = None) -> dict[str, Any]:
-    """What the command printed as its result. `CellError` if there is none, also when the time is over.
+    """The result that the command prints. `CellError` if it prints none, or not in time.
 
-    The command gets a process group of its own, which is killed at the end: simulators and workers that outlive the
-    process which started them would take their share of the next measurement.
+    The command has its own process group, which is killed at the end. Otherwise simulators and workers that outlive
+    their parent would disturb the next measurement.
     """
-    # Files and not pipes: a process that is left running would keep a pipe open.
+    # Not pipes: a process that stays alive would keep a pipe open.
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(command, stdout=output, stderr=errors, start_new_session=True)
         try:
@@ -48,12 +48,12 @@ def run_cell(command: Sequence[str], timeout_seconds: float = 300, watch: Watch 
         if line.startswith("RESULT "):
             return json.loads(line.removeprefix("RESULT "))
     problem = f"status {process.returncode}" if in_time else f"not finished after {timeout_seconds:.0f} seconds"
-    reason = last_line(said) or last_line(printed) or "it said nothing"
+    reason = last_line(said) or last_line(printed) or "no output"
     raise CellError(f"{problem}: {reason}\n{' '.join(command)}\n{printed}\n{said}")
 
 
 def wait(process: subprocess.Popen, timeout_seconds: float, watch: Watch | None) -> bool:
-    """Whether the process ended by itself in time; `watch` sees it until then."""
+    """Whether the process ends by itself in time. `watch` is called until then."""
     deadline = time.monotonic() + timeout_seconds
     while (left := deadline - time.monotonic()) > 0:
         try:
@@ -68,22 +68,22 @@ def wait(process: subprocess.Popen, timeout_seconds: float, watch: Watch | None)
 def run_module(
     module: str, options: dict[str, Any], timeout_seconds: float = 300, watch: Watch | None = None
 ) -> dict[str, Any]:
-    """`run_cell` of one of our modules that takes its options as one JSON object."""
+    """Run one of our modules, which takes its options as one JSON object."""
     return run_cell([sys.executable, "-m", module, json.dumps(options)], timeout_seconds, watch)
 
 
 def run_file(python: Path, file: Path, options: dict[str, Any], timeout_seconds: float = 300) -> dict[str, Any]:
-    """`run_cell` of a file, by the Python of another environment, in which we are not installed."""
+    """Run a file with the Python of another environment, where Paceline is not installed."""
     return run_cell([str(python), str(file), json.dumps(options)], timeout_seconds)
 
 
 def end_group(process: subprocess.Popen) -> None:
-    """Kill a process that was started with `start_new_session`, and everything that it started and did not set free."""
+    """Kill a process that was started with `start_new_session`, and its process group."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
 def last_line(text: str) -> str:
-    """The last line with anything in it: of a traceback, the error itself."""
+    """The last line that is not empty. In a traceback it is the error."""
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")

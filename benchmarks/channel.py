@@ -1,4 +1,4 @@
-"""Pipes against faster-fifo for the small messages between a pool and its workers."""
+"""Pipes and faster-fifo, for the small messages between a pool and its workers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.report import context, print_context, print_table
+from benchmarks.report import Result, context, make_result, print_context, print_table
 
 _MESSAGE = struct.pack("<4i", 1, 2, 3, 4)
 
@@ -33,7 +33,7 @@ def _echo_pipe(requests: int, replies: int, count: int) -> None:
 
 
 def _round_trips(once: Callable[[], None], target: Callable[..., None], args: tuple, count: int) -> tuple[float, float]:
-    """Microseconds of wall-clock and of our own processor time for a round trip."""
+    """Microseconds of wall-clock time and of this process's processor time per round trip."""
     other = multiprocessing.get_context("fork").Process(target=target, args=(*args, count))
     other.start()
     wall, cpu = time.perf_counter(), time.process_time()
@@ -72,7 +72,7 @@ def pipe(count: int) -> tuple[float, float]:
     return figures
 
 
-def run(quick: bool) -> dict[str, Any]:
+def run(quick: bool) -> Result:
     facts = context()
     print_context(facts)
     rounds, count = (1, 5_000) if quick else (5, 20_000)
@@ -83,9 +83,11 @@ def run(quick: bool) -> dict[str, Any]:
     medians = {
         name: [statistics.median(column) for column in zip(*runs, strict=True)] for name, runs in samples.items()
     }
-    print_table(
-        "round trip of a 16-byte message between two processes",
-        ["channel", "wall-clock µs", "own processor µs"],
+    table = print_table(
+        "Round trip of a 16-byte message between two processes",
+        ["channel", "wall-clock µs", "processor µs of the sender"],
         [[name, f"{wall:.1f}", f"{cpu:.1f}"] for name, (wall, cpu) in medians.items()],
+        name="round_trip",
     )
-    return {"context": facts, "microseconds": medians}
+    note = f"Medians of {rounds} rounds of {count:,} messages."
+    return make_result("channel", facts, [table], note=note, measurements=samples)

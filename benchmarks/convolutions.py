@@ -1,7 +1,8 @@
-"""Images per second of the convolutional encoders on a CPU, trained on and inferred from: in float32 by PyTorch's convolutions
-and as matrix products, and on CPUs with AMX in bfloat16, given bytes as they are and as scaled numbers.
+"""Convolutional encoders on a CPU, in training and in inference: images per second of every implementation.
 
-Mini-batches of 256 are trained on, a forward and a backward pass; decisions are for 32.
+The implementations are PyTorch's convolutions in float32, matrix products in float32 and, on CPUs with AMX, bfloat16
+with byte images and with scaled float images. Training is a forward and a backward pass over 256 images; inference is
+a forward pass over 32.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-import tyro
 from torch import Tensor
 
-from benchmarks.report import context, print_context, print_table
+from benchmarks.report import Result, command_line, make_result, print_context, print_table
 from paceline.accel.kernels import has_amx
 from paceline.nets.encoders import ConvEncoder, NatureCNN, SampleFactoryConv, as_float
 from paceline.pool.config import available_core_ids
@@ -28,28 +29,28 @@ TRAINED, DECIDED = 256, 32
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How long to measure."""
+    """The options of the benchmark."""
 
     seconds: float = 2.0
-    """Each figure."""
+    """How long each figure is measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """How an encoder computes."""
+    """How an encoder computes its features."""
 
     halved: bool = False
-    """In bfloat16."""
+    """Whether it computes in bfloat16."""
     as_matrices: bool = False
     scaled: bool = False
-    """Images are given as numbers, not as bytes."""
+    """Whether images arrive as scaled floats instead of bytes."""
 
 
-def measure(plan: Plan) -> None:
-    print_context(context("python -m benchmarks.convolutions"))
-    ways = {"float32": Way(), "float32, matrix products": Way(as_matrices=True)}
+def measure(plan: Plan, facts: dict[str, Any]) -> Result:
+    print_context(facts)
+    ways = {"float32, PyTorch": Way(), "float32, matrix products": Way(as_matrices=True)}
     if has_amx():
-        ways |= {"bfloat16, scaled numbers": Way(halved=True, scaled=True), "bfloat16, bytes": Way(halved=True)}
+        ways |= {"bfloat16, scaled floats": Way(halved=True, scaled=True), "bfloat16, bytes": Way(halved=True)}
     lines = []
     for threads in sorted({1, len(available_core_ids())}):
         torch.set_num_threads(threads)
@@ -57,11 +58,13 @@ def measure(plan: Plan) -> None:
             for label, way in ways.items():
                 trained, decided = rates(encoder(shape), shape, way, plan.seconds)
                 lines.append([name, str(threads), label, f"{trained:,.0f}", f"{decided:,.0f}"])
-    print_table("images per second", ["encoder", "threads", "way", "trained", "inferred"], lines)
+    columns = ["encoder", "threads", "implementation", "training", "inference"]
+    table = print_table("Images per second of convolutional encoders", columns, lines, name="encoders")
+    return make_result("convolutions", facts, [table])
 
 
 def rates(module: ConvEncoder, shape: tuple[int, ...], way: Way, seconds: float) -> tuple[float, float]:
-    """Images per second, trained on and inferred from."""
+    """Images per second in training and in inference."""
     module.as_matrices, module.channels_last = way.as_matrices, not way.as_matrices
     images = torch.randint(0, 256, (TRAINED, *shape), dtype=torch.uint8)
 
@@ -91,4 +94,4 @@ def per_second(work: Callable[[], None], seconds: float) -> float:
 
 
 if __name__ == "__main__":
-    measure(tyro.cli(Plan, description=__doc__))
+    command_line("convolutions", Plan, measure, __doc__)

@@ -1,6 +1,6 @@
-"""Draws learning curves: `python -m benchmarks.curves OUT.png KEY LABEL=METRICS.jsonl[,METRICS.jsonl...] ...`.
+"""Plots learning curves: `python -m benchmarks.curves OUT.png KEY LABEL=METRICS.jsonl[,METRICS.jsonl...] ...`.
 
-Several files of one label are seeds: their mean is drawn, with a band from the lowest to the highest.
+Several files of one label are seeds. The plot shows their mean, with a band from the lowest to the highest.
 """
 
 from __future__ import annotations

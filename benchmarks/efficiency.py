@@ -1,9 +1,13 @@
-"""Sample efficiency: return over steps and over time of DD-PPO, VER and APPO on the same tasks, three seeds each.
+"""Sample efficiency: return over steps and over time of DD-PPO, VER and APPO on the same tasks, with three seeds.
 
-Every run has two cores, and environments run in worker processes, so that VER and APPO take them as they come. Returns are means of the
-latest 100 episodes; the tables have their mean over all steps that every run of a task has made, which says how few are needed, and that
-of the reports of the last tenth of a run; means over seeds with a 95 % interval (Student's t). Between them is the first as the
-difference from the first system, seed by seed, so that a seed that is easy for all counts for none.
+Every run has two cores, and environments run in worker processes. A return is the mean of the latest 100 episodes.
+The tables show:
+
+- its mean over the steps that every run of a task has made, which is higher the sooner a run learns;
+- the difference of that mean from the first system, by seed, so that easy seeds favour no system;
+- its mean over the last tenth of a run.
+
+All are means over seeds with a 95 % interval (Student's t).
 """
 
 from __future__ import annotations
@@ -14,10 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import tyro
-
 from benchmarks.learning import Curve, Curves, Job, final, interval, over_steps, plot, steps_to, train_all
-from benchmarks.report import context, print_context, print_table
+from benchmarks.report import Result, Table, command_line, context, make_result, print_context, print_table
 
 POINTNAV = "gym:paceline.sims.navigation:paceline/PointNav-v0?tier=small&resolution=32&scenes=64"
 TASKS = {
@@ -30,7 +32,7 @@ LONG_TASKS = {
     "Doom basic": "doom_basic --pool.workers 4",
     "Doom my_way_home": "doom_my_way_home --pool.workers 4",
 }
-"""A quarter of an hour each on two cores, and more than an hour: only where they are asked for."""
+"""A quarter of an hour and more than an hour on two cores: they run only if named."""
 SYSTEMS = {name: f"--system {name}" for name in ("ddppo", "ver", "appo")}
 VARIANTS = {
     "ddppo, packed": "--system ddppo --ppo.sequences packed",
@@ -42,46 +44,46 @@ VARIANTS = {
     "appo, update": "--system appo --ppo.clip-around update",
     "appo, chunks of 32": "--system appo --ppo.clip-around acting --rollout-steps 32",
 }
-"""To ask where a difference comes from. Those of appo have ratios to the policy that acted, whatever the recipe has, but for "update"."""
+"""To find the cause of a difference. Variants of appo clip around the policy that acted, except "appo, update"."""
 PLOT = Path("efficiency.png")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Which part of it to run."""
+    """The options of the benchmark."""
 
     tasks: tuple[str, ...] = tuple(TASKS)
-    """Of the usual ones, and of the long ones: Doom basic, Doom my_way_home."""
+    """By default all short ones. The long ones are "Doom basic" and "Doom my_way_home"."""
     systems: tuple[str, ...] = tuple(SYSTEMS)
-    """Of ddppo, ver and appo, and of their variants: "ddppo, packed", "ddppo, eager", "ver, even", "appo, in turns", "appo, no V-trace",
-    "appo, acting", "appo, update", "appo, chunks of 32"."""
+    """ddppo, ver, appo, or variants: "ddppo, packed", "ddppo, eager", "ver, even", "appo, in turns", "appo, no
+    V-trace", "appo, acting", "appo, update", "appo, chunks of 32"."""
     seeds: tuple[int, ...] = (1, 2, 3)
     seconds: float | None = None
-    """An end of each run, beside its number of steps."""
+    """Time limit of each run, in addition to its number of steps."""
     since: int = 0
-    """Steps before that do not count in returns over all steps: the first hundred episodes to end are the short ones."""
+    """First step that counts in returns over all steps. The first hundred episodes to end are the short ones."""
     reach: float | None = None
-    """Also say how many steps it takes to this return, with one task."""
+    """Also show the steps to this return. Needs exactly one task."""
     device: Literal["cpu", "cuda"] = "cpu"
     at_once: int | None = None
-    """Runs at a time, which share all cores; by default one for every pair of cores, which it has for itself."""
+    """Concurrent runs, which share all cores. By default every run has two cores of its own."""
     keep: Path | None = None
-    """A folder for the reports of all runs. Those that are there already, of the same arguments, are not run again."""
+    """A folder for the reports of all runs. A run whose reports are there already is not repeated."""
 
     def __post_init__(self) -> None:
         for asked, known in ((self.tasks, TASKS | LONG_TASKS), (self.systems, SYSTEMS | VARIANTS)):
             for name in asked:
                 if name not in known:
-                    raise SystemExit(f"{name!r} is none of {', '.join(map(repr, known))}")
+                    raise SystemExit(f"{name!r} does not exist; allowed: {', '.join(map(repr, known))}")
         if self.reach is not None and len(self.tasks) != 1:
-            raise SystemExit(f"--reach is a return of one task; asked for are {', '.join(map(repr, self.tasks))}")
+            raise SystemExit(f"--reach needs exactly one task, not {', '.join(map(repr, self.tasks))}")
 
 
-def run(quick: bool) -> dict[str, Any]:
+def run(quick: bool) -> Result:
     return measure(Plan(tasks=("CartPole",), seeds=(1, 2)) if quick else Plan(), context(), quick)
 
 
-def measure(plan: Plan, facts: dict[str, Any], quick: bool = False) -> dict[str, Any]:
+def measure(plan: Plan, facts: dict[str, Any], quick: bool = False) -> Result:
     print_context(facts)
     commands = {"CartPole": "cartpole --steps 10000 --pool.num-envs 8"} if quick else TASKS | LONG_TASKS
     limit = [] if plan.seconds is None else ["--seconds", str(plan.seconds)]
@@ -102,50 +104,42 @@ def measure(plan: Plan, facts: dict[str, Any], quick: bool = False) -> dict[str,
         for task in plan.tasks
         for system in plan.systems
     }
-    print_returns(plan, curves)
+    tables = print_returns(plan, curves)
     if plan.reach is not None:
-        print_steps(plan.reach, plan.since, {system: curves[plan.tasks[0], system] for system in plan.systems})
+        of_systems = {system: curves[plan.tasks[0], system] for system in plan.systems}
+        tables.append(print_steps(plan.reach, plan.since, of_systems))
     if not quick:
         plot(curves, list(plan.tasks), list(plan.systems), PLOT)
         print(f"\nplot: {PLOT}")
     returns = {f"{task}, {system}": [final(c) for c in of_seeds] for (task, system), of_seeds in curves.items()}
-    return {"context": facts, "final_returns": returns}
+    return make_result("efficiency", facts, tables, measurements=returns)
 
 
-def print_returns(plan: Plan, curves: Curves) -> None:
+def print_returns(plan: Plan, curves: Curves) -> list[Table]:
     seeds = f"mean of {len(plan.seeds)} seeds and 95 % interval"
     ends = {task: int(min(c.steps[-1] for s in plan.systems for c in curves[task, s])) for task in plan.tasks}
     over = {
         (task, system): [over_steps(curve, ends[task], plan.since) for curve in of_seeds]
         for (task, system), of_seeds in curves.items()
     }
-    print_table(
-        f"return over the steps that all have made{f', from {plan.since:,} on' if plan.since else ''}, {seeds}",
-        ["task", "steps", *plan.systems],
-        [[task, f"{ends[task]:,}", *(interval(over[task, system]) for system in plan.systems)] for task in plan.tasks],
-    )
+    since = f", from {plan.since:,} on" if plan.since else ""
+    rows = [[task, f"{ends[task]:,}", *(interval(over[task, s]) for s in plan.systems)] for task in plan.tasks]
+    columns = ["task", "steps", *plan.systems]
+    tables = [
+        print_table(f"Return over the steps that all have made{since}, {seeds}", columns, rows, name="over_steps")
+    ]
     first, *others = plan.systems
     if others:
-        print_table(
-            f"the same less that of {first}, seed by seed",
-            ["task", *others],
-            [
-                [task, *(interval(less(over[task, system], over[task, first])) for system in others)]
-                for task in plan.tasks
-            ],
-        )
-    print_table(
-        f"return at the end, {seeds}",
-        ["task", *plan.systems],
-        [
-            [task, *(interval([final(c) for c in curves[task, system]]) for system in plan.systems)]
-            for task in plan.tasks
-        ],
-    )
+        rows = [[task, *(interval(less(over[task, s], over[task, first])) for s in others)] for task in plan.tasks]
+        title = f"Difference of that return from {first}, by seed"
+        tables.append(print_table(title, ["task", *others], rows, name="difference"))
+    ends_of = {key: interval([final(curve) for curve in of_seeds]) for key, of_seeds in curves.items()}
+    rows = [[task, *(ends_of[task, s] for s in plan.systems)] for task in plan.tasks]
+    return [*tables, print_table(f"Return at the end, {seeds}", ["task", *plan.systems], rows, name="at_the_end")]
 
 
-def print_steps(reach: float, since: int, of_systems: dict[str, list[Curve]]) -> None:
-    """The first system is what others are compared with. Where a seed never has the return there is no mean, but there may be a median."""
+def print_steps(reach: float, since: int, of_systems: dict[str, list[Curve]]) -> Table:
+    """Steps to a return, and the difference from the first system. There is no mean if a seed never reaches it."""
     steps = {system: [steps_to(curve, reach, since) for curve in curves] for system, curves in of_systems.items()}
     first = next(iter(steps.values()))
     rows = []
@@ -162,8 +156,8 @@ def print_steps(reach: float, since: int, of_systems: dict[str, list[Curve]]) ->
                 interval(more, ",.0f") if of_seeds is not first and all(map(math.isfinite, more)) else "",
             ]
         )
-    columns = ["system", "seeds", "median", "mean and 95 % interval", f"more than {next(iter(steps))}, seed by seed"]
-    print_table(f"steps to a return of {reach:g}", columns, rows)
+    columns = ["system", "seeds", "median", "mean and 95 % interval", f"more than {next(iter(steps))}, by seed"]
+    return print_table(f"Steps to a return of {reach:g}", columns, rows, name="steps")
 
 
 def less(these: list[float], those: list[float]) -> list[float]:
@@ -171,4 +165,4 @@ def less(these: list[float], those: list[float]) -> list[float]:
 
 
 if __name__ == "__main__":
-    measure(tyro.cli(Plan, description=__doc__), context("python -m benchmarks.efficiency"))
+    command_line("efficiency", Plan, measure, __doc__)

@@ -1,8 +1,8 @@
-"""What it costs to look at every observation for numbers that are not finite.
+"""The cost of checking every observation for numbers that are not finite.
 
-Observations are looked at in one case and not in the other, in turns: processor time of a step, the median over many rounds. First in a
-serial pool alone, with random actions; then in training, `ddppo` with one pass over each rollout. The no-op simulator does nothing but
-return an array of 84x84x4 floats: all of its step is the pool's.
+Figures are the processor time per step with the check and without it, measured alternately, as medians over many
+rounds. The first table is a serial pool alone, with random actions. The second is training: `ddppo` with one epoch
+per rollout. The no-op simulator only returns an array of 84x84x4 floats, so its step is the pool's own cost.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from benchmarks.report import context, print_context, print_table
+from benchmarks.report import Result, Table, context, make_result, print_context, print_table
 from paceline.config import Config
 from paceline.learner.config import PPOConfig
 from paceline.pool import Pool, PoolConfig, make_pool
 from paceline.pool.random_actions import RandomActions
 from paceline.pool.spaces import Leaf
-from paceline.run import Run, train
+from paceline.run import Run
+from paceline.session import train
 
 ENVS = {
     "CartPole": "gym:CartPole-v1",
@@ -33,54 +34,51 @@ TRAINED = {
     "HalfCheetah": (ENVS["HalfCheetah"], 16_384),
     "no-op 84x84x4 float32, Nature CNN": (ENVS["no-op 84x84x4 float32"], 2048),
 }
-"""Environments and steps."""
+"""Environment and steps of each training run."""
 
 
-def run(quick: bool) -> dict[str, Any]:
+def run(quick: bool) -> Result:
     facts = context()
     print_context(facts)
     found = {name: compare(env, rounds=5 if quick else 60) for name, env in ENVS.items()}
-    print_table(
-        "processor time of a step, serial pool of 16",
-        ["", "µs without", "µs with", "ratio"],
-        [[name, f"{row['without']:.2f}", f"{row['with']:.2f}", f"{row['ratio']:.3f}"] for name, row in found.items()],
-    )
+    tables = [show("pool", "Processor time per step, serial pool of 16 environments", found)]
     trained = {name: compare_training(env, steps, rounds=1 if quick else 7) for name, (env, steps) in TRAINED.items()}
-    print_table(
-        "processor time of a step in training, ddppo on 16 environments",
-        ["", "µs without", "µs with", "ratio"],
-        [[name, f"{row['without']:.2f}", f"{row['with']:.2f}", f"{row['ratio']:.3f}"] for name, row in trained.items()],
-    )
-    return {"context": facts, "steps": found, "trained": trained}
+    tables.append(show("training", "Processor time per step in training, `ddppo` with 16 environments", trained))
+    return make_result("finite_checks", facts, tables, measurements={"steps": found, "trained": trained})
+
+
+def show(name: str, title: str, found: dict[str, dict[str, float]]) -> Table:
+    rows = [[env, f"{row['without']:.2f}", f"{row['with']:.2f}", f"{row['ratio']:.3f}"] for env, row in found.items()]
+    return print_table(title, ["environment", "µs without checks", "µs with checks", "ratio"], rows, name=name)
 
 
 def compare(env: str, rounds: int) -> dict[str, float]:
-    """Microseconds of a step with the looks and without, and the median ratio of two rounds that follow each other."""
+    """Microseconds per step with and without checks, and the median ratio of consecutive measurements."""
     with ExitStack() as stack:
         with mock.patch.object(Leaf, "is_floating", False):
             plain = stack.enter_context(make_pool(env, PoolConfig(kind="serial", num_envs=16)))
         checked = stack.enter_context(make_pool(env, PoolConfig(kind="serial", num_envs=16)))
         measure(plain), measure(checked)
         found = [(measure(plain), measure(checked), measure(checked), measure(plain)) for _ in range(rounds)]
-    # There and back, so that a machine that becomes slower or faster meanwhile favours neither.
+    # Measured forwards and backwards, so that a machine that becomes slower or faster favours neither.
     pairs = [(a + d, b + c) for a, b, c, d in found]
-    without, looked = (statistics.median(times) / 2 for times in zip(*pairs, strict=True))
-    return {"without": without, "with": looked, "ratio": statistics.median(b / a for a, b in pairs)}
+    without, checks = (statistics.median(times) / 2 for times in zip(*pairs, strict=True))
+    return {"without": without, "with": checks, "ratio": statistics.median(b / a for a, b in pairs)}
 
 
 def compare_training(env: str, steps: int, rounds: int) -> dict[str, float]:
-    """The same for steps that are trained on."""
+    """The same for steps of a training run."""
     pairs = []
     for _ in range(rounds):
         with mock.patch.object(Leaf, "is_floating", False):
             without = train_once(env, steps)
         pairs.append((without, train_once(env, steps)))
-    without, looked = (statistics.median(times) for times in zip(*pairs, strict=True))
-    return {"without": without, "with": looked, "ratio": statistics.median(b / a for a, b in pairs)}
+    without, checks = (statistics.median(times) for times in zip(*pairs, strict=True))
+    return {"without": without, "with": checks, "ratio": statistics.median(b / a for a, b in pairs)}
 
 
 def train_once(env: str, steps: int) -> float:
-    """Microseconds of processor time of a trained step, after the first rollout."""
+    """Microseconds of processor time per trained step. The first rollout does not count."""
     config = Config(
         env=env,
         steps=steps,
@@ -104,7 +102,7 @@ def train_once(env: str, steps: int) -> float:
 
 
 def measure(pool: Pool, seconds: float = 0.1) -> float:
-    """Microseconds of processor time of a step. All slots are in flight before and after."""
+    """Microseconds of processor time per step. All slots are in flight before and after."""
     actions, count, begin = RandomActions(pool.spec), 0, time.process_time()
     while (spent := time.process_time() - begin) < seconds:
         batch = pool.recv(min_slots=None)

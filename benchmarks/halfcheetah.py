@@ -1,7 +1,9 @@
-"""PPO on HalfCheetah-v5, 1 million steps, three seeds: the `halfcheetah` recipe, PPO as CleanRL writes it, Stable-Baselines3.
+"""PPO on HalfCheetah-v5: the `halfcheetah` recipe, PPO in the style of CleanRL, and Stable-Baselines3.
 
-The peers keep their own defaults. Every run has one thread, and as many run at the same time as there are cores. A peer
-that is not installed is left out. Returns are means of the last 100 episodes.
+Each runs 1 million steps with three seeds.
+
+The peers have their own defaults. Every run has one thread, and one run per core is active at a time. A peer that is
+not installed is left out. Returns are means of the last 100 episodes.
 """
 
 from __future__ import annotations
@@ -15,20 +17,22 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
-from benchmarks.report import context, print_context, print_table
+from benchmarks.report import Result, context, make_result, print_context, print_table
 from paceline.pool.config import available_core_ids
 
 SEEDS = (1, 2, 3)
-PEERS = {"CleanRL's way": "benchmarks.peers.ppo_continuous", "Stable-Baselines3": "benchmarks.peers.sb3_ppo"}
+PEERS = {
+    "PPO in the style of CleanRL": "benchmarks.peers.ppo_continuous",
+    "Stable-Baselines3": "benchmarks.peers.sb3_ppo",
+}
 PLOT = Path("halfcheetah.png")
 
 Curve = list[tuple[int, float]]
 """Steps and mean returns, in order."""
 
 
-def run(quick: bool) -> dict[str, Any]:
+def run(quick: bool) -> Result:
     facts = context()
     print_context(facts)
     steps, seeds = (20_000, SEEDS[:1]) if quick else (1_000_000, SEEDS)
@@ -37,15 +41,17 @@ def run(quick: bool) -> dict[str, Any]:
     with ThreadPoolExecutor(len(available_core_ids())) as threads:
         curves = dict(zip(jobs, threads.map(lambda job: measure(job[0], job[1], steps), jobs), strict=True))
     last = {system: [curves[system, seed][-1][1] for seed in seeds] for system in systems}
-    print_table(
+    table = print_table(
         f"HalfCheetah-v5: mean return of the last 100 episodes after {steps:,} steps",
         ["system", "mean", *(f"seed {seed}" for seed in seeds)],
         [[system, f"{statistics.mean(last[system]):,.0f}", *(f"{r:,.0f}" for r in last[system])] for system in systems],
+        name="returns",
     )
     if not quick:
         plot(curves, systems, seeds)
         print(f"\nplot: {PLOT}")
-    return {"context": facts, "curves": {f"{system}, seed {seed}": curve for (system, seed), curve in curves.items()}}
+    named = {f"{system}, seed {seed}": curve for (system, seed), curve in curves.items()}
+    return make_result("halfcheetah", facts, [table], measurements=named)
 
 
 def _has_sb3() -> bool:

@@ -1,8 +1,8 @@
-"""APPO's learner in a thread, as it is, against the most that a process of its own could give.
+"""APPO's learner thread, and an upper bound for a learner process.
 
-In the second case the learner is forked off with its first batch, and learns from that one again and again: once for every batch that
-is collected, of which it is told by a byte. Neither experience nor weights travel, which in truth they would have to; so the
-difference is an upper bound of what sharing one interpreter costs. One thread of PyTorch's own each. On CPUs only.
+For the bound, the learner is forked with its first batch and learns from that batch once for every batch collected.
+Neither experience nor weights are sent, as a real learner process would require. So the difference is an upper bound
+on the cost of sharing one interpreter. Collection and learning have one PyTorch thread each. On CPUs only.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from typing import Any
 from benchmarks.cells import CellError, last_line, run_cell
 from benchmarks.marks import note_reports
 from benchmarks.ppo_cell import config_of
-from benchmarks.report import context, print_context, print_table, progress
+from benchmarks.report import Result, context, make_result, print_context, print_table, progress
 from benchmarks.throughput import WORKLOADS
-from paceline.experience.rollout import Rollout
+from paceline.experience.training_batch import TrainingBatch
 from paceline.learner.ppo import PPOLearner
-from paceline.run import train
+from paceline.session import train
 
 LABELS = ("CartPole", "HalfCheetah", "Breakout, LSTM 512")
 WAYS = ("thread", "apart")
@@ -33,13 +33,13 @@ START_SECONDS = 240.0
 DIES_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
 
 
-def run(quick: bool) -> dict[str, Any]:
+def run(quick: bool) -> Result:
     return measure(context(), labels=["CartPole"], rounds=1, seconds=4.0) if quick else measure(context())
 
 
 def measure(
     facts: dict[str, Any], *, labels: list[str] | None = None, rounds: int = 2, seconds: float = 12.0
-) -> dict[str, Any]:
+) -> Result:
     print_context(facts)
     rates: dict[tuple[str, str], list[float]] = {}
     for number in range(rounds):
@@ -54,9 +54,9 @@ def measure(
                     print(f"no figure of {label}, {way}: {last_line(str(error))}", flush=True)
     progress("")
     middle = {key: statistics.median(found) for key, found in rates.items()}
-    print_table(
-        f"steps per second of appo, median of {rounds}",
-        ["", "learner in a thread", "in a process, at most", "ratio"],
+    table = print_table(
+        f"Steps per second of appo, median of {rounds}",
+        ["workload", "learner thread", "learner process, at most", "ratio"],
         [
             [
                 label,
@@ -66,19 +66,21 @@ def measure(
             for label in labels or LABELS
             if all((label, way) in middle for way in WAYS)
         ],
+        name="learner",
     )
-    return {"context": facts, "results": [{"workload": k[0], "way": k[1], "rates": v} for k, v in rates.items()]}
+    measurements = [{"workload": k[0], "way": k[1], "rates": v} for k, v in rates.items()]
+    return make_result("learner_apart", facts, [table], measurements=measurements)
 
 
 class Apart:
-    """A stand-in for `PPOLearner.update`: the first is the learner's own, all others are another process's."""
+    """Replaces `PPOLearner.update`: the first update runs here, all others run in a forked process."""
 
     def __init__(self) -> None:
         self._plain = PPOLearner.update
         self._losses: dict[str, float] | None = None
         self._ask, self._hear = -1, -1
 
-    def update(self, learner: PPOLearner, rollout: Rollout, progress: float) -> dict[str, float]:
+    def update(self, learner: PPOLearner, rollout: TrainingBatch, progress: float) -> dict[str, float]:
         if self._losses is None:
             self._losses = self._plain(learner, rollout, progress)
             self._fork(learner, rollout, progress)
@@ -87,7 +89,7 @@ class Apart:
             os.read(self._hear, 1)
         return dict(self._losses)
 
-    def _fork(self, learner: PPOLearner, rollout: Rollout, progress: float) -> None:
+    def _fork(self, learner: PPOLearner, rollout: TrainingBatch, progress: float) -> None:
         asked, self._ask = os.pipe()
         self._hear, answer = os.pipe()
         if os.fork() == 0:

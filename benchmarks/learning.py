@@ -1,4 +1,4 @@
-"""What benchmarks of learning share: runs, their curves, and the drawing of them."""
+"""Shared by the benchmarks of learning: starting runs, reading their curves, and plotting them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from paceline.distributed.launch import end_with_parent
 from paceline.pool.config import available_core_ids
 
 Job = tuple[str | int, ...]
-"""What a run is called, part by part."""
+"""The parts of a run's name."""
 CORES_EACH = 2
 
 POINTS = 100
@@ -36,7 +36,7 @@ class Curve(NamedTuple):
 
 
 Curves = dict[tuple[str, str], list[Curve]]
-"""By task and by what is compared: one of every seed."""
+"""By task and system: one curve for each seed."""
 
 
 def train_all(
@@ -46,12 +46,14 @@ def train_all(
     at_once: int | None = None,
     keep: Path | None = None,
 ) -> dict[Job, Curve]:
-    """The curve of `key` of every job: a run of `paceline train` with these arguments. Every run has two cores of its own, so that on
-    the CPU it takes the same time on two cores as on many; as many are under way as there are cores for. Or so many are `at_once`, and
-    share all cores. When this process ends, however that comes, they are asked to end too.
+    """The curve of `key` for every job, which is a run of `paceline train` with these arguments.
 
-    The folder `keep` has the reports of every run that was completed; those that are there are read and not run again, whichever version
-    of the library has made them."""
+    By default every run has two cores of its own, and as many run concurrently as there are pairs of cores. With
+    `at_once` that many run concurrently and share all cores. All runs end when this process ends.
+
+    The folder `keep` stores the reports of completed runs. Runs that are there already are read and not repeated,
+    even if another version of the library made them.
+    """
     cores = available_core_ids()
     shares: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
     count = max(1, len(cores) // CORES_EACH) if at_once is None else at_once
@@ -59,7 +61,9 @@ def train_all(
         shares.put(cores[number * CORES_EACH : (number + 1) * CORES_EACH] if at_once is None else cores)
     commands = {job: [*arguments, "--device", device] for job, arguments in jobs.items()}
     files = {} if keep is None else {job: Kept(keep / f"{slug(job)}.jsonl", commands[job]) for job in jobs}
-    there = {job: file.reports() for job, file in files.items()}  # before anything runs: it may be refused
+    there = {
+        job: file.reports() for job, file in files.items()
+    }  # first of all: a file may be of another run, which is an error
     curves: dict[Job, Curve] = {}
     runs = Runs()
 
@@ -83,7 +87,8 @@ def train_all(
         try:
             for number, done in enumerate(as_completed(under_way), 1):
                 job = done.result()
-                last = f"{curves[job].returns[-1]:.2f} after {curves[job].steps[-1]:,} steps and {curves[job].seconds[-1]:.0f} s"
+                steps, seconds, returns = (column[-1] for column in curves[job])
+                last = f"{returns:.2f} after {steps:,} steps and {seconds:.0f} s"
                 print(f"  {number}/{len(jobs)}: {', '.join(map(str, job))}: {last}", flush=True)
         except BaseException:
             threads.shutdown(wait=False, cancel_futures=True)
@@ -93,7 +98,7 @@ def train_all(
 
 
 class Runs:
-    """Processes that are under way."""
+    """The processes of the runs."""
 
     def __init__(self) -> None:
         self._lock, self._is_over = threading.Lock(), False
@@ -102,7 +107,7 @@ class Runs:
     def start(self, command: list[str], output: IO[str]) -> subprocess.Popen:
         with self._lock:
             if self._is_over:
-                raise RuntimeError("no run is started after one has failed")
+                raise RuntimeError("a run has failed; no other run starts")
             process = subprocess.Popen(
                 command, stdout=output, stderr=output, start_new_session=True, preexec_fn=end_with_parent
             )
@@ -110,7 +115,7 @@ class Runs:
             return process
 
     def end(self) -> None:
-        """All of them at once, and there will be no others."""
+        """End all runs. No other run starts afterwards."""
         with self._lock:
             self._is_over = True
             for process in self._processes:
@@ -119,7 +124,7 @@ class Runs:
 
 
 def train(arguments: list[str], cores: list[int], runs: Runs) -> str:
-    """The reports of one of them, on these cores."""
+    """Run one training on these cores; its reports."""
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as output:
         command = [sys.executable, "-m", "paceline", "train", *arguments, "--run-dir", folder]
         command = ["taskset", "--cpu-list", ",".join(map(str, cores)), *command]
@@ -138,25 +143,25 @@ def read(reports: str, key: str, job: Job) -> Curve:
 
 
 def slug(job: Job) -> str:
-    """Its name as that of a file."""
+    """The job's name as the name of a file."""
     return re.sub("[^a-z0-9_]+", "-", "-".join(map(str, job)).lower())
 
 
 class Kept:
-    """The file with the reports of a completed run; its first line has the arguments of that."""
+    """The file with the reports of a completed run. Its first line has the arguments of the run."""
 
     def __init__(self, path: Path, arguments: list[str]) -> None:
         self._path, self._head = path, json.dumps({"arguments": arguments}) + "\n"
 
     def reports(self) -> str | None:
-        """None where there are none yet."""
+        """None if the file does not exist."""
         if not self._path.exists():
             return None
         with self._path.open() as file:
             if (head := file.readline()) != self._head:
                 raise RuntimeError(
-                    f"{self._path} is of a run with other arguments: {head.strip()}, asked for is {self._head.strip()}; "
-                    "move it away, or keep these runs in another folder"
+                    f"{self._path} is of a run with other arguments: {head.strip()} instead of {self._head.strip()}; "
+                    "move the file away, or use another folder"
                 )
             return file.read()
 
@@ -173,8 +178,8 @@ def final(curve: Curve) -> float:
 
 
 def over_steps(curve: Curve, end: int, begin: int = 0) -> float:
-    """The mean from the first report, or from `begin` if that is later, to so many steps, every step counted alike: how soon it was
-    learned, and how well. Not a number where there is nothing between them."""
+    """The mean return from the first report, or from `begin` if that is later, to `end`, with equal weight for every
+    step. NaN if there is nothing between them."""
     begin = max(begin, curve.steps[0])
     if begin >= end:
         return math.nan
@@ -183,8 +188,9 @@ def over_steps(curve: Curve, end: int, begin: int = 0) -> float:
 
 
 def steps_to(curve: Curve, value: float, begin: int = 0) -> float:
-    """Steps until the return was first `value` after `begin`, a straight line between reports: a system that reports more often would
-    otherwise seem to be there sooner. Infinite where it never was."""
+    """Steps until the return first reaches `value` after `begin`; infinite if it never does.
+
+    It is interpolated between reports: otherwise a system that reports more often would seem faster."""
     there = np.flatnonzero((curve.returns >= value) & (curve.steps >= begin))
     if len(there) == 0:
         return math.inf
@@ -196,12 +202,12 @@ def steps_to(curve: Curve, value: float, begin: int = 0) -> float:
 
 
 def student(seeds: int) -> float:
-    """The 97.5 % quantile of Student's t for the mean of so many seeds."""
+    """The 97.5 % quantile of Student's t for the mean of this many seeds."""
     return float(stats.t.ppf(0.975, seeds - 1))
 
 
 def interval(values: list[float], form: str = ".2f") -> str:
-    """The mean, and of several seeds its 95 % interval."""
+    """The mean, with its 95 % interval if there are several seeds."""
     if len(values) == 1:
         return f"{values[0]:{form}}"
     half = student(len(values)) * statistics.stdev(values) / math.sqrt(len(values))
@@ -209,7 +215,7 @@ def interval(values: list[float], form: str = ".2f") -> str:
 
 
 def plot(curves: Curves, tasks: list[str], labels: list[str], path: Path) -> None:
-    """Returns over steps and over time, a column for each task; of a single one side by side."""
+    """Plot returns over steps and over time, with one column per task, or side by side for a single task."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -225,17 +231,17 @@ def plot(curves: Curves, tasks: list[str], labels: list[str], path: Path) -> Non
                 draw(axis, label, [(getattr(curve, along), curve.returns) for curve in curves[task, label]])
             axis.set(title=task, xlabel=f"agent {along}" if along == "steps" else along)
             axis.xaxis.set_major_locator(MaxNLocator(5))
-            axis.xaxis.set_major_formatter(EngFormatter(sep=""))  # 150k: whole numbers would run into each other
+            axis.xaxis.set_major_formatter(EngFormatter(sep=""))  # 150k instead of 150000, which would overlap
             axis.grid(alpha=0.3)
     for row in axes:
         row[0].set_ylabel("return")
-    # Below: there is no room among nine curves.
+    # Below the plots: there is no room among the curves.
     figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=columns, fontsize="small")
     figure.savefig(path, dpi=120)
 
 
 def draw(axis: Any, label: str, seeds: list[tuple[np.ndarray, np.ndarray]]) -> None:
-    """The mean over seeds where all have something to say, and of several its 95 % interval."""
+    """Draw the mean over seeds where all have reports, with its 95 % interval if there are several."""
     at = np.linspace(max(x[0] for x, _ in seeds), min(x[-1] for x, _ in seeds), POINTS)
     values = np.stack([np.interp(at, x, returns) for x, returns in seeds])
     mean = values.mean(0)

@@ -1,4 +1,4 @@
-"""When a run reported, and how far it was: what training speed is computed from."""
+"""Times and steps of the reports of a run, from which benchmarks compute the training speed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from paceline.run import Run
 
 
 def note_reports() -> list[tuple[float, int]]:
-    """The moment and the steps of every report that this process makes from now on; the list grows as it makes them."""
+    """The time and the steps of every report that this process makes from now on. The list grows with each report."""
     marks: list[tuple[float, int]] = []
     plain_report = Run.report
 

@@ -1,8 +1,9 @@
-"""Rows per second of an LSTM of 512 on a CPU, trained on and inferred from, in every way that the library has for it.
+"""An LSTM of 512 units on a CPU, in training and in inference: rows per second of every implementation.
 
-A mini-batch is 8 columns of 32 turns, a forward and a backward pass; decisions are for 16 slots. Columns go through the layer turn by turn
-or layer by layer (`--compute.layer-by-layer`), or are packed sequences, as PyTorch's own module takes them. In float32 with oneDNN's
-kernels and without them, and on CPUs with AMX in bfloat16, whose decisions are by weights that are converted each time, or kept so.
+Training is a forward and a backward pass over 8 slots of 32 steps; inference is one step of 16 slots. Training goes
+step by step, layer by layer (`--compute.layer-by-layer`), or over packed sequences with PyTorch's own module. Each is
+measured in float32 with and without oneDNN and, on CPUs with AMX, in bfloat16 with weights that are converted at
+every call or kept in bfloat16.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
-import tyro
 from torch import Tensor
 
 from benchmarks.convolutions import Plan, per_second
-from benchmarks.report import context, print_context, print_table
+from benchmarks.report import Result, command_line, make_result, print_context, print_table
 from paceline.accel.kernels import has_amx
 from paceline.nets.config import CoreConfig
 from paceline.nets.cores import Core
@@ -28,20 +29,20 @@ TURNS, COLUMNS, DECIDED = 32, 8, 16
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """How it computes."""
+    """How the layer computes."""
 
     precision: torch.dtype = torch.float32
     onednn: bool = True
     kept: bool = False
-    """Weights are kept in that precision; then they are not trained."""
+    """Whether its weights are stored in that precision. Such a layer is for inference only."""
 
 
-def measure(plan: Plan) -> None:
-    print_context(context("python -m benchmarks.memories"))
+def measure(plan: Plan, facts: dict[str, Any]) -> Result:
+    print_context(facts)
     ways = {"float32": Way(), "float32, without oneDNN": Way(onednn=False)}
     if has_amx():
         ways["bfloat16"] = Way(precision=torch.bfloat16)
-        ways["bfloat16, weights kept so"] = Way(precision=torch.bfloat16, kept=True)
+        ways["bfloat16, weights too"] = Way(precision=torch.bfloat16, kept=True)
     lines = []
     for threads in sorted({1, len(available_core_ids())}):
         torch.set_num_threads(threads)
@@ -51,12 +52,14 @@ def measure(plan: Plan) -> None:
             trained = ["-"] * 3 if way.kept else [f"{rate:,.0f}" for rate in training_rates(core, way, plan.seconds)]
             decided = DECIDED * per_second(decision(core, way), plan.seconds)
             lines.append([label, str(threads), *trained, f"{decided:,.0f}"])
-    trained_ways = ["turn by turn", "layer by layer", "packed"]
-    print_table("rows per second", ["way", "threads", *(f"trained, {way}" for way in trained_ways), "inferred"], lines)
+    training = ["training, step by step", "training, layer by layer", "training, packed"]
+    columns = ["implementation", "threads", *training, "inference"]
+    table = print_table("Rows per second of an LSTM of 512 units", columns, lines, name="lstm")
+    return make_result("memories", facts, [table])
 
 
 def training_rates(core: Core, way: Way, seconds: float) -> list[float]:
-    """Rows per second turn by turn, layer by layer and packed."""
+    """Rows per second step by step, layer by layer and packed."""
     features = torch.randn(TURNS, COLUMNS, FEATURES, requires_grad=True)
     state, starts = torch.zeros(COLUMNS, core.state_size), torch.zeros(TURNS, COLUMNS, dtype=torch.bool)
     sizes = torch.full((TURNS,), COLUMNS)
@@ -91,4 +94,4 @@ def decision(core: Core, way: Way) -> Callable[[], None]:
 
 
 if __name__ == "__main__":
-    measure(tyro.cli(Plan, description=__doc__))
+    command_line("memories", Plan, measure, __doc__)

@@ -1,8 +1,8 @@
-"""The embedded PointGoal simulator: alone, by streams and by pixels, and with training end to end.
+"""The embedded PointGoal simulator: alone, by number of streams and of pixels, and in training.
 
-On a GPU the simulator's step is a recorded CUDA graph, as it is in training. Actions are random moves, with a stop once in 100. Memory is what
-PyTorch's allocator held at most. End to end is `ddppo` with the `pointnav` recipe's agent (on a GPU) or the
-`pointnav-small` recipe's (on a CPU), learning on, warm-up not counted.
+On a GPU the simulator's step is a recorded CUDA graph, as in training. Actions are random moves, with one stop in
+100. Memory is the maximum that PyTorch's allocator reserved. Training is `ddppo` with the agent of the `pointnav`
+recipe (on a GPU) or the `pointnav-small` recipe (on a CPU). The warm-up does not count.
 """
 
 from __future__ import annotations
@@ -16,18 +16,16 @@ from typing import Any
 import torch
 
 from benchmarks.pointnav_cell import CPU_AGENTS, GPU_AGENTS, forget_memory, reserved_gib
-from benchmarks.report import context, print_context, print_table, progress
+from benchmarks.report import Result, Table, context, make_result, print_context, print_table, progress
 from paceline.pool import PoolConfig, make_pool
 
 GPU_STREAMS, CPU_STREAMS = (256, 512, 1024, 2048, 4096, 8192), (16, 64, 256)
 RESOLUTIONS = (32, 64, 128, 256)
 
 
-def run(quick: bool) -> dict[str, Any]:
+def run(quick: bool) -> Result:
     facts = context()
     on_gpu = torch.cuda.is_available()
-    if on_gpu:
-        facts["machine"] += f", {torch.cuda.get_device_name()}"
     print_context(facts)
     tier, base = ("full", 1024) if on_gpu else ("small", 64)
     seconds = 0.5 if quick else 2.0
@@ -35,30 +33,35 @@ def run(quick: bool) -> dict[str, Any]:
     by_streams = {n: simulate(tier, n, 64 if on_gpu else 32, seconds) for n in streams}
     resolutions = (64,) if quick else RESOLUTIONS
     by_pixels = {r: simulate(tier, base, r, seconds) for r in resolutions}
-    show(f"{tier}, depth {64 if on_gpu else 32}x{64 if on_gpu else 32}: by streams", "streams", by_streams)
-    show(f"{tier}, {base} streams: by resolution", "pixels a side", by_pixels)
+    side = 64 if on_gpu else 32
+    tables = [
+        show("streams", f"Simulator alone, {tier}, depth {side}x{side}, by number of streams", "streams", by_streams),
+        show("pixels", f"Simulator alone, {tier}, {base} streams, by resolution", "pixels per side", by_pixels),
+    ]
     trained = {} if quick else end_to_end(on_gpu)
     if trained:
-        show("training, end to end", "agent", trained)
-    return {"context": facts, "by_streams": by_streams, "by_pixels": by_pixels, "training": trained}
+        tables.append(show("training", "Training", "agent", trained))
+    measurements = {"by_streams": by_streams, "by_pixels": by_pixels, "training": trained}
+    return make_result("pointnav", facts, tables, measurements=measurements)
 
 
-def show(title: str, first: str, rows: dict[Any, dict[str, float]]) -> None:
-    print_table(
+def show(name: str, title: str, first: str, rows: dict[Any, dict[str, float]]) -> Table:
+    return print_table(
         title,
         [first, "steps per second", "GPU memory, GiB"],
         [[str(key), f"{row['steps_per_second']:,.0f}", f"{row['gib']:.2f}"] for key, row in rows.items()],
+        name=name,
     )
 
 
 def simulate(tier: str, streams: int, resolution: int, seconds: float, sensors: str = "depth") -> dict[str, float]:
-    """Random actions; the device is waited for at both ends of the measurement."""
+    """Steps per second with random actions. The device is synchronised before and after."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     progress(f"simulator: {streams} streams, {resolution} pixels")
     forget_memory()
     env = f"pointnav:{tier}?resolution={resolution}&sensors={sensors}"
     with make_pool(env, PoolConfig(num_envs=streams), device=device) as pool:
-        # Moves, and a stop once in 100: about as often as agents that have learned.
+        # One stop in 100 moves: about as often as a trained agent stops.
         stop = torch.rand(64, streams, device=device) < 0.01
         actions = torch.where(stop, 0, torch.randint(1, 4, (64, streams), device=device))
 
@@ -80,7 +83,7 @@ def simulate(tier: str, streams: int, resolution: int, seconds: float, sensors: 
 
 
 def end_to_end(on_gpu: bool) -> dict[str, dict[str, float]]:
-    """Every agent in a process of its own: compiled code and memory of one are nothing to the next."""
+    """Train every agent in its own process, so that they share neither compiled code nor memory."""
     results = {}
     for name in GPU_AGENTS if on_gpu else CPU_AGENTS:
         progress(f"training: {name}")

@@ -1,4 +1,4 @@
-"""One agent of `benchmarks.pointnav`, trained for a while: `python -m benchmarks.pointnav_cell NAME`."""
+"""One agent of `benchmarks.pointnav`, trained for some iterations: `python -m benchmarks.pointnav_cell NAME`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import torch
 from benchmarks.marks import note_reports
 from paceline import recipes
 from paceline.config import Config
-from paceline.run import train
+from paceline.session import train
 
 ITERATIONS = 80
-"""Of a training run; the first half compiles and records, the second is measured."""
+"""Of a training run. The first half compiles and records, the second half is measured."""
 
 
 def _on_gpu(**changes: Any) -> Callable[[], Config]:

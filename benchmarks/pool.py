@@ -1,8 +1,9 @@
-"""Our pools against Gymnasium's and Stable-Baselines3's vector environments and the pure simulation bound.
+"""Paceline's pools, the vector environments of Gymnasium and Stable-Baselines3, and an upper bound.
 
-Random actions; the same environments for everybody; agent steps per second. The bound is one plain loop per core that
-sends nothing anywhere. Measurements of one row are interleaved over rounds and the median is taken, since machines are
-noisy. Then: the `envpool` backend against EnvPool itself, and `recv(any)` on a sleeping, uneven simulator.
+All step the same environments with random actions; figures are agent steps per second. The bound is one plain loop
+per core that sends nothing anywhere. The systems of a row are measured alternately, and a cell is the median, because
+machines are noisy. Further tables compare the `envpool` backend with EnvPool itself, and `recv` of any slots with
+`recv` of all slots on uneven, sleeping simulators.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from benchmarks.cells import run_cell
 from benchmarks.pool_cell import SYSTEMS
 from benchmarks.pool_envpool import measure_envpool
 from benchmarks.pool_uneven import measure_uneven
-from benchmarks.report import context, print_context, print_table, progress
+from benchmarks.report import Result, Table, context, make_result, print_context, print_table, progress
 
 WORKLOADS = {
     "CartPole": "gym:CartPole-v1",
@@ -28,29 +29,31 @@ SIZES = (2, 8, 32, 64)
 ALL_SYSTEMS = ("bound", *SYSTEMS)
 CELL_TIMEOUT_SECONDS = 600
 SLOW_STARTERS = ("sb3 Subproc",)
-"""Measured once: each of its processes imports PyTorch, and 64 of them take minutes to start on few cores."""
+"""Measured once. Each of its processes imports PyTorch, so 64 of them take minutes to start on few cores."""
 
 
-def run(quick: bool) -> dict[str, Any]:
+def run(quick: bool) -> Result:
     facts = context()
     print_context(facts)
     workloads = {"CartPole": WORKLOADS["CartPole"]} if quick else WORKLOADS
     sizes = (8,) if quick else SIZES
     seconds = 0.5 if quick else 1.5
     cells: dict[str, dict[str, Any]] = {}
+    tables: list[Table] = []
     for label, env in workloads.items():
         for num_envs in sizes:
             cells[f"{label} / {num_envs}"] = measure_row(
                 label, env, num_envs, seconds, rounds=2 if num_envs == 32 else 1
             )
-        print_workload(label, {n: cells[f"{label} / {n}"] for n in sizes})
-    envpool = measure_envpool(quick)
-    uneven = measure_uneven(quick)
-    return {"context": facts, "cells": cells, "envpool": envpool, "uneven": uneven}
+        tables += print_workload(label, {n: cells[f"{label} / {n}"] for n in sizes})
+    (envpool_table, envpool), (uneven_table, uneven) = measure_envpool(quick), measure_uneven(quick)
+    note = f"A cell is one measurement of {seconds:g} s; with 32 environments it is the median of two."
+    measurements = {"cells": cells, "envpool": envpool, "uneven": uneven}
+    return make_result("pool", facts, [*tables, envpool_table, uneven_table], note=note, measurements=measurements)
 
 
 def measure_row(label: str, env: str, num_envs: int, seconds: float, rounds: int) -> dict[str, Any]:
-    """All systems on one workload and size, interleaved over rounds; the median of every figure."""
+    """Every system on one workload and size, alternately over rounds; the median of every figure."""
     samples: dict[str, list[dict[str, float]]] = {system: [] for system in ALL_SYSTEMS}
     for number in range(rounds):
         for system in ALL_SYSTEMS:
@@ -71,24 +74,28 @@ def measure_cell(system: str, env: str, num_envs: int, seconds: float) -> dict[s
     return run_cell(command, CELL_TIMEOUT_SECONDS)
 
 
-def print_workload(label: str, rows: dict[int, dict[str, Any]]) -> None:
-    print_table(
-        f"{label}: steps per second (environments down, systems across)",
+def print_workload(label: str, rows: dict[int, dict[str, Any]]) -> list[Table]:
+    name = label.partition(" ")[0].lower().replace("-", "")
+    rates = print_table(
+        f"{label}: steps per second",
         ["envs", *ALL_SYSTEMS, "process / Async", "process / bound", "auto / best"],
         [
             [str(n), *(shown(row, s, "{steps_per_second:,.0f}") for s in ALL_SYSTEMS), *ratios(row)]
             for n, row in rows.items()
         ],
+        name=f"{name}_rates",
     )
     timed = [s for s in ALL_SYSTEMS if s != "bound"]
-    print_table(
+    costs = print_table(
         f"{label}: seconds to start / megabytes per environment",
         ["envs", *timed],
         [
             [str(n), *(shown(row, s, "{start_seconds:.1f} / {megabytes_per_env:.0f}") for s in timed)]
             for n, row in rows.items()
         ],
+        name=f"{name}_costs",
     )
+    return [rates, costs]
 
 
 def shown(row: dict[str, Any], system: str, form: str) -> str:

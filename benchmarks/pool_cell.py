@@ -1,7 +1,7 @@
-"""One measurement of `benchmarks.pool`, in a process of its own: `python -m benchmarks.pool_cell SYSTEM ENV N SECONDS`.
+"""One measurement of `benchmarks.pool` in its own process: `python -m benchmarks.pool_cell SYSTEM ENV N SECONDS`.
 
-Prints one JSON object: steps_per_second, start_seconds, megabytes_per_env. Every system steps the same environments,
-made by the same function, with the same random actions, in lock-step unless it says otherwise.
+Prints one JSON object: steps_per_second, start_seconds, megabytes_per_env. Every system steps the same environments
+with the same random actions. All are in lock-step, except `process x2`, which is double-buffered.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from paceline.pool.config import Kind, PoolConfig, available_core_ids
 from paceline.pool.random_actions import RandomActions, sample_turns
 
 Turn = Callable[[], int]
-"""Steps something and says how many environment steps that was."""
+"""Steps the environments; returns the number of environment steps."""
 
 
 def paceline_turn(kind: Kind, env: str, num_envs: int, **options: Any) -> tuple[Turn, Callable[[], None]]:
@@ -78,7 +78,7 @@ def sb3_turn(env: str, num_envs: int) -> tuple[Turn, Callable[[], None]]:
 
 
 def plain_loop(factory_bytes: bytes, indices: list[int], seconds: float, start: Any, results: Any) -> None:
-    """The bound: environments stepped in a plain loop, nothing sent anywhere."""
+    """The upper bound: environments are stepped in a plain loop, and nothing is sent anywhere."""
     import pickle
 
     factory: Factory = pickle.loads(factory_bytes)
@@ -100,7 +100,7 @@ def plain_loop(factory_bytes: bytes, indices: list[int], seconds: float, start: 
 
 
 def bound(env: str, num_envs: int, seconds: float) -> float:
-    """Steps per second of one plain loop per core, added up."""
+    """Total steps per second of one plain loop per core."""
     import cloudpickle
 
     processes = min(len(available_core_ids()), num_envs)
@@ -133,7 +133,7 @@ SYSTEMS: dict[str, Callable[[str, int], tuple[Turn, Callable[[], None]]]] = {
 
 
 def pss_megabytes(root: psutil.Process | None = None) -> float:
-    """Proportional memory of a process (this one by default) and its descendants: shared pages are counted once."""
+    """Proportional set size of a process (by default this one) and its descendants. Shared pages count once."""
     root = root or psutil.Process()
     total = 0.0
     for process in [root, *root.children(recursive=True)]:
@@ -164,7 +164,7 @@ def main() -> None:
     system, env, num_envs, seconds = sys.argv[1:]
     result = measure(system, env, int(num_envs), float(seconds))
     print("RESULT " + json.dumps(result), flush=True)
-    os._exit(0)  # whatever a peer leaves running must not hold up the next measurement
+    os._exit(0)  # threads that a peer leaves running must not delay the next measurement
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The `envpool` backend against EnvPool itself, at equal batches.
+"""The `envpool` backend and EnvPool itself, with equal batches.
 
-Both are open at once and measured in turns. EnvPool resets on the next step and returns that artificial step as if it
-were one; only real transitions are counted, for both.
+Both are open at once and are measured alternately. EnvPool resets an environment on the step after an episode's end
+and returns that artificial step as if it were real. Only real transitions are counted, for both.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.report import print_table, progress
+from benchmarks.report import Table, print_table, progress
 from paceline.pool import PoolConfig, make_pool
 from paceline.pool.random_actions import TURNS, sample_turns
 
 WORKLOADS = {"CartPole-v1": (8, 64), "HalfCheetah-v5": (8, 32), "Breakout-v5": (8, 32)}
 
 
-def measure_envpool(quick: bool) -> dict[str, Any]:
+def measure_envpool(quick: bool) -> tuple[Table, dict[str, Any]]:
     rounds, seconds = (2, 0.3) if quick else (9, 0.7)
     workloads = {"CartPole-v1": (64,)} if quick else WORKLOADS
     results = {}
@@ -29,12 +29,13 @@ def measure_envpool(quick: bool) -> dict[str, Any]:
             progress(f"envpool:{task}, {num_envs} environments")
             results[f"{task} / {num_envs}"] = compare(task, num_envs, rounds, seconds)
     progress("")
-    print_table(
+    table = print_table(
         "EnvPool, lock-step, random actions: real transitions per second (medians)",
         ["task / environments", "EnvPool itself", "envpool backend", "ratio"],
         [[name, f"{row['raw']:,.0f}", f"{row['ours']:,.0f}", f"{row['ratio']:.3f}"] for name, row in results.items()],
+        name="envpool",
     )
-    return results
+    return table, results
 
 
 def compare(task: str, num_envs: int, rounds: int, seconds: float) -> dict[str, float]:

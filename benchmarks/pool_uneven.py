@@ -1,4 +1,4 @@
-"""How much of what uneven simulators could deliver arrives, when nobody waits and when everybody does."""
+"""Uneven simulators: the share of their steps that a pool delivers, with `recv` of any slots and of all slots."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.report import print_table
+from benchmarks.report import Table, print_table
 from paceline.pool import PoolConfig, make_pool
 from paceline.pool.random_actions import RandomActions
 
@@ -18,21 +18,23 @@ REGIMES = {
 NUM_ENVS = 16
 
 
-def measure_uneven(quick: bool) -> dict[str, Any]:
+def measure_uneven(quick: bool) -> tuple[Table, dict[str, Any]]:
     seconds = 2.0 if quick else 10.0
     results: dict[str, Any] = {}
     for label, env in REGIMES.items():
         results[label] = {mode: share(env, mode == "recv(any)", seconds) for mode in ("recv(any)", "recv(all)")}
-    print_table(
-        f"uneven, sleeping simulators ({NUM_ENVS} environments): steps delivered over the sum of the environments' own rates",
+    table = print_table(
+        f"Uneven, sleeping simulators ({NUM_ENVS} environments): "
+        "steps delivered over the sum of the environments' own rates",
         ["regime", "recv(any)", "recv(all)"],
         [[label, f"{row['recv(any)']:.3f}", f"{row['recv(all)']:.3f}"] for label, row in results.items()],
+        name="uneven",
     )
-    return results
+    return table, results
 
 
 def share(env: str, any_ready: bool, seconds: float) -> float:
-    """Delivered steps per second over the sum of what each environment, never kept waiting, would deliver."""
+    """Delivered steps per second, divided by the sum of what each environment would deliver if it never waited."""
     with make_pool(env, PoolConfig(kind="auto", num_envs=NUM_ENVS)) as pool:
         actions = RandomActions(pool.spec)
         batch = pool.recv(min_slots=None)

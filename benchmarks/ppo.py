@@ -1,8 +1,8 @@
-"""Training speed of `ddppo` over the `envpool` pool against PPO over EnvPool written as CleanRL writes it.
+"""Training speed of `ddppo` with the `envpool` pool, and of PPO over EnvPool written in the style of CleanRL.
 
-The same network, environments, rollouts, epochs and mini-batches; learning on; agent steps per second. Systems take
-turns over the rounds, and the medians are compared, since machines are noisy. The peer's threads are PyTorch's
-default (all cores); ours are what the library chooses, and the peer is measured with that number as well.
+Both have the same network, environments, rollouts, epochs and mini-batches; figures are agent steps per second while
+learning. The systems are measured alternately, and medians are compared, because machines are noisy. The peer is
+measured with PyTorch's default number of threads (all cores) and with one thread. Paceline chooses its own number.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import statistics
 from typing import Any
 
 from benchmarks.cells import run_module
-from benchmarks.report import context, print_context, print_table, progress
+from benchmarks.report import Result, context, make_result, print_context, print_table, progress
 
 MLP = {"hidden": 64, "rollout_steps": 128, "num_envs": 64, "epochs": 1, "minibatches": 4}
 CNN = {"hidden": 64, "rollout_steps": 32, "num_envs": 32, "epochs": 1, "minibatches": 4}
@@ -26,7 +26,7 @@ WORKLOADS: dict[str, dict[str, Any]] = {
 }
 
 
-def run(quick: bool) -> dict[str, Any]:
+def run(quick: bool) -> Result:
     facts = context()
     print_context(facts)
     cores = os.cpu_count() or 1
@@ -41,12 +41,14 @@ def run(quick: bool) -> dict[str, Any]:
                 samples[system].append(measure(system, workload | {"seconds": seconds}, cores))
         results[label] = {system: statistics.median(rates) for system, rates in samples.items()} | {"samples": samples}
     progress("")
-    print_table(
-        "steps per second, training",
-        ["workload", "paceline ddppo", "PPO over EnvPool", "the same, 1 thread", "ratio to its better"],
+    table = print_table(
+        "Agent steps per second in training",
+        ["workload", "ddppo", "PPO over EnvPool", "PPO over EnvPool, 1 thread", "ddppo / best peer"],
         [row(label, figures) for label, figures in results.items()],
+        name="training",
     )
-    return {"context": facts, "results": results}
+    note = f"Medians of {rounds} alternating rounds."
+    return make_result("ppo", facts, [table], note=note, measurements=results)
 
 
 def row(label: str, figures: dict[str, Any]) -> list[str]:

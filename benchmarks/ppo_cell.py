@@ -1,7 +1,8 @@
-"""One measurement of our side of `benchmarks.ppo` and `benchmarks.throughput`: `python -m benchmarks.ppo_cell '{...}'`.
+"""One measurement of Paceline for `benchmarks.ppo` and `benchmarks.throughput`.
 
-The options are those of the peers, and `system`; `env`, an id, instead of EnvPool's `task`; `pool`, the backend;
-`encoder`, of images; `precision`; `sequences`; `groups` and `pool_workers`.
+`python -m benchmarks.ppo_cell '{...}'` prints one JSON object. The options are those of the peers and `system`, `env`
+(an environment id instead of EnvPool's `task`), `pool` (the backend), `encoder`, `precision`, `sequences`, `groups`
+and `pool_workers`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from paceline.config import Config
 from paceline.learner.config import PPOConfig
 from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.pool.config import PoolConfig
-from paceline.run import train
+from paceline.session import train
 from paceline.telemetry.clock import ACTIVITIES
 
 WARM_UP_SECONDS = {"cpu": 0.0, "cuda": 10.0}
@@ -60,7 +61,7 @@ def main() -> None:
         reports = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
     if len(marks) < 2:
         sys.exit(f"{options['seconds']} seconds were too short for two iterations")
-    # On a GPU kernels are chosen and recorded in the first seconds.
+    # On a GPU the first seconds choose kernels and record graphs.
     counted = [mark for mark in marks if mark[0] - marks[0][0] >= WARM_UP_SECONDS[options.get("device", "cpu")]]
     (begin, first), (end, last) = counted[0], counted[-1]
     last_report = reports[-1] if reports else {}

@@ -1,8 +1,8 @@
-"""How long weights take from the thread that learns to the one that decides: what APPO adds to an update and to a decision.
+"""Time to publish weights from the learner thread to the sampler: what APPO adds to an update and to an inference.
 
-`publish` is called after every update and `pick up` before every decision; most decisions find nothing new. Each is given as the
-microseconds until the call returns and, on a GPU that is idle, those until its copies are done there (to launch them included), for
-which no host waits. Medians of many, with nothing beside.
+The learner publishes after every update. The sampler refreshes its weights before every inference; most refreshes
+find nothing new. Figures are the microseconds until a call returns and, on an otherwise idle GPU, until its copies
+are done. No thread waits for those copies.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-import tyro
 from gymnasium import spaces
 
-from benchmarks.report import context, print_context, print_table
+from benchmarks.report import Result, command_line, context, make_result, print_context, print_table
 from paceline.distributed.runtime import choose_device
 from paceline.learner.publication import Publication
 from paceline.nets.actor_critic import ActorCritic
@@ -39,12 +38,12 @@ POLICIES: dict[str, tuple[spaces.Space, PolicyConfig]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Where and how often."""
+    """The options of the benchmark."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """auto is the GPU where there is one."""
+    """`auto` is the GPU if there is one."""
     times: int = 500
-    """Publications of each policy."""
+    """Publications of each policy. Figures are their medians."""
 
 
 @dataclass
@@ -77,11 +76,11 @@ class Spans:
         return " / ".join(f"{statistics.median(side):.1f}" for side in sides)
 
 
-def run(quick: bool) -> dict[str, Any]:
+def run(quick: bool) -> Result:
     return measure(Plan(times=5 if quick else 500), context())
 
 
-def measure(plan: Plan, facts: dict[str, Any]) -> dict[str, Any]:
+def measure(plan: Plan, facts: dict[str, Any]) -> Result:
     print_context(facts)
     device = choose_device(plan.device, local_rank=0)
     on_gpu = device.type == "cuda"
@@ -95,26 +94,27 @@ def measure(plan: Plan, facts: dict[str, Any]) -> dict[str, Any]:
         results[name] = {kind: statistics.median(span.until_it_returns) for kind, span in spans.items()}
     unit = "µs until it returns / until the GPU is done" if on_gpu else "µs"
     where = torch.cuda.get_device_name() if on_gpu else f"CPU, {torch.get_num_threads()} threads"
-    print_table(
-        f"publication of weights ({unit}; {where})",
-        ["policy", "megabytes", *(kind.replace("_", " ") for kind in spans)],
+    table = print_table(
+        f"Publication of weights ({unit}; {where})",
+        ["policy", "megabytes", "publish", "refresh", "nothing new"],
         lines,
+        name="publication",
     )
-    return {"context": facts, "device": where, "microseconds": results}
+    return make_result("publication", facts, [table], note=f"Medians of {plan.times}.", measurements=results)
 
 
 def measure_one(learned: ActorCritic, times: int, on_gpu: bool) -> dict[str, Spans]:
     publication = Publication(learned)
     reader = publication.reader(copy.deepcopy(learned))
-    spans = {kind: Spans(on_gpu, [], []) for kind in ("publish", "pick_up", "nothing_new")}
+    spans = {kind: Spans(on_gpu, [], []) for kind in ("publish", "refresh", "nothing_new")}
     for number in range(times + 3):
-        if number == 3:  # the first are slower: memory is touched and kernels are loaded
+        if number == 3:  # the first three are slower: they touch memory and load kernels
             spans = {kind: Spans(on_gpu, [], []) for kind in spans}
         spans["publish"].measure(publication.publish)
-        spans["pick_up"].measure(reader.pick_up)
-        spans["nothing_new"].measure(reader.pick_up)
+        spans["refresh"].measure(reader.refresh)
+        spans["nothing_new"].measure(reader.refresh)
     return spans
 
 
 if __name__ == "__main__":
-    measure(tyro.cli(Plan, description=__doc__), context("python -m benchmarks.publication"))
+    command_line("publication", Plan, measure, __doc__)

@@ -1,4 +1,4 @@
-"""What benchmarks over several ranks share: starting them, and a run that only counts its rounds."""
+"""Shared by the benchmarks with several ranks: starting the ranks, and a run that counts rounds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from paceline.agent.on_policy import OnPolicy
+from paceline.assembly import Services, ppo_parts
 from paceline.config import Config
 from paceline.distributed.runtime import Group
 from paceline.pool import Pool
@@ -25,7 +25,7 @@ from paceline.telemetry.phases import Phases
 
 
 def launch(module: str, size: int, settings: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Run `module` on `size` ranks, which meet on the loopback interface; what its first rank says of every setting, as soon as it does."""
+    """Run `module` on `size` ranks of this machine. Yields the first rank's result of each setting."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     common = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "MASTER_ADDR": "127.0.0.1"}
@@ -57,7 +57,7 @@ def launch(module: str, size: int, settings: list[dict[str, Any]]) -> Iterator[d
 
 
 class Rounds:
-    """What a schedule needs of a run, for at least `rounds` iterations and `seconds`; the first is never counted."""
+    """Stands in for a run: ends after at least `rounds` iterations and `seconds`. The first iteration never counts."""
 
     def __init__(self, config: Config, group: Group, pool: Pool, rounds: int, seconds: float = 0.0) -> None:
         self.config, self.group, self.pool = config, group, pool
@@ -65,7 +65,8 @@ class Rounds:
         torch.manual_seed(1)
         self.clock, self.stop, self.phases = Clock(), Stop(group), Phases()
         self.threads = torch.get_num_threads()
-        self.agent = OnPolicy(config, group, pool, self.clock, self.stop, self.phases)
+        services = Services(group=group, stop=self.stop, clock=self.clock, phases=self.phases)
+        self.learner, self.sampler = ppo_parts(config, services, pool)
         self.progress = 0.0
         self.marks: list[float] = []
         self.steps: list[int] = []
@@ -91,7 +92,8 @@ class Rounds:
         return not self.finished()
 
     def rates(self, counted: int | None = None) -> tuple[float, float]:
-        """Steps of all ranks per second over the last rounds (all but the first by default): the mean, the best round."""
+        """Steps per second of all ranks, as the mean over the last `counted` rounds and of the best round. By default
+        all rounds but the first count."""
         counted = counted or len(self.steps) - 1
         steps = self.group.sum_(torch.tensor(self.steps[-counted:], dtype=torch.float64))
         marks = torch.tensor(self.marks[-counted - 1 :], dtype=torch.float64)

@@ -1,14 +1,17 @@
-"""How DD-PPO scales over ranks, with even and uneven simulators and several preemption thresholds (the paper's figure 4).
+"""Scaling of DD-PPO over ranks, with even and uneven simulators and several preemption thresholds (its figure 4).
 
-The paper's appendix D: every rank has 4 environments, collects and learns 10 times, and the steps of the last 5 rounds are
-divided by their time; the same seeds for all numbers of ranks and all thresholds. Scaling is relative to one rank: to
-the mean of what the very same ranks collect when each is alone, since simulators may be slow or fast ones. Simulators
-sleep, as those on GPUs or other machines do. They do not differ (even); or those of every fourth rank are three times slower
-(stragglers), as a few large scenes are among small ones; or every environment is of another speed, log-normally, most
-within a factor of two (uneven). Policy, losses and the all-reduce are real. Meant for a machine with about a core per
-rank: on fewer, ranks wait for cores, and that is what is measured, unless `--step-seconds` makes simulators slower. Ranks that are
-measured alone are measured at the same time, half as many as there are cores for. `python -m benchmarks.scaling --help` has
-the choices of a part of it.
+As in the paper's appendix D, every rank has 4 environments and collects and learns for 10 rounds. The rate is the
+steps of the last 5 rounds over their time. Scaling is relative to the mean rate of the same ranks when each trains
+alone, because ranks differ in speed.
+
+Simulators sleep. Policy, losses and all-reduce are real. There are three regimes:
+
+- even: all simulators are alike;
+- stragglers: the simulators of every fourth rank are three times slower, like a few large scenes among small ones;
+- uneven: every environment has its own log-normal speed, most within a factor of two.
+
+It needs about one core per rank. With fewer cores, use `--step-seconds` to make the simulators slower; otherwise the
+ranks wait for cores. `python -m benchmarks.scaling --help` lists the options.
 """
 
 from __future__ import annotations
@@ -19,10 +22,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import tyro
-
 from benchmarks.ranks import launch
-from benchmarks.report import context, print_context, print_table
+from benchmarks.report import Result, command_line, context, make_result, print_context, print_table
 from paceline.pool.config import available_core_ids
 
 SCENE = "obs=8&dtype=float32&episode_length=200"
@@ -30,19 +31,19 @@ SCENE = "obs=8&dtype=float32&episode_length=200"
 
 @dataclass(frozen=True, kw_only=True)
 class Regime:
-    """How fast simulators are."""
+    """How fast the simulators are."""
 
     kind: str
-    """Of synthetic simulator."""
+    """The kind of synthetic simulator."""
     sigma: float | None = None
-    """Its spread, where it has one."""
+    """The spread of its step times, for kinds that have one."""
     slowness: float = 1.0
-    """How much longer those of ranks 1, 5, 9 and 13 take."""
+    """Factor by which the simulators of ranks 1, 5, 9 and 13 are slower."""
     seeds: tuple[int, ...] = (1,)
-    """Where environments are drawn, several."""
+    """Several where the speeds of environments are random."""
 
     def setting(self, threshold: float, seed: int, world: World, step_seconds: float) -> dict[str, Any]:
-        """What a rank is told to measure."""
+        """The options of one measurement of a rank."""
         means = {"env": step_seconds, "slow_env": step_seconds * self.slowness}
         spread = "" if self.sigma is None else f"&sigma={self.sigma}"
         envs = {name: f"synthetic:{self.kind}?mean={mean:g}{spread}&{SCENE}" for name, mean in means.items()}
@@ -51,30 +52,30 @@ class Regime:
 
 REGIMES = {
     "even": Regime(kind="constant"),
-    # Not constant: three slow steps would always end together with nine fast ones, or always just miss them.
+    # Not constant: a slow rank would always finish together with the fast ones, or always just miss them.
     "stragglers": Regime(kind="lognormal", sigma=0.2, slowness=3.0),
     "uneven": Regime(kind="scene", sigma=0.3, seeds=(1, 2)),
 }
 STEPS = 24
 CORE_SECONDS = 0.04
-"""Of a core, for each step of a rank that is measured alone, so that it does not wait for cores: twice what would do."""
+"""Core time that a step of a rank needs, doubled. It limits how many ranks are measured alone at the same time."""
 PLOT = Path("scaling.png")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Which part of it to measure."""
+    """The options of the benchmark."""
 
     regimes: tuple[str, ...] = tuple(REGIMES)
     ranks: tuple[int, ...] = (2, 4, 8, 16)
-    """Numbers of ranks beside one."""
+    """Numbers of ranks, besides one."""
     thresholds: tuple[float, ...] = (0.5, 0.6, 0.8, 1.0)
     step_seconds: float = 0.02
-    """What a step takes on average. With longer ones, fewer cores are enough."""
+    """Mean time of a simulator step. Longer steps need fewer cores."""
 
 
 class World(NamedTuple):
-    """Ranks that train together; their environments are those of ranks number `first` and on."""
+    """Ranks that train together. Their environments are those of rank `first` and the ranks after it."""
 
     size: int
     first: int = 0
@@ -84,31 +85,34 @@ Rates = dict[tuple[str, int, float, World], float]
 """Steps per second, by regime, seed, threshold and world."""
 
 
-def run(quick: bool) -> dict[str, Any]:
+def run(quick: bool) -> Result:
     return measure(Plan(regimes=("even", "stragglers"), ranks=(2,), thresholds=(0.6,)) if quick else Plan(), context())
 
 
-def measure(plan: Plan, facts: dict[str, Any]) -> dict[str, Any]:
+def measure(plan: Plan, facts: dict[str, Any]) -> Result:
     print_context(facts)
     rates: Rates = {}
     for size in plan.ranks:
         rates |= measure_world(World(size), plan)
     rates |= measure_alone(replace(plan, thresholds=(1.0,)))
     scaling = relative(rates, plan)
-    for regime, curves in scaling.items():
+    tables = [
         print_table(
-            f"simulators: {regime}; steps per second relative to one rank ({one_rank(rates, regime):.0f})",
+            f"Simulators: {regime}; steps per second relative to one rank ({one_rank(rates, regime):.0f})",
             ["ranks", *(f"p = {p:.0%}" for p in curves)],
             [[str(size), *(f"{points[size]:.2f}" for points in curves.values())] for size in (1, *plan.ranks)],
+            name=regime,
         )
+        for regime, curves in scaling.items()
+    ]
     if len(plan.ranks) > 1:
         plot(scaling)
         print(f"\nplot: {PLOT}")
-    return {"context": facts, "rates": {str(key): value for key, value in rates.items()}, "scaling": scaling}
+    return make_result("scaling", facts, tables, measurements={str(key): value for key, value in rates.items()})
 
 
 def measure_alone(plan: Plan) -> Rates:
-    """What each rank collects when there is nobody to be preempted by."""
+    """The rate of each rank without other ranks that could preempt it."""
     rates: Rates = {}
     at_once = len(available_core_ids()) * plan.step_seconds / CORE_SECONDS
     with ThreadPoolExecutor(max(1, int(at_once))) as threads:
@@ -137,7 +141,7 @@ def measure_world(world: World, plan: Plan) -> Rates:
 
 
 def relative(rates: Rates, plan: Plan) -> dict[str, dict[float, dict[int, float]]]:
-    """Scaling by regime, threshold and number of ranks: means over the seeds."""
+    """Scaling by regime, threshold and number of ranks, as means over the seeds."""
 
     def scaling(regime: str, threshold: float, size: int) -> float:
         seeds = REGIMES[regime].seeds
@@ -156,7 +160,7 @@ def relative(rates: Rates, plan: Plan) -> dict[str, dict[float, dict[int, float]
 
 
 def one_rank(rates: Rates, regime: str) -> float:
-    """Steps per second of all lone ranks, on average."""
+    """Mean steps per second of ranks that train alone."""
     return statistics.mean(rate for key, rate in rates.items() if key[0] == regime and key[3].size == 1)
 
 
@@ -184,4 +188,4 @@ def plot(scaling: dict[str, dict[float, dict[int, float]]]) -> None:
 
 
 if __name__ == "__main__":
-    measure(tyro.cli(Plan, description=__doc__), context("python -m benchmarks.scaling"))
+    command_line("scaling", Plan, measure, __doc__)

@@ -1,4 +1,4 @@
-"""One rank of `benchmarks.scaling`: the `ddppo` loop for a fixed number of rounds, in every setting in turn."""
+"""One rank of `benchmarks.scaling`: runs the `ddppo` loop for a fixed number of rounds with every setting."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from paceline.distributed.runtime import Group
 from paceline.learner.config import PPOConfig
 from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.pool import Pool, PoolConfig, make_pool
-from paceline.schedule.loops import SCHEDULES
+from paceline.schedule.table import make_schedule
 
 NUM_ENVS = 4
 ROUNDS, COUNTED = 10, 5
-"""Rounds of collecting and learning, and how many of the last ones are counted (the paper's appendix D)."""
+"""Rounds of collecting and learning, and the number of last rounds that count (the paper's appendix D)."""
 
 
 def measure(group: Group, pool: Pool, env: str, threshold: float, seed: int, steps: int, first: int) -> float:
@@ -33,8 +33,8 @@ def measure(group: Group, pool: Pool, env: str, threshold: float, seed: int, ste
     )
     pool.reset(1000 * seed + first + group.rank)
     rounds: Any = Rounds(config, group, pool, ROUNDS)
-    group.any(False)  # everybody starts together
-    SCHEDULES["ddppo"](rounds)
+    group.any(False)  # all ranks start together
+    make_schedule(rounds, config, rounds.learner, rounds.sampler)()
     return rounds.rates(COUNTED)[0]
 
 

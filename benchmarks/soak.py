@@ -1,8 +1,9 @@
-"""Memory of a long run with many environments: 1,024 CartPoles in worker processes, for half an hour.
+"""Memory of a long run with many environments: 1,024 CartPoles in worker processes for half an hour.
 
-Memory is the proportional share (PSS) of all processes of the run, sampled every ten seconds. What an environment
-takes is the difference to a short run with few environments, over the difference in environments: rollouts and
-buffers grow with them too, and are part of it. Growth is the slope of a line through the second half of the samples.
+Memory is the proportional set size (PSS) of all processes of the run, sampled every ten seconds. Memory per
+environment is the difference to a short run with few environments, divided by the difference in environments. It
+includes rollouts and buffers, which grow with the environments. Growth is the slope of a line through the second half
+of the samples.
 """
 
 from __future__ import annotations
@@ -17,11 +18,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
-import tyro
 
 from benchmarks.cells import Watch, run_module
 from benchmarks.pool_cell import pss_megabytes
-from benchmarks.report import context, print_context, print_table, progress
+from benchmarks.report import Result, command_line, context, make_result, print_context, print_table, progress
 
 OPTIONS = {
     "env": "gym:CartPole-v1",
@@ -36,13 +36,13 @@ OPTIONS = {
 FEW_ENVS = 64
 FEW_ENVS_SECONDS = 20.0
 START_SECONDS = 300.0
-"""What a run may take beside its seconds of training."""
+"""Time limit of a run, in addition to its seconds of training."""
 PLOT = Path("soak.png")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What runs, and for how long."""
+    """The options of the benchmark."""
 
     system: str = "appo"
     num_envs: int = 1024
@@ -52,15 +52,15 @@ class Plan:
 
 class Sample(NamedTuple):
     seconds: float
-    """Since the run was started."""
+    """Since the start of the run."""
     megabytes: float
 
 
-def run(quick: bool) -> dict[str, Any]:
+def run(quick: bool) -> Result:
     return measure(Plan(seconds=20.0, sample_seconds=1.0) if quick else Plan(), context())
 
 
-def measure(plan: Plan, facts: dict[str, Any]) -> dict[str, Any]:
+def measure(plan: Plan, facts: dict[str, Any]) -> Result:
     print_context(facts)
     few, _ = watch(plan, FEW_ENVS, min(FEW_ENVS_SECONDS, plan.seconds), min(1.0, plan.sample_seconds))
     samples, rate = watch(plan, plan.num_envs, plan.seconds, plan.sample_seconds)
@@ -70,20 +70,19 @@ def measure(plan: Plan, facts: dict[str, Any]) -> dict[str, Any]:
     base = statistics.median(sample.megabytes for sample in second_half(few))
     per_env = (total - base) / (plan.num_envs - FEW_ENVS) * 2**20
     slope = growth(later)
-    print_table(
+    table = print_table(
         f"{plan.system}, {plan.num_envs:,} environments, {plan.seconds / 60:.1f} minutes",
         ["steps per second", "megabytes", f"with {FEW_ENVS}", "bytes per environment", "growth, kilobytes a minute"],
         [[f"{rate:,.0f}", f"{total:,.1f}", f"{base:,.1f}", f"{per_env:,.0f}", f"{slope * 60 * 1024:+,.1f}"]],
+        name="memory",
     )
     plot(samples, plan)
     print(f"\nplot: {PLOT}")
-    figures = {"steps_per_second": rate, "megabytes": total, "megabytes_with_few": base, "bytes_per_env": per_env}
-    figures["growth_megabytes_per_second"] = slope
-    return {"context": facts, "plan": vars(plan), "figures": figures, "samples": samples, "samples_with_few": few}
+    return make_result("soak", facts, [table], measurements={"samples": samples, "samples_with_few": few})
 
 
 def watch(plan: Plan, num_envs: int, seconds: float, sample_seconds: float) -> tuple[list[Sample], float]:
-    """Memory over one run, and its steps per second."""
+    """Samples of the memory of one run, and its steps per second."""
     options = OPTIONS | {"system": plan.system, "num_envs": num_envs, "seconds": seconds}
     samples: list[Sample] = []
     begin = time.monotonic()
@@ -98,13 +97,13 @@ def watch(plan: Plan, num_envs: int, seconds: float, sample_seconds: float) -> t
 
 
 def second_half(samples: Sequence[Sample]) -> Sequence[Sample]:
-    """The later half by time, without the last sample: the run may have been ending then."""
+    """The later half by time, without the last sample: the run may have been ending."""
     middle = samples[-1].seconds / 2
     return [sample for sample in samples[:-1] if sample.seconds >= middle]
 
 
 def growth(samples: Sequence[Sample]) -> float:
-    """Megabytes a second: the slope of the line of least squares."""
+    """Megabytes per second: the slope of a least-squares line."""
     seconds, megabytes = zip(*samples, strict=True)
     return float(np.polyfit(seconds, megabytes, 1)[0])
 
@@ -125,4 +124,4 @@ def plot(samples: Sequence[Sample], plan: Plan) -> None:
 
 
 if __name__ == "__main__":
-    measure(tyro.cli(Plan, description=__doc__), context("python -m benchmarks.soak"))
+    command_line("soak", Plan, measure, __doc__)

@@ -1,21 +1,26 @@
-"""DD-PPO, NoVER, VER and APPO where simulators are even, uneven by action and uneven by environment (VER's table 1).
+"""DD-PPO, NoVER, VER and APPO with even simulators, uneven steps and uneven environments (VER's table 1).
 
-Simulators sleep: `even` takes 0.1 s a step; `by action` is log-normal with that mean (sigma 1) at every step; `by environment`
-has 2 of 16 that are ten times slower than the others. 16 environments a rank, each in a process of its own; an LSTM policy; 2 epochs of 2
-mini-batches, learning on. NoVER is VER with the same number of steps from every environment; APPO learns
-from batches of as many steps, beside collecting. Steps per second of all ranks: the mean over all rounds but the first, and the best round. Ranks share this machine's cores.
+A rank has 16 environments, each in its own process, and an LSTM policy that learns in 2 epochs of 2 mini-batches. The
+simulators sleep:
 
-Then one rank with simulators that compute: PointNav apartments of all sizes, one environment each, and ViZDoom, 16 of them in a
+- even: every step takes 0.1 s;
+- by action: step times are log-normal with that mean and sigma 1;
+- by environment: 2 of the 16 environments are ten times slower than the others.
+
+NoVER is VER with the same number of steps from every environment. APPO learns from batches of the same size,
+concurrently with collection. Figures are steps per second of all ranks: the mean over all rounds but the first, and
+the best round. The ranks share the cores.
+
+The last table has simulators that compute, on one rank: PointNav apartments of all sizes, and ViZDoom, with one
 worker process per core.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from benchmarks.ranks import launch
-from benchmarks.report import context, print_context, print_table
+from benchmarks.report import Result, Table, context, make_result, print_context, print_table
 from paceline.pool.config import available_core_ids
 
 SCENE = "obs=8&dtype=float32&episode_length=200"
@@ -37,7 +42,7 @@ PLOT = Path("stragglers.png")
 Rates = dict[tuple[str, str, int], tuple[float, float]]
 
 
-def run(quick: bool) -> dict[str, Any]:
+def run(quick: bool) -> Result:
     facts = context()
     print_context(facts)
     ranks, seconds = ((1, 2), 2.0) if quick else (RANKS, 10.0)
@@ -52,21 +57,24 @@ def run(quick: bool) -> dict[str, Any]:
         for result in launch("benchmarks.stragglers_rank", size, settings):
             rates[result["regime"], result["system"], size] = result["mean"], result["best"]
             print(f"  {size} ranks, {result['regime']}, {result['system']}: {result['mean']:.0f}", flush=True)
-    for regime in SLEEPING:
+    tables = [
         print_table(
-            f"{regime}: steps per second, mean (best round)",
+            f"{regime.capitalize()}: steps per second, mean (best round)",
             ["ranks", *SYSTEMS, *map(" / ".join, RATIOS)],
             [[str(size), *cells(rates, regime, size)] for size in ranks],
+            name=regime.replace(" ", "_"),
         )
+        for regime in SLEEPING
+    ]
     if not quick:
         plot(rates, ranks)
         print(f"\nplot: {PLOT}")
-        simulated(rates)
-    return {"context": facts, "rates": {str(key): value for key, value in rates.items()}}
+        tables.append(simulated(rates))
+    return make_result("stragglers", facts, tables, measurements={str(key): value for key, value in rates.items()})
 
 
-def simulated(rates: Rates) -> None:
-    """Simulators that compute, on one rank."""
+def simulated(rates: Rates) -> Table:
+    """Measure simulators that compute, on one rank."""
     cores = len(available_core_ids())
     settings = [
         {"regime": name, "env": env, "system": system, "steps": 64, "seconds": 30.0, "images": True, "workers": cores}
@@ -75,10 +83,11 @@ def simulated(rates: Rates) -> None:
     ]
     for result in launch("benchmarks.stragglers_rank", 1, settings):
         rates[result["regime"], result["system"], 1] = result["mean"], result["best"]
-    print_table(
-        "one rank, simulators that compute: steps per second, mean (best round)",
+    return print_table(
+        "Simulators that compute, one rank: steps per second, mean (best round)",
         ["simulator", *SYSTEMS, *map(" / ".join, RATIOS)],
         [[name, *cells(rates, name, 1)] for name in SIMULATED],
+        name="computing",
     )
 
 

@@ -1,4 +1,4 @@
-"""One rank of `benchmarks.stragglers`: every system on every simulator in turn."""
+"""One rank of `benchmarks.stragglers`: runs every system with every simulator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from paceline.learner.config import PPOConfig
 from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.pool import PoolConfig, make_pool
 from paceline.schedule.config import VERConfig
-from paceline.schedule.loops import SCHEDULES
+from paceline.schedule.table import make_schedule
 
 SYSTEMS: dict[str, System] = {"DD-PPO": "ddppo", "NoVER": "ver", "VER": "ver", "APPO": "appo"}
 NUM_ENVS = 16
@@ -42,8 +42,8 @@ def measure(group: Group, setting: dict[str, Any]) -> tuple[float, float]:
     pool = make_pool(config.env, config.pool, seed=1 + 1000 * group.rank)
     with contextlib.closing(pool):
         rounds: Any = Rounds(config, group, pool, ROUNDS, setting["seconds"])
-        group.any(False)  # everybody starts together
-        SCHEDULES[config.system](rounds)
+        group.any(False)  # all ranks start together
+        make_schedule(rounds, config, rounds.learner, rounds.sampler)()
         return rounds.rates()
 
 

@@ -1,17 +1,23 @@
-"""Training throughput of all systems on the same workloads, as in Sample Factory's table 1, beside simulation alone.
+"""Training throughput of all systems and their peers on the same workloads, and simulation alone.
 
-Agent steps (decisions) per second, learning on. The same environments and number of them, the same network, length of
-rollouts, one epoch of four mini-batches. Measurements take turns over the rounds, and medians are compared, since
-machines are noisy. Ours run as the library chooses. Peers get the best of several settings, tried once before the
-rounds: PPO over EnvPool, as CleanRL writes it, and Stable-Baselines3 with one thread or one per core; Sample Factory
-with its own environments in one, two or four workers, and, apart, with an EnvPool of one thread or one per core. Stable-Baselines3
-has no recurrent PPO itself, and EnvPool's Doom is many times slower than ViZDoom's package: those cells are empty.
-PPO over EnvPool counts the steps in which EnvPool resets an environment as steps, as CleanRL does; the others do not.
+Figures are agent steps per second while learning. All systems have the same environments, network, rollout length,
+and one epoch of four mini-batches. They are measured alternately over the rounds, and medians are compared, because
+machines are noisy.
 
-Simulation alone is random actions, through our pool and, where the environment is EnvPool's, through EnvPool itself; else
-also without any pool, in one plain loop per core: what the cores can do. With `--device cuda` networks are on the GPU,
-environments are ale-py's and ViZDoom's in processes, and there are as many of them as keep the cores busy.
-`python -m benchmarks.throughput --help` has the choices of a part of it.
+Paceline chooses its own settings. Peers get the best of several settings, which are tried once before the rounds:
+
+- PPO over EnvPool, in the style of CleanRL, and Stable-Baselines3: one thread, or one per core;
+- Sample Factory with its own environments: one, two or four workers;
+- Sample Factory over EnvPool: one EnvPool thread, or one per core.
+
+Stable-Baselines3 has no recurrent PPO, and EnvPool's Doom is many times slower than the ViZDoom package, so those
+cells are empty. PPO over EnvPool counts the steps in which EnvPool resets an environment, as CleanRL does; the others
+do not.
+
+Simulation alone means random actions: through Paceline's pool, through EnvPool itself where the task is EnvPool's,
+and otherwise in one plain loop per core. With `--device cuda` the networks are on the GPU, environments run in
+processes, and there are enough of them to keep the cores busy. `python -m benchmarks.throughput --help` lists the
+options.
 """
 
 from __future__ import annotations
@@ -21,13 +27,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import tyro
-
 from benchmarks.cells import CellError, run_file, run_module
 from benchmarks.peers import environment
 from benchmarks.pool import measure_cell
 from benchmarks.pool_envpool import compare
-from benchmarks.report import context, print_context, print_table, progress
+from benchmarks.report import Result, Table, command_line, context, make_result, print_context, print_table, progress
 from paceline.pool.config import available_core_ids
 from paceline.telemetry.clock import ACTIVITIES
 
@@ -37,18 +41,18 @@ CNN = MLP | {"rollout_steps": 32}
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """What everybody trains on."""
+    """A task that all systems train on."""
 
     env: str
-    """The id that peers without EnvPool go by; ours too, where there is no task."""
+    """The environment id for peers without EnvPool, and for Paceline if there is no `task`."""
     task: str | None = None
-    """EnvPool's name for it."""
+    """EnvPool's name of the environment."""
     options: dict[str, Any]
-    """Network and batches."""
+    """Options of the network and the batches."""
     envs: tuple[int, ...]
-    """Numbers of environments to measure with."""
+    """Numbers of environments."""
     seconds: float = 12.0
-    """Of each measurement."""
+    """Length of each measurement."""
 
 
 WORKLOADS = {
@@ -70,30 +74,30 @@ SAMPLE_FACTORY_CELL = Path(__file__).parent / "peers" / "sample_factory_cell.py"
 SAMPLE_FACTORY_PACKAGES = ("sample-factory", "torch", "numpy", "gymnasium", "mujoco", "ale-py", "vizdoom", "envpool")
 SHARES = (*ACTIVITIES, "learner_busy")
 ENVS_PER_CORE = 16
-"""With a GPU: so many that decisions for half of them are made in batches that are worth it."""
+"""With a GPU: enough for large inference batches."""
 START_SECONDS = 240.0
-"""What a measurement may take beside what is measured: 32 Atari games take a minute to start on few cores."""
+"""Time limit in addition to the measurement: 32 Atari games take a minute to start on few cores."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Which part of it to measure, and how long."""
+    """The options of the benchmark."""
 
     workloads: tuple[str, ...] = tuple(WORKLOADS)
     systems: tuple[str, ...] = OURS + PEERS
     num_envs: tuple[int, ...] = ()
-    """Numbers of environments, instead of each workload's own."""
+    """Numbers of environments, instead of those of the workloads."""
     rounds: int = 3
     seconds: float | None = None
-    """Of each measurement, instead of each workload's own."""
+    """Length of each measurement, instead of those of the workloads."""
     tuned: bool = True
-    """Try all settings of the peers before the rounds; otherwise the first of each."""
+    """Try all settings of the peers before the rounds. Otherwise each peer uses its first."""
     install: bool = True
-    """Make the environment of a peer that needs its own, if it is not there."""
+    """Create the Python environment of a peer that needs its own, if it does not exist."""
     device: Literal["cpu", "cuda"] = "cpu"
-    """Where networks are; peers run on the CPU only."""
+    """Device of the networks. Peers run on the CPU only."""
     precision: Literal["auto", "float32", "bfloat16"] = "float32"
-    """Of our networks (`--compute.precision`); peers have float32 only."""
+    """Precision of Paceline's networks (`--compute.precision`). Peers have float32 only."""
 
     def workload(self, label: str) -> Workload:
         workload = WORKLOADS[label]
@@ -103,15 +107,15 @@ class Plan:
 
 
 Variants = dict[str, dict[str, Any]]
-"""By name, the options that a system gets on top of the workload's."""
+"""Options of a system in addition to those of the workload, by name of the setting."""
 
 
 def variants(system: str, workload: Workload) -> Variants:
-    """The settings that a system may choose from; none if it does not do this workload."""
+    """The settings of a system. Empty if it cannot run this workload."""
     cores = len(available_core_ids())
     threads: Variants = {"1 thread": {"threads": 1}} | ({f"{cores} threads": {"threads": cores}} if cores > 1 else {})
     if system in OURS:
-        # EnvPool's task where there is one: the pool then runs it by EnvPool
+        # Without `env` the pool runs the EnvPool task.
         where = {"env": None} if workload.task else {}
         return {"": {"system": system, "threads": None} | where}
     if system == ENVPOOL:
@@ -124,7 +128,7 @@ def variants(system: str, workload: Workload) -> Variants:
 
 
 def measure_system(system: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Agent steps per second of one run; of ours, also where its time went."""
+    """Agent steps per second of one run and, for Paceline, its time shares."""
     timeout = options["seconds"] + START_SECONDS
     if system in SAMPLE_FACTORIES:
         python = environment.python_of("sample_factory", make=False)
@@ -139,21 +143,21 @@ class Contestant:
 
     system: str
     options: dict[str, Any]
-    """What all systems get."""
+    """Options that all systems have."""
     choices: Variants
-    """None: the system does not do this workload."""
+    """Its settings. Empty if it cannot run this workload."""
     tried: dict[str, float] = field(default_factory=dict)
-    """What each choice gave when all were tried; these figures count for nothing else."""
+    """Steps per second of each setting when all were tried. They only choose the setting."""
     samples: list[float] = field(default_factory=list)
-    """Steps per second, round by round."""
+    """Steps per second of every round."""
     shares: dict[str, float] = field(default_factory=dict)
-    """Of the last round: where the time of the thread that decides went, and how busy the one that learns was."""
+    """Time shares of the last round: of the main thread, and how busy the learner thread was."""
     failure: str | None = None
-    """Why there is no figure; a system that failed is not tried again."""
+    """Why there is no figure. A system that failed is not measured again."""
 
     @property
     def chosen(self) -> str:
-        """The name of its settings: the fastest that were tried, the first before any were."""
+        """The fastest setting that was tried. Before that, the first."""
         return max(self.tried or self.choices, key=lambda name: self.tried.get(name, 0.0))
 
     @property
@@ -161,7 +165,7 @@ class Contestant:
         return statistics.median(self.samples) if self.samples and self.failure is None else None
 
     def try_all(self) -> None:
-        """Measure every choice once. The system fails if all of them do."""
+        """Measure every setting once. The system fails if all settings fail."""
         for name in self.choices:
             rate = self._measure(name)
             if rate is not None:
@@ -185,12 +189,12 @@ class Contestant:
             return None
 
 
-def run(quick: bool) -> dict[str, Any]:
+def run(quick: bool) -> Result:
     plan = Plan(workloads=("CartPole",), rounds=1, seconds=4, tuned=False, install=False) if quick else Plan()
     return measure(plan, context())
 
 
-def measure(plan: Plan, facts: dict[str, Any]) -> dict[str, Any]:
+def measure(plan: Plan, facts: dict[str, Any]) -> Result:
     if set(SAMPLE_FACTORIES) & set(plan.systems):
         facts["versions"] |= {"for Sample Factory:": sample_factory_versions(plan.install)}
     print_context(facts)
@@ -203,16 +207,16 @@ def measure(plan: Plan, facts: dict[str, Any]) -> dict[str, Any]:
             bounds[row] = simulate(workload, num_envs, seconds=0.5 if plan.seconds else 2.0)
             contests[row] = compete(plan, workload, num_envs, row)
     progress("")
-    show(bounds, contests, plan)
+    tables = show(bounds, contests, plan)
     results = {
         row: {"simulation": bounds[row], "training": {c.system: vars(c) for c in contest}}
         for row, contest in contests.items()
     }
-    return {"context": facts, "plan": vars(plan), "results": results}
+    return make_result("throughput", facts, tables, measurements=results)
 
 
 def sample_factory_versions(install: bool) -> str:
-    """What is in its environment, which is made here if it may be; or why it is not there."""
+    """Versions in Sample Factory's environment, which `install` creates, or why it does not exist."""
     try:
         python = environment.python_of("sample_factory", make=install)
         return environment.versions_in(python, SAMPLE_FACTORY_PACKAGES)
@@ -221,19 +225,19 @@ def sample_factory_versions(install: bool) -> str:
 
 
 def simulate(workload: Workload, num_envs: int, seconds: float) -> dict[str, float]:
-    """Steps per second of random actions: through our pool, its fastest backend, and through EnvPool itself."""
+    """Steps per second with random actions: of the fastest backend of the pool, and of EnvPool or plain loops."""
     if workload.task is not None:
         found = compare(workload.task, num_envs, rounds=3, seconds=seconds)
         return {"pool": found["ours"], "EnvPool": found["raw"]}
     backends = ["process", "process x2", "bound"]
     if len(available_core_ids()) < 4:
-        backends.append("serial")  # one process at a time is never the fastest of many
+        backends.append("serial")  # on more cores one process is never the fastest
     found = {b: measure_cell(b, workload.env, num_envs, seconds)["steps_per_second"] for b in backends}
     return {"loops": found.pop("bound"), "pool": max(found.values())}
 
 
 def compete(plan: Plan, workload: Workload, num_envs: int, row: str) -> list[Contestant]:
-    """All systems on one workload: their settings first, then rounds in turns."""
+    """Measure all systems on one workload: first their settings, then alternating rounds."""
     options = workload.options | {"env": workload.env, "task": workload.task, "num_envs": num_envs}
     options |= {"seconds": plan.seconds or workload.seconds, "device": plan.device, "precision": plan.precision}
     systems = [system for system in plan.systems if plan.device == "cpu" or system in OURS]
@@ -250,9 +254,9 @@ def compete(plan: Plan, workload: Workload, num_envs: int, row: str) -> list[Con
     return contest
 
 
-def show(bounds: dict[str, dict[str, float]], contests: dict[str, list[Contestant]], plan: Plan) -> None:
-    print_table(
-        f"agent steps per second, training, median of {plan.rounds} round{'s' * (plan.rounds > 1)}",
+def show(bounds: dict[str, dict[str, float]], contests: dict[str, list[Contestant]], plan: Plan) -> list[Table]:
+    training = print_table(
+        f"Agent steps per second, training, median of {plan.rounds} round{'s' * (plan.rounds > 1)}",
         [
             "workload / envs",
             *(c.system for c in next(iter(contests.values()))),
@@ -260,33 +264,34 @@ def show(bounds: dict[str, dict[str, float]], contests: dict[str, list[Contestan
             *(f"appo / {name}" for name in SAMPLE_FACTORIES),
         ],
         [[row, *(shown(c) for c in contest), *ratios(contest)] for row, contest in contests.items()],
+        name="training",
     )
-    print_table(
-        "agent steps per second, random actions, nothing learned",
+    simulation = print_table(
+        "Agent steps per second with random actions, without learning",
         ["workload / envs", "our pool", "EnvPool itself", "plain loops", "our best system / our pool", "/ plain loops"],
         [[row, *simulated(bound, contests[row])] for row, bound in bounds.items()],
+        name="simulation",
     )
-    print_table(
-        "shares of the time of the thread that decides; of the one that learns beside it, how busy it is",
-        ["workload / envs", "system", *SHARES],
-        [
-            [row, c.system, *(f"{c.shares.get(name, 0.0):.0%}" for name in SHARES)]
-            for row, contest in contests.items()
-            for c in contest
-            if c.shares
-        ],
-    )
+    tables = [training, simulation]
+    shares = [
+        [row, c.system, *(f"{c.shares.get(name, 0.0):.0%}" for name in SHARES)]
+        for row, contest in contests.items()
+        for c in contest
+        if c.shares
+    ]
+    if shares:
+        title = "Time shares of the main thread, and how busy the learner thread is"
+        tables.append(print_table(title, ["workload / envs", "system", *SHARES], shares, name="shares"))
     peers = [system for system in plan.systems if system in PEERS]
     if peers:
-        print_table(
-            "settings that were fastest" if plan.tuned else "settings",
-            ["workload / envs", *peers],
-            [[row, *(settings(c) for c in contest if c.system in PEERS)] for row, contest in contests.items()],
-        )
+        rows = [[row, *(settings(c) for c in contest if c.system in PEERS)] for row, contest in contests.items()]
+        title = "Fastest settings of the peers" if plan.tuned else "Settings of the peers"
+        tables.append(print_table(title, ["workload / envs", *peers], rows, name="settings"))
     for row, contest in contests.items():
         for contestant in contest:
             if contestant.failure is not None:
                 print(f"\n{row}, {contestant.system} failed: {first_line(contestant.failure)}")
+    return tables
 
 
 def shown(contestant: Contestant) -> str:
@@ -306,7 +311,7 @@ def simulated(bound: dict[str, float], contest: list[Contestant]) -> list[str]:
 
 
 def ratios(contest: list[Contestant]) -> list[str]:
-    """Our best system over the best peer, and our APPO over the original, both ways."""
+    """Paceline's best system over the best peer, and its APPO over Sample Factory in both settings."""
     return [
         quotient(best_of(contest, OURS), best_of(contest, PEERS)),
         *(quotient(best_of(contest, ("appo",)), best_of(contest, (name,))) for name in SAMPLE_FACTORIES),
@@ -314,7 +319,7 @@ def ratios(contest: list[Contestant]) -> list[str]:
 
 
 def best_of(contest: list[Contestant], systems: tuple[str, ...]) -> float | None:
-    """The highest median of these systems; none if none has one."""
+    """The highest median of these systems, if any has one."""
     return max((c.rate for c in contest if c.system in systems and c.rate is not None), default=None)
 
 
@@ -327,4 +332,4 @@ def first_line(text: object) -> str:
 
 
 if __name__ == "__main__":
-    measure(tyro.cli(Plan, description=__doc__), context("python -m benchmarks.throughput"))
+    command_line("throughput", Plan, measure, __doc__)

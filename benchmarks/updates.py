@@ -1,11 +1,13 @@
-"""Updates per second of off-policy learners: ours, Stable-Baselines3's TD3, and DDPG in plain PyTorch.
+"""Updates per second of off-policy learners: Paceline's, Stable-Baselines3's TD3, and DDPG in plain PyTorch.
 
-Everybody draws batches of 256 from 100,000 transitions of HalfCheetah's sizes (17 numbers observed, 6 of an action) with
-networks of two layers of 256 and ReLU, and moves its targets at every update. A TD3 update moves two critics, and every
-second one the policy. Ours is measured as DDPG (a scalar critic, drawn uniformly) and as D4PG (51 atoms, by priority), on a
-CPU also with compiled updates (`--compute.compile`), and in bfloat16 (`--compute.precision`) where that is fast; on a GPU
-its updates are recorded, as in a run.
-Each in a process of its own with PyTorch's threads on all cores and on one, in turns; medians of the better.
+All draw batches of 256 from 100,000 transitions of HalfCheetah's sizes (17 observations, 6 actions). Networks have
+two layers of 256 units with ReLU, and targets move at every update. A TD3 update trains two critics, and every second
+update trains the policy.
+
+Paceline's learner is measured as DDPG (scalar critic, uniform draws) and as D4PG (51 atoms, priorities). On a CPU it
+is also measured with compiled updates (`--compute.compile`) and, on CPUs with AMX, in bfloat16
+(`--compute.precision`). On a GPU its updates are recorded, as in a run. Each measurement has its own process. On a
+CPU it runs with one thread and with one thread per core; ratios are of the better.
 """
 
 from __future__ import annotations
@@ -15,10 +17,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-import tyro
 
 from benchmarks.cells import run_module
-from benchmarks.report import context, print_context, print_table, progress
+from benchmarks.report import Result, Table, command_line, context, make_result, print_context, print_table, progress
 from paceline.accel.kernels import has_amx
 from paceline.pool.config import available_core_ids
 
@@ -39,39 +40,44 @@ SYSTEMS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Which part of it to measure, and how long."""
+    """The options of the benchmark."""
 
     learners: tuple[str, ...] = tuple(SYSTEMS)
     devices: tuple[Literal["cpu", "cuda"], ...] = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
     rounds: int = 3
     seconds: float = 8.0
-    """Of each measurement."""
+    """How long each figure is measured."""
 
 
-def run(quick: bool) -> dict[str, Any]:
+def run(quick: bool) -> Result:
     return measure(Plan(rounds=1, seconds=2.0) if quick else Plan(), context())
 
 
-def measure(plan: Plan, facts: dict[str, Any]) -> dict[str, Any]:
+def measure(plan: Plan, facts: dict[str, Any]) -> Result:
     print_context(facts)
     found = {device: rates_on(device, plan) for device in plan.devices}
     progress("")
-    for device, rates in found.items():
-        best = {name: max(statistics.median(samples) for samples in by.values()) for name, by in rates.items()}
-        rivals = [name for name in best if not name.startswith("ours")]
-        print_table(
-            f"updates per second on {device}, median of {plan.rounds} round{'s' * (plan.rounds > 1)}",
-            ["learner", *next(iter(rates.values())), *(f"/ {name}" for name in rivals)],
+    note = f"Medians of {plan.rounds} alternating rounds of {plan.seconds:g} s."
+    tables = [show(device, rates) for device, rates in found.items()]
+    return make_result("updates", facts, tables, note=note, measurements=found)
+
+
+def show(device: str, rates: dict[str, dict[str, list[float]]]) -> Table:
+    best = {name: max(statistics.median(samples) for samples in by.values()) for name, by in rates.items()}
+    rivals = [name for name in best if not name.startswith("ours")]
+    return print_table(
+        f"Updates per second on {device}",
+        ["learner", *next(iter(rates.values())), *(f"/ {name}" for name in rivals)],
+        [
             [
-                [
-                    name,
-                    *(f"{statistics.median(samples):,.0f}" for samples in by.values()),
-                    *(f"{best[name] / best[rival]:.2f}" for rival in rivals),
-                ]
-                for name, by in rates.items()
-            ],
-        )
-    return {"context": facts, "rates": found}
+                name,
+                *(f"{statistics.median(samples):,.0f}" for samples in by.values()),
+                *(f"{best[name] / best[rival]:.2f}" for rival in rivals),
+            ]
+            for name, by in rates.items()
+        ],
+        name=device,
+    )
 
 
 def rates_on(device: str, plan: Plan) -> dict[str, dict[str, list[float]]]:
@@ -95,4 +101,4 @@ def rates_on(device: str, plan: Plan) -> dict[str, dict[str, list[float]]]:
 
 
 if __name__ == "__main__":
-    measure(tyro.cli(Plan, description=__doc__), context("python -m benchmarks.updates"))
+    command_line("updates", Plan, measure, __doc__)

@@ -42,7 +42,7 @@ def ours(
         critic_hidden=(HIDDEN, HIDDEN),
         layer_norm=False,
         activation="relu",
-        value=ValueConfig(kind=value),  # type: ignore[arg-type]
+        value=ValueConfig(kind=value),
     )
     policy, critic = DeterministicPolicy(spec, control).to(device), ActionCritic(spec, control).to(device)
     for network in (policy, critic):
@@ -78,7 +78,7 @@ def ours(
 
 
 def plain(device: torch.device) -> Update:
-    """DDPG as one writes it down."""
+    """DDPG in plain PyTorch, without optimisations."""
 
     def network(inputs: int, outputs: int) -> nn.Sequential:
         return nn.Sequential(
@@ -143,7 +143,7 @@ def sb3(device: torch.device) -> Update:
 
 
 def transitions() -> list[np.ndarray]:
-    """Observations, actions, rewards and what followed."""
+    """Observations, actions, rewards and next observations."""
     rng = np.random.default_rng(0)
     numbers = (rng.normal(size=(STORED, OBS)), rng.uniform(-1, 1, (STORED, ACTION)), rng.normal(size=STORED))
     return [column.astype(np.float32) for column in (*numbers, rng.normal(size=(STORED, OBS)))]

@@ -1,4 +1,4 @@
-"""Your own environment in worker processes, stepped without waiting for the slowest.
+"""Steps an environment of your own in worker processes, without waiting for the slowest.
 
 python examples/custom_environment.py
 """
@@ -32,12 +32,12 @@ class Walk(gym.Env):
         return np.array([self.place / self.length], np.float32)
 
 
-# No `if __name__ == "__main__"` needed: workers are fresh processes that never run this file.
+# This needs no `if __name__ == "__main__"`: worker processes do not run this file.
 with make_pool(Walk, PoolConfig(kind="process", num_envs=8, workers=2)) as pool:
     rng = np.random.default_rng(0)
     steps = 0
     while steps < 20_000:
-        batch = pool.recv(min_slots=4)  # go on with whoever is ready
+        batch = pool.recv(min_slots=4)  # returns as soon as four environments are ready
         actions = rng.choice(2, size=len(batch), p=[0.3, 0.7])
         pool.send(actions, batch.slots)
         steps += len(batch)

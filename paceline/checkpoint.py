@@ -1,9 +1,14 @@
 """Checkpoints: written atomically, verified when read.
 
-`checkpoints/step_N/` holds `weights.safetensors` (the policy), `state.pt` (everything else, readable with
-`weights_only=True`), `pool_R.bin` (rank R's simulators, where their state can be saved) and `manifest.json`, which has
-the size and digest of every file, and is signed (see `trust`). `checkpoints/latest` and `checkpoints/best` name one of them. A checkpoint appears
-under its name only when all of it is on disk: a crash while writing leaves the one before.
+`checkpoints/step_N/` holds
+
+- `weights.safetensors`: the policy,
+- `state.pt`: everything else, readable with `weights_only=True`,
+- `pool_R.bin`: the simulators of rank R, if their state can be saved,
+- `manifest.json`: the size and digest of every file. It is signed (see `signatures`).
+
+`checkpoints/latest` and `checkpoints/best` name one of the checkpoints. A checkpoint gets its name only when all of it
+is on disk: after a crash during writing, the previous checkpoint is still there.
 """
 
 from __future__ import annotations
@@ -28,20 +33,20 @@ from torch import Tensor
 
 from paceline.errors import PacelineError
 from paceline.files import cannot_write, check_room, flush, os_error_of, replace_text, temporary_name
-from paceline.trust import sign
+from paceline.signatures import sign
 
 log = logging.getLogger(__name__)
 
 WEIGHTS, STATE, MANIFEST = "weights.safetensors", "state.pt", "manifest.json"
 NAME = r"step_\d+"
 TORCH = b"PK\x03\x04"
-"""How torch's files begin. No pickle that begins so can be loaded."""
+"""First bytes of torch's files. Unpickling refuses data that begins with them."""
 ROOM = 64 * 1024
-"""Bytes that a checkpoint takes beside its tensors, at least."""
+"""Bytes that a checkpoint needs in addition to its tensors."""
 
 
 class CheckpointError(PacelineError):
-    """A checkpoint that cannot be used. `cause` is the message without what could be done about it."""
+    """A checkpoint cannot be used. `cause` is the message without the advice."""
 
     def __init__(self, message: str, *, cause: str | None = None) -> None:
         super().__init__(message)
@@ -49,20 +54,20 @@ class CheckpointError(PacelineError):
 
 
 class NoSuchCheckpoint(CheckpointError):
-    """One was asked for that does not exist."""
+    """The requested checkpoint does not exist."""
 
     exit_code = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """What is read back."""
+    """A checkpoint that was read and verified."""
 
     folder: Path
     weights: dict[str, Tensor]
     state: dict[str, Any]
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Size and digest of every file that belongs to it."""
+    """Size and digest of every file, by name."""
 
     @property
     def manifest(self) -> Path:
@@ -70,24 +75,16 @@ class Checkpoint:
 
     @property
     def has_pickles(self) -> bool:
-        """Whether simulators were saved as pickles, which run code when they are loaded. A `tensor` pool's are in torch's format."""
+        """Whether simulators are saved as pickles, which can run code. A `tensor` pool saves torch's format instead."""
         return any(name.startswith("pool_") and not _begins(self.folder / name, TORCH) for name in self.files)
 
     def pool_state(self, rank: int) -> bytes | None:
-        """The simulators of a rank. A file that the manifest does not have, or no longer agrees with, is none."""
+        """The saved simulators of a rank. None if the manifest does not list the file, or its digest differs."""
         expected = self.files.get(f"pool_{rank}.bin")
         if expected is None:
             return None
         data = (self.folder / f"pool_{rank}.bin").read_bytes()
         return data if hashlib.sha256(data).hexdigest() == expected["sha256"] else None
-
-
-def recover(folder: Path) -> None:
-    """Bring back a checkpoint of `folder` that was about to be replaced when its writer was killed. Nobody may be writing there now."""
-    for hidden in folder.glob(".replaced_step_*"):
-        final = folder / hidden.name.removeprefix(".replaced_").partition(".")[0]
-        if not final.exists():
-            os.replace(hidden, final)
 
 
 class CheckpointFolder:
@@ -99,8 +96,10 @@ class CheckpointFolder:
     def save(
         self, step: int, weights: dict[str, Tensor], state: dict[str, Any], pools: dict[int, bytes], *, best: bool
     ) -> Path:
-        """Write `step_N` and name it the latest, and the best if it is. `DiskFull` where there is no room for it: then those
-        before are as they were."""
+        """Write `step_N`, and point `latest` to it, and `best` if it is the best.
+
+        Raises `DiskFull` if it does not fit. Older checkpoints are then unchanged.
+        """
         final = self._folder / f"step_{step}"
         needed = _bytes_of((weights, state, pools), set()) + ROOM
         with _explained(final, needed):
@@ -112,7 +111,9 @@ class CheckpointFolder:
                 temporary.mkdir()
                 _write(temporary, weights, state, pools)
                 _flush(temporary)
-                if final.exists():  # a run that went back: what is there is not deleted before the new one is whole
+                if (
+                    final.exists()
+                ):  # the run went back; the old checkpoint is deleted only after the new one is complete
                     os.replace(final, replaced)
                 os.replace(temporary, final)
             except BaseException:
@@ -130,12 +131,12 @@ class CheckpointFolder:
     def load(self, which: str = "latest") -> Checkpoint:
         """Read `latest`, `best` or `step_N`.
 
-        A damaged one is an error that says how to go back to another. Instead of a damaged `latest` the one that was written
-        before it is read, with a warning.
+        A damaged checkpoint is an error that names another one to use. Only if `latest` is damaged, the newest complete
+        checkpoint is read instead, with a warning.
         """
         pointer = self._folder / which
         name = pointer.read_text(errors="replace").strip() if pointer.is_file() else which
-        others = [other for other in self._by_age()[::-1] if other != name] if which == "latest" else []
+        others = [other for other in reversed(self._by_age()) if other != name] if which == "latest" else []
         problems: list[CheckpointError] = []
         for candidate in [name, *others]:
             try:
@@ -152,7 +153,7 @@ class CheckpointFolder:
         folder = self._folder / name
         if re.fullmatch(NAME, name) is None or not folder.is_dir():
             cause = f"there is no checkpoint {name!r} in {self._folder}"
-            raise NoSuchCheckpoint(f"{cause}; there are: {self._listing()}", cause=cause)
+            raise NoSuchCheckpoint(f"{cause}; there are: {', '.join(self._names()) or 'none'}", cause=cause)
         files = self._verify(folder)
         try:
             state = torch.load(folder / STATE, map_location="cpu", weights_only=True)
@@ -161,33 +162,30 @@ class CheckpointFolder:
             raise self._damaged(folder, f"it cannot be read ({str(error).splitlines()[0]})") from error
         return Checkpoint(folder=folder, weights=weights, state=state, files=files)
 
-    def latest(self) -> str | None:
-        """The name of the latest checkpoint, if there is any."""
-        pointer = self._folder / "latest"
-        return pointer.read_text().strip() if pointer.is_file() else None
-
     def steps(self) -> list[int]:
-        """The steps that there are checkpoints of, ascending."""
-        return sorted(int(name.removeprefix("step_")) for name in self._names())
+        """The steps of all checkpoints, ascending."""
+        return [_step(name) for name in self._names()]
 
     def _names(self) -> list[str]:
+        """The names of all checkpoints, by ascending step."""
         if not self._folder.is_dir():
             return []
-        return [path.name for path in self._folder.iterdir() if re.fullmatch(NAME, path.name) and path.is_dir()]
+        found = [path.name for path in self._folder.iterdir() if re.fullmatch(NAME, path.name) and path.is_dir()]
+        return sorted(found, key=_step)
 
     def _by_age(self) -> list[str]:
-        """The names of all checkpoints, the one that was written last at the end."""
+        """The names of all checkpoints, by time of writing. A run may have gone back to an earlier step."""
 
-        def written(step: int) -> float:
+        def written(name: str) -> float:
             try:
-                return (self._folder / f"step_{step}" / MANIFEST).stat().st_mtime
+                return (self._folder / name / MANIFEST).stat().st_mtime
             except OSError:
                 return 0.0
 
-        return [f"step_{step}" for step in sorted(self.steps(), key=written)]
+        return sorted(self._names(), key=written)
 
     def _verify(self, folder: Path) -> dict[str, dict[str, Any]]:
-        """Check that no file has changed since it was written. Returns the size and digest of every file."""
+        """Check that no file has changed since it was written. Returns the manifest."""
         try:
             manifest = json.loads((folder / MANIFEST).read_text())
             sizes = {name: manifest[name]["bytes"] for name in {*manifest, WEIGHTS, STATE}}
@@ -205,45 +203,36 @@ class CheckpointFolder:
         return manifest
 
     def _damaged(self, folder: Path, why: str) -> CheckpointError:
-        others = [f"step_{step}" for step in self.steps() if f"step_{step}" != folder.name]
-        hint = (
-            f"another can be used: train --from-checkpoint {others[-1]}, eval --checkpoint {others[-1]}"
-            if others
-            else "there is no other one"
-        )
+        hint = "there is no other one"
+        if others := [name for name in self._names() if name != folder.name]:
+            hint = f"another can be used: train --from-checkpoint {others[-1]}, eval --checkpoint {others[-1]}"
         cause = f"checkpoint {folder} is damaged: {why}"
         return CheckpointError(f"{cause}; {hint}", cause=cause)
 
-    def _listing(self) -> str:
-        return ", ".join(f"step_{step}" for step in self.steps()) or "none"
-
     def _prune(self) -> None:
-        """Keep those that were written last, which need not be of the highest steps: a run may have gone back to an earlier
-        one."""
+        """Delete all checkpoints but `latest`, `best`, and the `keep` that were written last."""
+        names = self._by_age()
         pointers = [self._folder / name for name in ("latest", "best")]
-        kept = {
-            *self._by_age()[-self._keep :],
-            *(pointer.read_text().strip() for pointer in pointers if pointer.exists()),
-        }
-        for step in self.steps():
-            if f"step_{step}" not in kept:
-                shutil.rmtree(self._folder / f"step_{step}", ignore_errors=True)
+        kept = {*names[-self._keep :], *(pointer.read_text().strip() for pointer in pointers if pointer.exists())}
+        for name in names:
+            if name not in kept:
+                shutil.rmtree(self._folder / name, ignore_errors=True)
 
 
 def _write(folder: Path, weights: dict[str, Tensor], state: dict[str, Any], pools: dict[int, bytes]) -> None:
     save_file({name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}, folder / WEIGHTS)
-    with open(folder / STATE, "wb") as file:  # given a path, torch does not say what is wrong with the disk
+    with open(folder / STATE, "wb") as file:  # given a path instead, torch hides the reason of a failed write
         torch.save(state, file)
     for rank, pool in pools.items():
         (folder / f"pool_{rank}.bin").write_bytes(pool)
     manifest = {path.name: _fingerprint(path) for path in sorted(folder.iterdir())}
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=2))
-    sign(folder / MANIFEST, Path.write_text)  # all of the folder is flushed together
+    sign(folder / MANIFEST, Path.write_text)  # `save` flushes the whole folder
 
 
 @contextlib.contextmanager
 def _explained(path: Path, needed: int) -> Iterator[None]:
-    """Turn every library's error about writing `path` into one that says why."""
+    """Turn any library's error about writing `path` into one that says why it cannot be written."""
     try:
         yield
     except (OSError, RuntimeError, SafetensorError) as error:
@@ -254,7 +243,7 @@ def _explained(path: Path, needed: int) -> Iterator[None]:
 
 
 def _bytes_of(value: Any, seen: set[int]) -> int:
-    """About what `value` takes on disk: its tensors' memory, each counted once, and its bytes."""
+    """About how much disk `value` needs: for its `bytes`, and for its tensors, shared memory counted once."""
     if isinstance(value, Tensor):
         storage = value.untyped_storage()
         new = storage.data_ptr() not in seen
@@ -274,9 +263,13 @@ def _fingerprint(path: Path) -> dict[str, Any]:
 
 
 def _flush(folder: Path) -> None:
-    """Everything in `folder` is on disk when this returns, so that the rename that follows cannot overtake it."""
+    """Wait until everything in `folder` is on disk, so that the rename that follows cannot get there first."""
     for path in [*folder.iterdir(), folder]:
         flush(path)
+
+
+def _step(name: str) -> int:
+    return int(name.removeprefix("step_"))
 
 
 def _begins(path: Path, start: bytes) -> bool:

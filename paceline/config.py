@@ -20,16 +20,15 @@ from paceline.accel.config import ComputeConfig
 from paceline.checks import require_above_0, require_at_least, require_choices
 from paceline.collect.config import BatchingConfig, RemoteConfig
 from paceline.distributed.config import GroupConfig, PreemptionConfig
-from paceline.envs.registry import closest
-from paceline.errors import UsageError
+from paceline.errors import UsageError, closest
 from paceline.experience.config import LimiterConfig, ReplayConfig
 from paceline.files import replace_text
 from paceline.learner.config import D4PGConfig, OnNonFinite, OptimizerConfig, PPOConfig
 from paceline.nets.config import ControlConfig, PolicyConfig
 from paceline.pool.config import PoolConfig
 from paceline.schedule.config import APPOConfig, VERConfig
+from paceline.signatures import sign
 from paceline.systems import SYSTEMS, System, readers, unread_by
-from paceline.trust import sign
 
 RETIRED = ("batching.inference_workers",)
 """Settings that earlier versions had and wrote to config.json. Loading drops them."""

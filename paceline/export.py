@@ -2,13 +2,13 @@
 
 Legend: B rows (any number), D numbers of recurrent state.
 
-The function exported takes the observation leaves [B, ...] and, if the policy is recurrent, `state` [B, D], which is
-zero at the start of an episode. It gives the likeliest action for each action leaf, as the environment takes it (within
-its bounds, discrete values from the environment's own start), then `value` [B], and the `new_state` [B, D] to go on
-with. Normalisation is part of it.
+The exported function takes the observation leaves [B, ...] and, for a recurrent policy, `state` [B, D], which is zero
+at the start of an episode. It returns the most likely action of each action leaf, as the environment takes it: within
+its bounds, discrete values from the environment's own start. Then follow `value` [B] and, for a recurrent policy,
+`new_state` [B, D] for the next step. Observation normalisation is included. A policy of d4pg returns only its action.
 
-Both formats are made by tracing. The ONNX exporter over torch.export would be torch's first choice, but of what is
-exported here it fixes the number of rows (action masks) and needs another package; the traced one does neither.
+Both formats are made by tracing. PyTorch's newer ONNX exporter, based on torch.export, fixes the number of rows of
+policies with action masks and needs another package.
 """
 
 from __future__ import annotations
@@ -42,18 +42,19 @@ Format = Literal["onnx", "torchscript"]
 SUFFIX = {"onnx": ".onnx", "torchscript": ".pt"}
 OPSET = 18
 SIGNATURE = "signature.json"
-"""In a TorchScript file, the extra file that names its inputs and outputs, which are positional there."""
+"""An extra file in a TorchScript file. It names the inputs and outputs, which are positional there."""
 EXAMPLE_ROWS = 3
 CHECKED_ROWS = (1, 5)
-"""Not the number that was traced: a number of rows that got fixed is noticed."""
+"""They differ from the traced number, so that a file with a fixed number of rows is noticed."""
 CHECKED_STEPS = 4
 TOLERANCE = 1e-4
 
+Policy = ActorCritic | DeterministicPolicy
 Runner = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 
 
 class ExportError(PacelineError):
-    """The file that was written does not do what the policy does."""
+    """The written file does not compute the same as the policy."""
 
 
 @dataclass(frozen=True)
@@ -67,14 +68,14 @@ class Port:
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """What was written."""
+    """A written file."""
 
     path: Path
     checkpoint: str
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     verified_with: str | None
-    """What executed the file to compare it with the policy; None if nothing installed could."""
+    """The program that executed the file to compare it with the policy; None if none is installed."""
 
 
 def export(
@@ -82,8 +83,8 @@ def export(
 ) -> Exported:
     """Write the deterministic policy of the run in `folder`, by default into that folder as policy.onnx or policy.pt.
 
-    The file appears under its name only when it is found to give what the policy gives. With `trust`, the environment that
-    the folder names is made, for its spaces, whoever wrote it.
+    The file gets its name only after it has been compared with the policy. The environment that the folder names is
+    made, for its spaces; with `trust`, also if somebody else wrote the folder.
     """
     if format not in get_args(Format):
         raise UsageError(f"format {format!r} does not exist; allowed: {', '.join(get_args(Format))}")
@@ -93,7 +94,7 @@ def export(
     run = SavedRun.load(folder, checkpoint, trust=trust)
     spec = run.spec()
     policy = run.policy(spec, choose_device("cpu", 0))
-    function = PolicyFunction(policy, spec) if isinstance(policy, ActorCritic) else ControlFunction(policy, spec)
+    function = PolicyFunction(policy, spec)
     with replacing(path) as temporary:
         (write_onnx if format == "onnx" else write_torchscript)(function, temporary)
         reader = read_onnx(temporary) if format == "onnx" else ("PyTorch", read_torchscript(temporary))
@@ -111,100 +112,82 @@ def export(
 class PolicyFunction(nn.Module):
     """A deterministic policy as a function from tensors to tensors, in the order of `inputs` and `outputs`."""
 
-    def __init__(self, policy: ActorCritic, spec: PoolSpec) -> None:
+    def __init__(self, policy: Policy, spec: PoolSpec) -> None:
         super().__init__()
-        self.policy = _without_deviations(policy)
+        has_value = isinstance(policy, ActorCritic)
+        self.policy = _without_deviations(policy) if isinstance(policy, ActorCritic) else policy
         self.spec = spec
-        taken = [leaf.name for leaf in (*spec.obs, *spec.actions)] + ["state", "value", "new_state"]
-        self.inputs = tuple(_port(leaf, "obs", taken) for leaf in spec.obs)
-        self.outputs = (*(_port(leaf, "action", taken) for leaf in spec.actions), Port("value", "float32", ()))
-        if policy.is_recurrent:
-            self.inputs += (Port("state", "float32", (policy.core.state_size,)),)
-            self.outputs += (Port("new_state", "float32", (policy.core.state_size,)),)
-
-    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        recurrent = self.policy.is_recurrent
-        obs = {
-            leaf.name: _shifted(values, leaf, -1) for leaf, values in zip(self.spec.obs, inputs, strict=not recurrent)
-        }
-        # Without memory nobody looks at the state.
-        params, value, state = self.policy.act(obs, inputs[-1] if recurrent else self.policy.initial_state(1))
-        actions = self.policy.head.env_actions(self.policy.head.mode(params))
-        outputs = [_shifted(actions[leaf.name], leaf, 1) for leaf in self.spec.actions]
-        return (*outputs, value, *([state] if recurrent else []))
-
-    def examples(self, num_rows: int, seed: int) -> list[Tensor]:
-        """Random inputs; a state is that of an episode's start."""
-        inputs = random_observations(self.spec, num_rows, seed)
-        return [*inputs, self.policy.initial_state(num_rows)] if self.policy.is_recurrent else inputs
-
-
-class ControlFunction(nn.Module):
-    """The same of a policy that d4pg trained: it gives the action and nothing else, and remembers nothing."""
-
-    def __init__(self, policy: DeterministicPolicy, spec: PoolSpec) -> None:
-        super().__init__()
-        self.policy, self.spec = policy, spec
+        self.is_recurrent = isinstance(policy, ActorCritic) and policy.is_recurrent
         taken = [leaf.name for leaf in (*spec.obs, *spec.actions)]
+        taken += ["state", "value", "new_state"] if has_value else []
         self.inputs = tuple(_port(leaf, "obs", taken) for leaf in spec.obs)
         self.outputs = tuple(_port(leaf, "action", taken) for leaf in spec.actions)
+        self.outputs += (Port("value", "float32", ()),) if has_value else ()
+        if self.is_recurrent:
+            shape = policy.initial_state(1).shape[1:]
+            self.inputs += (Port("state", "float32", tuple(shape)),)
+            self.outputs += (Port("new_state", "float32", tuple(shape)),)
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        obs = {leaf.name: _shifted(values, leaf, -1) for leaf, values in zip(self.spec.obs, inputs, strict=True)}
-        return (self.policy.env_actions(self.policy(obs)),)
+        obs = self.observations(inputs)
+        state = inputs[-1] if self.is_recurrent else self.policy.initial_state(1)  # unused without memory
+        rest: tuple[Tensor, ...] = ()
+        if isinstance(self.policy, ActorCritic):
+            params, value, new_state = self.policy.act(obs, state)
+            actions = self.policy.head.env_actions(self.policy.head.mode(params))
+            rest = (value, new_state) if self.is_recurrent else (value,)
+        else:
+            actions, _ = self.policy.play(obs, state)
+        return (*(_shifted(actions[leaf.name], leaf, 1) for leaf in self.spec.actions), *rest)
+
+    def observations(self, inputs: Sequence[Tensor]) -> dict[str, Tensor]:
+        """The observations among `inputs`, as the policy takes them."""
+        leaves = zip(self.spec.obs, inputs[: len(self.spec.obs)], strict=True)
+        return {leaf.name: _shifted(values, leaf, -1) for leaf, values in leaves}
 
     def examples(self, num_rows: int, seed: int) -> list[Tensor]:
-        """Random inputs."""
-        return random_observations(self.spec, num_rows, seed)
-
-
-Function = PolicyFunction | ControlFunction
-
-
-def random_observations(spec: PoolSpec, num_rows: int, seed: int) -> list[Tensor]:
-    """As the environment's spaces sample them."""
-    rows = []
-    for leaf in spec.obs:
-        leaf.source.seed(seed)
-        rows.append(np.stack([leaf.source.sample() for _ in range(num_rows)]).astype(leaf.dtype))
-    return [torch.from_numpy(values) for values in rows]
+        """Random observations, and the state at the start of an episode."""
+        inputs = []
+        for leaf in self.spec.obs:
+            leaf.source.seed(seed)
+            rows = np.stack([leaf.source.sample() for _ in range(num_rows)]).astype(leaf.dtype)
+            inputs.append(torch.from_numpy(rows))
+        return [*inputs, self.policy.initial_state(num_rows)] if self.is_recurrent else inputs
 
 
 def _without_deviations(policy: ActorCritic) -> ActorCritic:
-    """A copy in which Boxes have a standard deviation of one: the likeliest action does not depend on it.
+    """A copy with standard deviations of one for Box actions. The most likely action does not depend on them.
 
-    The learned ones are expanded to as many rows as there are, and tracing would fix that number.
+    Learned deviations are expanded to the number of rows, which tracing would fix.
     """
     policy = copy.deepcopy(policy)
-    for family in policy.head.families:
+    for family in getattr(policy.head, "families", ()):  # a head of the user's own has none
         if isinstance(family, Gaussians) and family.log_std is not None:
-            family.params = _with_deviations_of_one  # type: ignore[method-assign, assignment]
+            family.params = _with_unit_deviations  # type: ignore[method-assign, assignment]
     return policy
 
 
-def _with_deviations_of_one(means: Tensor) -> Tensor:
+def _with_unit_deviations(means: Tensor) -> Tensor:
     return torch.cat([means, torch.zeros_like(means)], dim=1)
 
 
 def _port(leaf: Leaf, side: str, taken: list[str]) -> Port:
-    """A leaf under its own name, or with the side before it where that would name two things."""
+    """A leaf under its own name, or with `side` as a prefix if the name is taken twice."""
     name = leaf.name if taken.count(leaf.name) == 1 else f"{side}.{leaf.name}"
     return Port(name, str(leaf.dtype), leaf.shape)
 
 
 def _shifted(values: Tensor, leaf: Leaf, sign: int) -> Tensor:
-    """Discrete values from the environment's own start to ours (-1) or back (1)."""
+    """Discrete values from the environment's start to zero (-1) or back (1)."""
     offset = np.asarray(leaf.offset)
-    if not offset.any():
-        return values
-    return values + sign * torch.as_tensor(offset, dtype=values.dtype)
+    return values + sign * torch.as_tensor(offset, dtype=values.dtype) if offset.any() else values
 
 
-def write_torchscript(function: Function, path: Path) -> None:
+def write_torchscript(function: PolicyFunction, path: Path) -> None:
     with _quiet():
         traced = torch.jit.trace(function, tuple(function.examples(EXAMPLE_ROWS, 0)))
         signature = {side: [asdict(port) for port in getattr(function, side)] for side in ("inputs", "outputs")}
-        written = io.BytesIO()  # given a path, torch does not say what is wrong with the disk
+        written = io.BytesIO()  # with a path, PyTorch hides errors of the disk
         torch.jit.save(traced, written, _extra_files={SIGNATURE: json.dumps(signature)})
         path.write_bytes(written.getvalue())
 
@@ -215,12 +198,12 @@ def read_torchscript(path: Path) -> Runner:
     return lambda inputs: module(*inputs)
 
 
-def write_onnx(function: Function, path: Path) -> None:
+def write_onnx(function: PolicyFunction, path: Path) -> None:
     try:
         import onnx
     except ImportError as error:
         raise MissingExtra("an ONNX export", "onnx", error) from error
-    names = [[port.name for port in ports] for ports in (function.inputs, function.outputs)]
+    inputs, outputs = ([port.name for port in ports] for ports in (function.inputs, function.outputs))
     with _quiet():
         torch.onnx.export(
             function,
@@ -228,15 +211,15 @@ def write_onnx(function: Function, path: Path) -> None:
             str(path),
             dynamo=False,
             opset_version=OPSET,
-            input_names=names[0],
-            output_names=names[1],
-            dynamic_axes={name: {0: "batch"} for name in [*names[0], *names[1]]},
+            input_names=inputs,
+            output_names=outputs,
+            dynamic_axes={name: {0: "batch"} for name in [*inputs, *outputs]},
         )
     onnx.checker.check_model(str(path), full_check=True)
 
 
 def read_onnx(path: Path) -> tuple[str, Runner] | None:
-    """What is to execute the file, and its name; None if nothing here can."""
+    """The name of an installed program that executes the file, and how to run it; None if there is none."""
     if importlib.util.find_spec("onnxruntime") is not None:
         import onnxruntime
 
@@ -257,62 +240,57 @@ def _run(session: Any, names: Sequence[str], inputs: Sequence[Tensor]) -> list[T
 
 
 @torch.no_grad()
-def verify(run: Runner, policy: ActorCritic | DeterministicPolicy, function: Function) -> None:
+def verify(run: Runner, policy: Policy, function: PolicyFunction) -> None:
     """Compare a file, executed by `run`, with the policy: random observations, several steps, several numbers of rows.
 
-    Each goes on with its own recurrent state, as they would in use.
+    File and policy each continue with their own recurrent state, as in use.
     """
-    if isinstance(function, ControlFunction):
-        for num_rows in CHECKED_ROWS:
-            inputs = function.examples(num_rows, seed=num_rows)
-            for port, found, expected in zip(function.outputs, run(inputs), function(*inputs), strict=True):
-                _expect_close(port, found, expected)
-        return
-    assert isinstance(policy, ActorCritic)
     for num_rows in CHECKED_ROWS:
         state = given_state = policy.initial_state(num_rows)
         for step in range(CHECKED_STEPS):
-            obs = function.examples(num_rows, seed=step + 1)[: len(function.spec.obs)]
-            given = list(run([*obs, given_state] if policy.is_recurrent else obs))
-            state = _compare(given, obs, state, policy, function)
-            given_state = given[-1]
+            inputs = function.examples(num_rows, seed=step + 1)
+            if function.is_recurrent:
+                inputs[-1] = given_state
+            given = dict(zip((port.name for port in function.outputs), run(inputs), strict=True))
+            state = _compare(given, function.observations(inputs), state, policy, function)
+            given_state = given.get("new_state", state)
 
 
 def _compare(
-    given: list[Tensor], obs: list[Tensor], state: Tensor, policy: ActorCritic, function: PolicyFunction
+    given: dict[str, Tensor], obs: dict[str, Tensor], state: Tensor, policy: Policy, function: PolicyFunction
 ) -> Tensor:
-    """Raise unless `given` is what the policy gives for `obs` and `state`; the policy's state after it."""
-    spec, head = function.spec, policy.head
-    seen = {leaf.name: _shifted(values, leaf, -1) for leaf, values in zip(spec.obs, obs, strict=True)}
-    params, value, state = policy.act(seen, state)
-    mode = head.mode(params)
-    bounded = head.env_actions(mode)
-    chosen = dict(mode)
-    for leaf, port, values in zip(spec.actions, function.outputs, given, strict=False):
+    """Raise if `given` differs from what the policy computes from `obs` and `state`; the policy's new state."""
+    ports = [port.name for port in function.outputs]
+    if isinstance(policy, DeterministicPolicy):
+        actions, state = policy.play(obs, state)
+        _expect_close(ports[0], given[ports[0]], actions[policy.name])
+        return state
+    params, value, state = policy.act(obs, state)
+    mode = policy.head.mode(params)
+    bounded, chosen = policy.head.env_actions(mode), dict(mode)
+    for leaf, port in zip(function.spec.actions, ports, strict=False):
         if isinstance(leaf.space, spaces.Box):
-            _expect_close(port, values, bounded[leaf.name])
+            _expect_close(port, given[port], bounded[leaf.name])
         else:
-            chosen[leaf.name] = _shifted(values, leaf, -1)
-    # Another choice among discrete ones is no mistake where rounding decides between two that are equally likely.
-    _expect_close(Port("log-probability", "float32", ()), head.log_prob(params, chosen), head.log_prob(params, mode))
-    _expect_close(function.outputs[len(spec.actions)], given[len(spec.actions)], value)
-    if policy.is_recurrent:
-        _expect_close(function.outputs[-1], given[-1], state)
+            chosen[leaf.name] = _shifted(given[port], leaf, -1)
+    # Discrete choices are compared by probability: rounding may decide between two that are equally likely.
+    _expect_close("log-probability", policy.head.log_prob(params, chosen), policy.head.log_prob(params, mode))
+    _expect_close("value", given["value"], value)
+    if function.is_recurrent:
+        _expect_close("new_state", given["new_state"], state)
     return state
 
 
-def _expect_close(port: Port, given: Tensor, expected: Tensor) -> None:
+def _expect_close(name: str, given: Tensor, expected: Tensor) -> None:
     if given.shape != expected.shape:
         raise ExportError(
-            f"the exported {port.name!r} has shape {list(given.shape)}, the policy's own {list(expected.shape)}"
+            f"the exported {name!r} has shape {list(given.shape)}, the policy's own {list(expected.shape)}"
         )
     if not torch.allclose(given, expected, rtol=TOLERANCE, atol=TOLERANCE):
         difference = float((given - expected).abs().max())
-        raise ExportError(
-            f"the exported policy differs from the policy itself: {port.name!r} by up to {difference:.2g}"
-        )
+        raise ExportError(f"the exported policy differs from the policy itself: {name!r} by up to {difference:.2g}")
 
 
 def _quiet() -> warnings.catch_warnings:
-    """Tracing warns of every number that it fixes, and of its own age; what it gets wrong `verify` finds."""
+    """Ignore warnings: tracing warns about every number that it fixes. `verify` finds real mistakes."""
     return warnings.catch_warnings(action="ignore")

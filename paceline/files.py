@@ -1,4 +1,4 @@
-"""Files that are replaced as a whole, and failures to write them in words."""
+"""Writes files as a whole or not at all, and explains why a file cannot be written."""
 
 from __future__ import annotations
 
@@ -21,33 +21,34 @@ REASONS = {
     errno.EFBIG: "it would be larger than files may be",
 }
 TEMPORARY = re.compile(r"\..+\.\d+(\.\w+)?")
-"""Names that `temporary_name` gives."""
+"""Matches the names that `temporary_name` gives."""
 
 
 class DiskFull(PacelineError):
-    """A file cannot be written because the disk, or the user's share of it, is full."""
+    """A file cannot be written because the disk or the user's quota is full."""
 
 
 def temporary_name(path: Path) -> Path:
-    """Where `path` is written until it is whole: beside it, hidden, with the same ending."""
+    """Where `path` is written until it is complete: a hidden file in the same folder, with the same suffix."""
     return path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Write a file under the name that this gives: at the end it is on disk, and only then under the name `path`.
+    """A context that gives a temporary path to write to. At its end the file is flushed to disk and renamed to `path`.
 
-    If anything fails, the file that was there before stays as it is.
+    After any failure the old file is unchanged.
     """
     temporary = temporary_name(path)
     try:
         yield temporary
         flush(temporary)
         os.replace(temporary, path)
-        flush_folder(path.parent)
+        with contextlib.suppress(OSError):  # some file systems cannot flush a folder, which holds the new name
+            flush(path.parent)
     except OSError as error:
         if error.errno not in REASONS:
-            raise  # it may be about something else that was done there
+            raise  # the error may come from other work inside the context
         raise cannot_write(path, error) from error
     finally:
         with contextlib.suppress(OSError):
@@ -55,7 +56,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Let `text` be what the file holds."""
+    """Write `text` to the file, as a whole or not at all."""
     try:
         with replacing(path) as temporary:
             temporary.write_text(text)
@@ -64,7 +65,7 @@ def replace_text(path: Path, text: str) -> None:
 
 
 def flush(path: Path) -> None:
-    """A file is on disk when this returns."""
+    """Wait until a file, or the list of names in a folder, is on disk."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -72,14 +73,8 @@ def flush(path: Path) -> None:
         os.close(fd)
 
 
-def flush_folder(folder: Path) -> None:
-    """New names in a folder are on disk when this returns, where its file system can do that."""
-    with contextlib.suppress(OSError):
-        flush(folder)
-
-
 def remove_temporaries(folder: Path) -> None:
-    """Delete what writers that were killed have left in `folder`. Nobody may be writing there now."""
+    """Delete the temporary files of killed writers. No process may be writing to `folder`."""
     if not folder.is_dir():
         return
     for path in folder.iterdir():
@@ -92,21 +87,26 @@ def remove_temporaries(folder: Path) -> None:
 
 
 def cannot_write(path: Path, error: OSError, needed: int | None = None) -> PacelineError:
-    """The error that says why `path` cannot be written; `needed` bytes are what all of it takes, if that is known."""
+    """The error that says why `path` cannot be written. `needed` is the size of the whole file in bytes, if known."""
     reason = REASONS.get(error.errno or 0, error.strerror or str(error))
     if error.errno not in FULL:
         return PacelineError(f"{path} cannot be written: {reason}")
-    return DiskFull(f"{path} cannot be written: {reason} ({_room(path, needed)})")
+    needs = "" if needed is None else f"it needs {_size(needed)}, and "
+    try:
+        free = f"{_size(shutil.disk_usage(path.parent).free)} are free"
+    except OSError:
+        free = "the free space is unknown"
+    return DiskFull(f"{path} cannot be written: {reason} ({needs}{free})")
 
 
 def check_room(path: Path, needed: int) -> None:
-    """Raise `DiskFull` if `path`, in a folder that exists, does not fit on its disk."""
+    """Raise `DiskFull` if `needed` bytes do not fit on the disk of `path`. Its folder must exist."""
     if shutil.disk_usage(path.parent).free < needed:
         raise cannot_write(path, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), needed)
 
 
 def os_error_of(error: BaseException) -> OSError | None:
-    """The operating system's error behind one of a library: in its history, or in its text (Rust's "os error 28")."""
+    """The operating system's error behind a library's error: a cause of it, or in its text (Rust's "os error 28")."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, OSError):
@@ -116,15 +116,6 @@ def os_error_of(error: BaseException) -> OSError | None:
             return OSError(int(found[1]), os.strerror(int(found[1])))
         seen = seen.__cause__ or seen.__context__
     return None
-
-
-def _room(path: Path, needed: int | None) -> str:
-    needs = "" if needed is None else f"it needs {_size(needed)}, and "
-    try:
-        free = shutil.disk_usage(path.parent).free
-    except OSError:
-        return f"{needs}how much is free is not known"
-    return f"{needs}{_size(free)} are free"
 
 
 def _size(count: int) -> str:

@@ -1,4 +1,4 @@
-"""Memory that a run is about to ask for, held against what there is."""
+"""Checks before a large allocation that the memory is there."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ import torch
 from paceline.errors import UsageError
 
 CGROUP = Path("/sys/fs/cgroup")
-"""Where Linux says what a container may use."""
+"""Where Linux publishes the limits of a container."""
 
 
 def require_memory(needed: int, device: torch.device, what: str, advice: str) -> None:
-    """Raise a `UsageError` if `needed` bytes are more than `device` has left. The system would hand them out all the same, and kill
-    the run when it uses them."""
+    """Raise a `UsageError` if `device` has less than `needed` bytes left.
+
+    Without this check the system would grant the allocation, and kill the run later, when it uses the memory.
+    """
     left = free_bytes(device)
     if needed > left:
         raise UsageError(
@@ -26,10 +28,8 @@ def require_memory(needed: int, device: torch.device, what: str, advice: str) ->
 
 def free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
-        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(
-            device
-        )  # by PyTorch, for its next tensors
-        return torch.cuda.mem_get_info(device)[0] + kept
+        cached_by_torch = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + cached_by_torch
     return min(psutil.virtual_memory().available, _container_bytes())
 
 
@@ -39,7 +39,7 @@ def _container_bytes() -> int:
         if limit == "max":
             return 2**63
         counts = dict(line.split() for line in (CGROUP / "memory.stat").read_text().splitlines())
-        # Files that the system keeps in memory count as used, but make room for others.
+        # The file cache counts as used, but the system drops it when memory is needed.
         return int(limit) - int(used) + sum(int(counts.get(name, 0)) for name in ("inactive_file", "active_file"))
-    except (OSError, ValueError):  # no container, or one of another kind
+    except (OSError, ValueError):  # no container, or another kind of container
         return 2**63

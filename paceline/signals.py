@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: for a while, something else is done about them than usual."""
+"""Temporary handlers of Ctrl-C and SIGTERM."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import signal
 from collections.abc import Callable, Iterator
 
 INTERRUPTED = 130
-"""The exit code of a command that a signal has stopped."""
+"""Exit code of a command that a signal stopped."""
 
 
 @contextlib.contextmanager
-def handled_by(handler: Callable[[int, object], None]) -> Iterator[None]:
-    """Within the context `handler` gets the number of every one of them; after it everything is as before. For the main thread."""
+def signals_handled_by(handler: Callable[[int, object], None]) -> Iterator[None]:
+    """Inside the context `handler` handles SIGINT and SIGTERM; afterwards the old handlers do. Main thread only."""
     before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield

@@ -1,8 +1,19 @@
-"""Stopping a run before its steps are done: because of a signal, its deadline, or another rank.
+"""Stopping a run before all steps are done: after a signal, at its deadline, or because another rank stops.
 
-`Stop` is a flag that every loop of a run looks at: collection after each batch of steps, learning before each mini-batch. A loop
-that sees it raises `StopRun`, and the run saves a checkpoint. Ranks have to raise it at the same place, or one of them would wait
-for the others in a reduction: they agree on it where they meet anyway (`raise_if_agreed`, and the vote that travels with gradients).
+`Stop` is a flag. Every loop of a run checks it: collection after each batch of steps, learning before each mini-batch.
+Collection ends early when the flag is set. Then `StopRun` ends the training loop, and the run saves a checkpoint.
+
+With several ranks, all must raise `StopRun` at the same place in the program. Otherwise one rank would wait in a
+reduction for ranks that have left. So the ranks combine their flags where they communicate anyway, and all raise it if
+any flag is set:
+
+| where | how the flags are combined | method |
+|---|---|---|
+| between two updates | a reduction of the flags (`Group.any`) | `raise_if_agreed` |
+| in an update, before the gradient is applied | each flag is a vote that travels with the gradient | `raise_if` |
+| where ranks do not communicate | not at all: only a run of one rank stops here | `raise_if_alone` |
+
+To get all ranks there soon, `shared` copies the flag of one rank to all ranks, within half a second.
 """
 
 from __future__ import annotations
@@ -16,12 +27,12 @@ from collections.abc import Callable, Iterator
 from typing import Literal
 
 from paceline.distributed.runtime import Group
-from paceline.signals import INTERRUPTED, handled_by
+from paceline.signals import INTERRUPTED, signals_handled_by
 
 log = logging.getLogger(__name__)
 
 ECHO_SECONDS = 1.0
-"""Repeated signals within this window are ignored: one Ctrl-C may reach a process by several ways."""
+"""Repeated signals within this window are ignored: one Ctrl-C may reach a process several times."""
 POLL_SECONDS = 0.5
 """How often a rank checks whether another rank stops."""
 
@@ -29,55 +40,55 @@ Reason = Literal["signal", "deadline", "rank", "failure"]
 
 
 class StopRun(Exception):
-    """Unwinds a training loop that has to stop. The run gives up what the interrupted iteration has collected."""
+    """Ends a training loop early. The run discards what the interrupted iteration has collected."""
 
 
 class Stop:
-    """Whether one rank's run has to stop, and why."""
+    """The stop flag of one rank, with the reason."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
         self._wakes: list[Callable[[], None]] = []
         self.reason: Reason | None = None
-        """The first reason; None while the run goes on."""
+        """The first reason; None while the run continues."""
         self.loop_is_running = False
-        """Whether a training loop looks at this. Before there is one, a signal raises `KeyboardInterrupt`."""
+        """Whether a training loop checks the flag. Before that, a signal raises `KeyboardInterrupt`."""
 
     @property
     def is_requested(self) -> bool:
         return self.reason is not None
 
     def request(self, reason: Reason) -> None:
-        """From any thread, and from signal handlers."""
+        """Set the flag. Any thread and any signal handler may call this."""
         if self.reason is None:
             self.reason = reason
         for wake in self._wakes:
             wake()
 
     def on_request(self, wake: Callable[[], None]) -> None:
-        """Call `wake` when a stop is requested: it ends a wait that would last too long."""
+        """Call `wake` when a stop is requested, to end a long wait."""
         self._wakes.append(wake)
         if self.is_requested:
             wake()
 
     def raise_if_alone(self) -> None:
-        """Raise `StopRun` if a stop was requested and no other rank has to raise it too."""
+        """Raise `StopRun` if a stop is requested and this is the only rank. Several ranks stop elsewhere, together."""
         if self.is_requested and self._group.size == 1:
             raise StopRun
 
     def raise_if_agreed(self) -> None:
-        """Raise `StopRun` on all ranks if any of them has to stop. All ranks call it together, between two updates."""
+        """Raise `StopRun` on all ranks if any requests a stop. All ranks call this together, between two updates."""
         self.raise_if(self._group.any(self.is_requested))
 
     def raise_if(self, agreed: bool) -> None:
-        """Raise `StopRun` if the ranks have agreed on it."""
+        """Raise `StopRun` if `agreed`: any rank requests a stop. `agreed` is the same on all ranks."""
         if agreed:
             self.request("rank")
             raise StopRun
 
     @contextlib.contextmanager
     def after(self, seconds: float | None) -> Iterator[None]:
-        """Within the context, request a stop once `seconds` have passed."""
+        """Inside the context, request a stop after `seconds`; never if None."""
         if seconds is None:
             yield
             return
@@ -91,7 +102,7 @@ class Stop:
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
-        """Within the context, a stop of one rank becomes a stop of all ranks, wherever they are."""
+        """Inside the context, a stop that one rank requests is requested on all ranks, by a key in the store."""
         store = self._group.store
         if store is None:
             yield
@@ -99,7 +110,7 @@ class Stop:
         key, closed = self._group.new_name("stop"), threading.Event()
 
         def share() -> None:
-            with contextlib.suppress(RuntimeError):  # the store is gone, and with it the group
+            with contextlib.suppress(RuntimeError):  # the store is gone, and the group with it
                 while not closed.wait(POLL_SECONDS):
                     if self.is_requested:
                         store.set(key, "1")
@@ -117,7 +128,7 @@ class Stop:
             thread.join()
 
     def on_signals(self) -> contextlib.AbstractContextManager[None]:
-        """Within the context, the first Ctrl-C or SIGTERM requests a stop. The second ends the process at once, without a checkpoint."""
+        """Inside the context, the first Ctrl-C or SIGTERM requests a stop; the second ends the process at once."""
         first_at = 0.0
 
         def handle(number: int, frame: object) -> None:
@@ -127,11 +138,11 @@ class Stop:
                     os._exit(INTERRUPTED)
                 return
             first_at = time.monotonic()
-            self.reason = "signal"  # whatever it was before: the user wants it, too
+            self.reason = "signal"  # replaces any other reason: the user wants the stop, too
             if not self.loop_is_running:
                 raise KeyboardInterrupt
             self.request("signal")
             if self._group.is_first:
                 log.warning("stopping; a checkpoint will be saved. Press Ctrl-C again to stop at once, without one")
 
-        return handled_by(handle)
+        return signals_handled_by(handle)

@@ -1,4 +1,4 @@
-"""Checkpoints survive crashes, and damage is noticed."""
+"""Checkpoints survive crashes, and damage is detected."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def save(folder: CheckpointFolder, step: int, best: bool = False, **state):
     return folder.save(step, WEIGHTS, {"step": step, **state}, {0: b"pool"}, best=best)
 
 
-def test_what_is_saved_comes_back(tmp_path):
+def test_save_and_load(tmp_path):
     folder = CheckpointFolder(tmp_path)
     save(folder, 5, rng=torch.tensor([1, 2]), nested={"lr": 0.5, "list": [1, "a"]})
     loaded = folder.load()
@@ -43,7 +43,7 @@ def test_the_last_ones_and_the_best_are_kept(tmp_path):
 
 
 def test_a_run_that_went_back_keeps_what_it_writes_from_there(tmp_path):
-    """Those that were written last are kept, not those of the highest steps."""
+    """The checkpoints written last are kept, not those with the highest steps."""
     folder = CheckpointFolder(tmp_path, keep=2)
     for step in (100, 500, 600):
         save(folder, step, best=step == 100)
@@ -53,7 +53,7 @@ def test_a_run_that_went_back_keeps_what_it_writes_from_there(tmp_path):
     assert folder.steps() == [100, 150, 200]
 
 
-def test_a_crash_while_writing_leaves_the_one_before(tmp_path, monkeypatch):
+def test_a_crash_during_writing_keeps_the_previous_checkpoint(tmp_path, monkeypatch):
     folder = CheckpointFolder(tmp_path)
     save(folder, 1)
 
@@ -85,7 +85,7 @@ def test_damage_is_a_clear_error_that_names_another(tmp_path, name, damage):
 
 
 def test_resuming_falls_back_to_the_newest_whole_checkpoint_and_says_so(tmp_path, caplog):
-    """One that was named is not replaced by another."""
+    """Only `latest` falls back; a checkpoint that the user names does not."""
     folder = CheckpointFolder(tmp_path)
     for step in (1, 2, 3):
         save(folder, step, best=step == 3)
@@ -104,7 +104,7 @@ def test_resuming_falls_back_to_the_newest_whole_checkpoint_and_says_so(tmp_path
         folder.load("latest")
 
 
-def test_a_pointer_that_names_nothing_is_not_the_end(tmp_path, caplog):
+def test_a_wrong_pointer_falls_back_to_the_newest_checkpoint(tmp_path, caplog):
     folder = CheckpointFolder(tmp_path)
     save(folder, 1)
     (tmp_path / "latest").write_text("../elsewhere")
@@ -113,7 +113,7 @@ def test_a_pointer_that_names_nothing_is_not_the_end(tmp_path, caplog):
 
 
 @pytest.mark.parametrize("manifest", ["[1, 2]", "{}", '{"weights.safetensors": 3, "state.pt": {}}'])
-def test_a_manifest_that_lists_nothing_is_damage(tmp_path, manifest):
+def test_a_manifest_without_files_is_damage(tmp_path, manifest):
     folder = CheckpointFolder(tmp_path)
     (save(folder, 1) / checkpoint.MANIFEST).write_text(manifest)
     with pytest.raises(CheckpointError, match="manifest.json cannot be read"):
@@ -141,8 +141,8 @@ def test_simulators_that_the_manifest_does_not_have_are_not_read(tmp_path):
     assert loaded.pool_state(0) is None, "changed since it was verified"
 
 
-def test_a_full_disk_is_said_in_words_and_keeps_what_there_is(tiny_disk):
-    """Of this size the checkpoint does not even begin: what it needs is known before."""
+def test_a_full_disk_is_an_error_that_keeps_old_checkpoints(tiny_disk):
+    """The size is computed before writing, so this checkpoint is not even begun."""
     folder = CheckpointFolder(tiny_disk)
     save(folder, 1)
     with pytest.raises(
@@ -150,12 +150,12 @@ def test_a_full_disk_is_said_in_words_and_keeps_what_there_is(tiny_disk):
     ):
         save(folder, 2, large=torch.zeros(300_000))
     assert sorted(path.name for path in tiny_disk.iterdir()) == ["latest", "step_1"], "no half checkpoint is left"
-    assert folder.load().state["step"] == 1 and folder.latest() == "step_1"
+    assert folder.load().state["step"] == 1 and (tiny_disk / "latest").read_text() == "step_1\n"
 
 
 @pytest.mark.parametrize("part", ["weights", "state", "pools"])
-def test_a_disk_that_fills_up_while_it_is_written_is_said_in_words(tiny_disk, monkeypatch, part):
-    """As it is where a quota is used up, which nobody can ask for before. Whichever library writes the part."""
+def test_a_disk_that_becomes_full_during_writing_is_the_same_error(tiny_disk, monkeypatch, part):
+    """This happens with quotas, which cannot be checked before. The error is the same for all libraries that write."""
     monkeypatch.setattr(checkpoint, "check_room", lambda path, needed: None)
     folder = CheckpointFolder(tiny_disk)
     save(folder, 1)
@@ -167,7 +167,7 @@ def test_a_disk_that_fills_up_while_it_is_written_is_said_in_words(tiny_disk, mo
     assert sorted(path.name for path in tiny_disk.iterdir()) == ["latest", "step_1"]
 
 
-def test_a_quota_is_said_in_words(tmp_path, monkeypatch):
+def test_a_quota_is_named_in_the_error(tmp_path, monkeypatch):
     def fail(*_):
         raise OSError(errno.EDQUOT, "Disk quota exceeded")
 
@@ -177,7 +177,7 @@ def test_a_quota_is_said_in_words(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_checkpoint_of_the_same_step_replaces_the_one_before(tmp_path):
+def test_a_checkpoint_of_the_same_step_replaces_the_old_one(tmp_path):
     folder = CheckpointFolder(tmp_path)
     save(folder, 1, part="old")
     save(folder, 1, part="new")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 
 import pytest
 
+from benchmarks import report
 from paceline.cli.bench import run_benchmark
 from paceline.cli.main import COMMANDS
 from paceline.errors import MissingExtra
@@ -105,8 +105,9 @@ def test_quick_benchmark_prints_machine_command_and_table_and_writes_json(tmp_pa
     assert done.returncode == 0, done.stderr
     for word in ("machine", "versions", "command", "| channel"):
         assert word in done.stdout
-    results = json.loads(path.read_text())
-    assert set(results["microseconds"]) == {"pipe", "faster-fifo"}
+    result = report.load(path)
+    assert [row[0] for row in result.tables[0].rows] == ["pipe", "faster-fifo"]
+    assert result.command.startswith("paceline bench channel --quick")
 
 
 @pytest.mark.parametrize(

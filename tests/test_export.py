@@ -1,4 +1,4 @@
-"""Exported policies do what the policy does, outside of Paceline."""
+"""Exported policies compute the same as the policy, without Paceline."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def open_exported(path):
 
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("name", list(RUNS))
-def test_exported_policies_give_what_the_policy_gives(runs, tmp_path, name, format):
-    """Also for numbers of rows that were not traced. The oracle is the policy, written out here once more."""
+def test_exported_policies_equal_the_policy(runs, tmp_path, name, format):
+    """Also for numbers of rows that were not traced. The reference is the policy, written out here again."""
     if format == "onnx":
         pytest.importorskip("onnx")
     done = export(runs(name), format, output=tmp_path / f"p{module.SUFFIX[format]}")
@@ -79,8 +79,8 @@ def test_exported_policies_give_what_the_policy_gives(runs, tmp_path, name, form
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_an_exported_memory_lasts_through_an_episode(runs, tmp_path, format):
-    """Mistakes 15 and 17, for whoever uses the file: the state given back is the next step's, moved on once."""
+def test_an_exported_recurrent_state_lasts_through_an_episode(runs, tmp_path, format):
+    """The returned state is the input of the next step, advanced exactly once."""
     if format == "onnx":
         pytest.importorskip("onnx")
     output = tmp_path / f"p{module.SUFFIX[format]}"
@@ -199,7 +199,7 @@ def test_impossible_requests_say_what_is_allowed(runs, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_full_disk_is_said_in_words_and_leaves_nothing(runs, tiny_disk, format):
+def test_a_full_disk_is_reported_and_leaves_no_file(runs, tiny_disk, format):
     (tiny_disk / "large").write_bytes(bytes(300 * 1024 - 4096))
     with pytest.raises(DiskFull, match=r"policy.\w+ cannot be written: the disk is full"):
         export(runs("image"), format, output=tiny_disk / f"policy{SUFFIX[format]}")

@@ -1,4 +1,4 @@
-"""Training leaves the process as it found it, however it ends."""
+"""Training restores the settings of the process, however it ends."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from paceline.config import Config
 from paceline.envs.memory import Memory
 from paceline.errors import PacelineError, UsageError
 from paceline.process_settings import restored_settings
-from paceline.run import train
+from paceline.session import train
 from tests.integration.test_d4pg import small
 from tests.integration.test_training import tiny
 from tests.settings import arithmetic, everything
 
 
 class Failing(Memory):
-    """Breaks down after some steps, when everything has been set up."""
+    """Fails after some steps, when training has changed all settings."""
 
     def __init__(self, length: int = 7) -> None:
         super().__init__(length)
@@ -35,13 +35,13 @@ class Failing(Memory):
 
 @pytest.fixture(scope="module")
 def lazy_imports(tmp_path_factory) -> None:
-    """Parts of PyTorch that are imported with the first run set variables and filters of their own."""
+    """The first run imports parts of PyTorch that set variables and filters."""
     train(tiny(steps=64), tmp_path_factory.mktemp("first"))
 
 
 @pytest.fixture(autouse=True)
 def other_settings(lazy_imports, monkeypatch) -> Iterator[None]:
-    """None of these is what training sets."""
+    """Settings that differ from those of training."""
     before = torch.get_num_threads(), torch.backends.mkldnn.enabled
     _set(3, True)
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
@@ -91,7 +91,7 @@ def test_what_the_user_has_set_is_there_after_training(tmp_path, monkeypatch):
 
 
 def test_precision_that_was_set_for_one_device_is_there_after_training(tmp_path):
-    """PyTorch then refuses to say what it is for all of them."""
+    """PyTorch then has no precision for all devices to ask for."""
     with restored_settings():
         torch.backends.cuda.matmul.fp32_precision = "tf32"
         before = torch.backends.mkldnn.matmul.fp32_precision

@@ -1,4 +1,4 @@
-"""A run folder that cannot be used is said to be one at once; files in it are replaced as a whole."""
+"""An unusable run folder is an error before anything starts; files are replaced as a whole."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from paceline import files
 from paceline.config import Config
 from paceline.errors import PacelineError, UsageError
 from paceline.files import DiskFull, replace_text, replacing
-from paceline.run import train
 from paceline.run_folder import check_run_folder, open_run_folder, remove_leftovers
+from paceline.session import train
 
 
 @pytest.fixture
 def no_simulators(monkeypatch):
-    """Simulators that are made, or measured, are a failure."""
+    """Fail the test if a simulator is made."""
 
     def fail(*_, **__):
         raise AssertionError("a simulator was made")
 
-    monkeypatch.setattr("paceline.run.make_pool", fail)
+    monkeypatch.setattr("paceline.session.make_pool", fail)
 
 
 @pytest.mark.parametrize("below", ["", "x", "x/y"])
@@ -53,7 +53,7 @@ def test_a_folder_that_cannot_be_written_to_is_a_usage_error(
     assert raised.value.exit_code == 2 and list(tmp_path.iterdir()) == []
 
 
-def test_a_full_disk_is_said_before_simulators_are_made(tiny_disk, no_simulators):
+def test_a_full_disk_is_reported_before_simulators_are_made(tiny_disk, no_simulators):
     (tiny_disk / "large").write_bytes(bytes(260_000))
     with pytest.raises(
         DiskFull, match=r"run cannot be written: the disk is full \(it needs 64 KiB, and \d+ KiB are"
@@ -63,7 +63,7 @@ def test_a_full_disk_is_said_before_simulators_are_made(tiny_disk, no_simulators
 
 
 @pytest.mark.parametrize("error", [UsageError("no"), PacelineError("no"), KeyboardInterrupt()])
-def test_what_came_to_nothing_leaves_no_folder_behind(tmp_path, error):
+def test_a_run_that_wrote_nothing_leaves_no_folder(tmp_path, error):
     with pytest.raises(type(error)), open_run_folder(tmp_path / "runs" / "new"):
         raise error
     assert list(tmp_path.iterdir()) == []
@@ -73,7 +73,7 @@ def test_what_came_to_nothing_leaves_no_folder_behind(tmp_path, error):
     ("error", "existed", "kept"),
     [(UsageError("no"), False, False), (PacelineError("no"), False, True), (UsageError("no"), True, True)],
 )
-def test_only_usage_errors_take_along_what_was_written(tmp_path, error, existed, kept):
+def test_only_usage_errors_delete_the_folder(tmp_path, error, existed, kept):
     folder = tmp_path / "run"
     if existed:
         folder.mkdir()
@@ -97,8 +97,8 @@ def test_a_check_leaves_everything_as_it_was(tmp_path):
     assert [path.name for path in (tmp_path / "old").iterdir()] == [".config.123.json"]
 
 
-def test_what_killed_writers_left_is_removed(tmp_path):
-    """And nothing else is: other commands write reports at the same time."""
+def test_temporary_files_of_killed_writers_are_removed(tmp_path):
+    """Other files stay, because other commands may be writing reports."""
     left = ["checkpoints/.latest.77", "checkpoints/.best.77", "replay/rank_1/.segment_3_ab12cd34.77.safetensors"]
     left += ["checkpoints/.step_20.77/state.pt", "replay/rank_0/.segment_0_ab12cd34.safetensors.77", ".config.77.json"]
     left += [f"checkpoints/.step_30.{os.getpid()}/manifest.json", ".config.json.77.sig"]
@@ -160,7 +160,7 @@ def test_a_folder_has_one_run_at_a_time(tmp_path):
         pass
 
 
-def test_a_checkpoint_that_was_about_to_be_replaced_comes_back(tmp_path):
+def test_a_checkpoint_that_was_being_replaced_is_restored(tmp_path):
     """Its writer was killed between the two renames."""
     hidden = tmp_path / "checkpoints" / ".replaced_step_128.4711"
     hidden.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What others wrote runs no code unless the user says so; of their own runs users notice nothing."""
+"""Files of other users run no code without consent; a user's own files load without questions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from paceline import checkpoint, trust
+from paceline import checkpoint, signatures
 from paceline.checkpoint import CheckpointFolder
 from paceline.cli import main as cli
 from paceline.config import Config
@@ -24,8 +24,9 @@ from paceline.envs.registry import code_named_by
 from paceline.errors import PacelineError, UsageError
 from paceline.evaluation.evaluate import evaluate
 from paceline.evaluation.saved import SavedRun
-from paceline.run import train
-from paceline.trust import may_run, may_unpickle, secret_path, sign, why_foreign
+from paceline.session import train
+from paceline.signatures import secret_path, sign, why_foreign
+from paceline.trust import may_run, may_unpickle
 from tests.evaluation.runs import make_run
 from tests.pickles import Touch
 
@@ -60,7 +61,7 @@ def command(monkeypatch, *arguments: object) -> int:
 
 
 def make_malicious(folder: Path, file: Path) -> None:
-    """Let a run be one that somebody else made, whose environment makes a file."""
+    """Change a run as an attacker would: its environment creates `file`."""
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"env": f"os:system?command=touch {file}"}))
 
@@ -100,15 +101,15 @@ def test_the_secret_is_in_the_home_by_default(monkeypatch, tmp_path):
 
 def test_processes_that_make_the_secret_at_once_have_the_same(another_user, monkeypatch):
     together = threading.Barrier(8)
-    make = trust._make_secret
+    make = signatures._make_secret
 
     def make_together(path):
         together.wait(10)
         make(path)
 
-    monkeypatch.setattr(trust, "_make_secret", make_together)
+    monkeypatch.setattr(signatures, "_make_secret", make_together)
     with ThreadPoolExecutor(8) as threads:
-        found = {future.result() for future in [threads.submit(trust._secret) for _ in range(8)]}
+        found = {future.result() for future in [threads.submit(signatures._secret) for _ in range(8)]}
     assert found == {secret_path().read_bytes()}
 
 
@@ -117,7 +118,7 @@ def sign_text(path: Path, text: str = "text") -> None:
     sign(path)
 
 
-def test_why_a_file_is_foreign_is_said(tmp_path, monkeypatch):
+def test_reasons_why_a_file_is_foreign(tmp_path, monkeypatch):
     path = tmp_path / "config.json"
     path.write_text("text")
     assert "has no signature" in str(why_foreign(path))
@@ -134,7 +135,7 @@ def test_why_a_file_is_foreign_is_said(tmp_path, monkeypatch):
     assert "another user" in str(why_foreign(path))
 
 
-def test_a_home_that_cannot_be_written_to_is_said_once_and_costs_only_recognition(tmp_path, monkeypatch, caplog):
+def test_without_a_secret_files_stay_unsigned_with_one_warning(tmp_path, monkeypatch, caplog):
     (tmp_path / "afile").write_text("")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "afile" / "config"))
     for _ in range(2):
@@ -158,7 +159,7 @@ def test_code_that_somebody_elses_run_names_does_not_run(copied, tmp_path, monke
     assert "would import the module 'os' and call 'system'" in said and "--trust" in said
     assert "it was changed since it was written" in said
     assert not ran.exists()
-    command(monkeypatch, *arguments, folder, "--trust")  # what comes of it is no environment
+    command(monkeypatch, *arguments, folder, "--trust")  # it runs, but is not an environment
     assert ran.exists()
 
 
@@ -170,6 +171,48 @@ def test_code_that_a_configuration_file_names_does_not_run(copied, tmp_path, mon
     assert "--trust" in capsys.readouterr().err and not ran.exists() and not (tmp_path / "new").exists()
     command(monkeypatch, *arguments, "--trust")
     assert ran.exists()
+
+
+def name_a_class(folder: Path) -> None:
+    """Let the configuration of a run name a class of its own, as somebody else could have written it."""
+    config = json.loads((folder / "config.json").read_text())
+    config["policy"] |= {"activation": "tests.nets.own_parts:Encoder"}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["eval"],
+        ["eval", "--env", "gym:CartPole-v1"],
+        ["export", "--format", "torchscript"],
+        ["train", "--steps", "512", "--resume", "--run-dir"],
+    ],
+)
+def test_classes_that_somebody_elses_run_names_are_not_made(copied, monkeypatch, capsys, arguments):
+    folder = copied("cartpole")
+    name_a_class(folder)
+    monkeypatch.delitem(sys.modules, "tests.nets.own_parts", raising=False)
+    command_line = [*arguments, folder] if arguments[0] != "eval" else ["eval", folder, *arguments[1:]]
+    assert command(monkeypatch, *command_line) == 2
+    said = capsys.readouterr().err
+    assert "policy.activation 'tests.nets.own_parts:Encoder' would import the module 'tests.nets.own_parts'" in said
+    assert "--trust" in said and "--env to name" not in said and "tests.nets.own_parts" not in sys.modules
+    command(monkeypatch, *command_line, "--trust")  # an encoder is no activation: it is refused after it was imported
+    assert "tests.nets.own_parts" in sys.modules
+
+
+def test_a_class_that_the_command_line_names_is_the_users_own(copied, tmp_path, monkeypatch):
+    folder, started = copied("cartpole"), []
+    name_a_class(folder)
+    monkeypatch.setattr(
+        "paceline.run.train", lambda config, folder, **options: started.append(config.policy.activation)
+    )
+    arguments = ["train", "--config", folder / "config.json", "--run-dir", tmp_path / "new"]
+    assert command(monkeypatch, *arguments) == 2 and not started
+    with pytest.raises(AttributeError):  # nothing was trained of which anything could be shown
+        command(monkeypatch, *arguments, "--policy.activation", "torch.nn:GELU")
+    assert started == ["torch.nn:GELU"]
 
 
 def test_a_report_runs_nothing(copied, tmp_path, monkeypatch):
@@ -197,10 +240,10 @@ def test_somebody_elses_environment_runs_when_it_is_trusted_or_named(runs, anoth
 @pytest.mark.parametrize("named", [["--env", OWN_ENV], [f"--env={OWN_ENV}"], ["--trust"]])
 def test_what_the_command_line_names_is_the_users_own(runs, another_user, monkeypatch, tmp_path, named):
     started = []
-    monkeypatch.setattr("paceline.run.train", lambda config, folder, **options: started.append(options))
+    monkeypatch.setattr("paceline.session.train", lambda config, folder, **options: started.append(options))
     arguments = ["train", "--config", runs["own"] / "config.json", "--run-dir", tmp_path / "new"]
     assert command(monkeypatch, *arguments) == 2 and not started
-    with pytest.raises(AttributeError):  # nothing was trained of which anything could be shown
+    with pytest.raises(AttributeError):  # the fake `train` returns no run to summarise
         command(monkeypatch, *arguments, *named)
     assert started == [{"resume": None, "trust": named == ["--trust"]}]
 
@@ -221,7 +264,7 @@ def test_simulators_that_somebody_else_saved_are_not_loaded(copied, tmp_path, ca
     (saved / checkpoint.MANIFEST).write_text(json.dumps(manifest))
     config = dataclasses.replace(Config.load(folder / "config.json"), steps=512)
     if trusted:
-        with pytest.raises((TypeError, PacelineError)):  # what was loaded is no state of simulators
+        with pytest.raises((TypeError, PacelineError)):  # the pickle is not a state of simulators
             train(config, folder, resume="latest", trust=True)
         assert ran.exists()
     else:
@@ -234,7 +277,7 @@ def test_simulators_that_somebody_else_saved_are_not_loaded(copied, tmp_path, ca
 
 
 def test_simulators_of_another_kind_of_pool_start_anew(copied, caplog):
-    """A run of a `tensor` pool that goes on in a `serial` one has nothing to unpickle."""
+    """The state of a `tensor` pool is not a pickle, and a `serial` pool cannot load it."""
     folder = copied("cartpole")
     saved = folder / "checkpoints" / "step_256"
     torch.save({"sizes": [4]}, saved / "pool_0.bin")
@@ -271,7 +314,7 @@ def test_on_a_terminal_the_user_is_asked(tmp_path, monkeypatch, answer, trusted)
 
 
 @pytest.mark.parametrize("silent", ["ranks", "no terminal"])
-def test_nobody_is_asked_who_could_not_answer(tmp_path, monkeypatch, silent):
+def test_there_is_no_question_without_a_terminal_or_with_several_ranks(tmp_path, monkeypatch, silent):
     (tmp_path / "config.json").write_text("{}")
     monkeypatch.setattr(sys, "stderr", Terminal())
     monkeypatch.setattr(sys, "stdin", Terminal("y\n") if silent == "ranks" else io.StringIO("y\n"))

@@ -1,5 +1,5 @@
-"""Environments of peers that cannot live beside us: made once, and kept in ~/.cache/paceline/peers or under
-$XDG_CACHE_HOME."""
+"""Python environments of peers that need other versions of packages than Paceline. They are created once, in
+~/.cache/paceline/peers or under $XDG_CACHE_HOME."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def environments_folder() -> Path:
 
 
 def python_of(peer: str, *, make: bool = True) -> Path:
-    """The Python of a peer's environment, which has what `PEER.txt` beside this file pins.
+    """The Python of a peer's environment, which has the packages that `PEER.txt` in this folder pins.
 
-    It is made if it is not there, or if the pins have changed since, which takes minutes. Without `make`, and where it
-    cannot be made, `CellError`.
+    The environment is created if it does not exist or if the pins have changed, which takes minutes. Without `make`
+    that is a `CellError`, as is a failure to create it.
     """
     pins = HERE / f"{peer}.txt"
     folder = environments_folder() / peer.replace("_", "-")
@@ -32,11 +32,11 @@ def python_of(peer: str, *, make: bool = True) -> Path:
     if made.is_file() and made.read_text() == pins.read_text():
         return python
     if not make:
-        raise CellError(f"its environment, {folder}, is not there yet; the whole benchmark makes it")
+        raise CellError(f"its environment, {folder}, does not exist yet; the benchmark without --quick creates it")
     shutil.rmtree(folder, ignore_errors=True)
     _run([sys.executable, "-m", "venv", str(folder)])
     install = [str(python), "-m", "pip", "install", "--quiet"]
-    _run([*install, "--constraint", str(pins), "torch"])  # first, so that nothing else decides which build it is
+    _run([*install, "--constraint", str(pins), "torch"])  # first, so that no other package chooses the build
     _run([*install, "--requirement", str(pins)])
     shutil.copyfile(pins, made)
     return python

@@ -1,8 +1,8 @@
-"""PPO over EnvPool in one file, written the way that CleanRL's single-file scripts are: the peer of `benchmarks.ppo`.
+"""PPO over EnvPool in one file, in the style of CleanRL's scripts: the peer of `benchmarks.ppo`.
 
-`python -m benchmarks.peers.ppo_envpool '{"task": "CartPole-v1", ...}'` prints one JSON object with its steps per second.
-Lock-step environments, torch.distributions, a loop over time for returns and for the LSTM, plain Adam. What matters is
-that nothing here is slower than it has to be in that style: no prints, no logging, no wrapper around the environments.
+`python -m benchmarks.peers.ppo_envpool '{"task": "CartPole-v1", ...}'` prints one JSON object with its steps per
+second. Lock-step environments, torch.distributions, a loop over time for returns and for the LSTM, plain Adam. It has
+no prints, logging or wrappers around the environments that would slow it down.
 """
 
 from __future__ import annotations

@@ -1,16 +1,15 @@
-"""One measurement of Sample Factory's APPO for `benchmarks.throughput`, by the Python of its own environment (see
+"""One measurement of Sample Factory's APPO for `benchmarks.throughput`, with the Python of its own environment (see
 `environment.py`): `python benchmarks/peers/sample_factory_cell.py '{"env": "gym:CartPole-v1", "workers": 2, ...}'`.
 
-Asynchronous, with its defaults of one inference worker and one learner. The number of environments, the length of
-rollouts, the mini-batches and the network are everybody's. Two ways to simulate, of which the caller takes the faster:
+It is asynchronous, with its defaults of one inference worker and one learner. The number of environments, the rollout
+length, the mini-batches and the network are those of all systems. There are two ways to simulate:
 
-- its own: `workers` processes with environments in two halves that take turns, and its wrappers for Atari and Doom;
+- its own: `workers` processes with two alternating halves of environments, and its wrappers for Atari and Doom;
 - with `envpool_threads`: all environments in one EnvPool in one worker, with batched sampling, as in its examples. The
-  worker is not bound to a core if there are several threads.
+  worker is not pinned to a core if there are several threads.
 
-What would only cost it time is off: it normalises neither observations nor returns (we do neither here) and writes no
-log. Steps are decisions that the learner has consumed, by the learner's own counter, without the frames that each of
-them lasts. The first seconds do not count: its TorchScript modules are still being optimised then.
+It normalises neither observations nor returns, as all systems here, and writes no log. Steps are the samples that its
+learner has consumed, without frame skip. The first seconds do not count, because TorchScript is still optimising.
 """
 
 # ruff: noqa: E402
@@ -23,7 +22,7 @@ import sys
 import tempfile
 import time
 
-# EnvPool imports JAX where there is one; with the NumPy that Sample Factory needs, that fails halfway and ends the process.
+# EnvPool imports JAX if it is installed, which fails with the NumPy that Sample Factory needs.
 sys.modules["jax"] = None
 
 import ale_py.registration

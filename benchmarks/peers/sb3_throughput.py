@@ -1,9 +1,9 @@
 """One measurement of Stable-Baselines3's PPO for `benchmarks.throughput`:
 `python -m benchmarks.peers.sb3_throughput '{"env": "gym:CartPole-v1", ...}'`.
 
-Environments are stepped in turn in its own process (`DummyVecEnv`): on a few cores its worker processes are slower.
-Atari has its wrappers. The network is everybody's: actor and critic share all but their last layers, which takes an
-extractor of features of our own, since its default for vectors has two separate networks.
+Environments are stepped in its own process (`DummyVecEnv`), because its worker processes are slower on few cores. Atari
+has its wrappers. The network is that of all systems: actor and critic share all but their last layers. This needs a
+feature extractor of our own, because its default for vectors has two separate networks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the C library does with freed memory: while training, the process keeps it.
+"""While training, the process keeps the memory that it frees.
 
-By default large blocks go back to the system, which hands them out again page by page and zeroed: of an update on 1,024 images of
-128x72x3 that was a quarter of the time or more (a Xeon, one thread, with glibc's environment variables for the same).
+By default glibc returns large blocks to the system, which hands them out again page by page and zeroed. For updates on
+images that takes a large part of the time.
 """
 
 from __future__ import annotations
@@ -12,17 +12,19 @@ from collections.abc import Callable
 from paceline.accel.processor import ON_ARM
 
 TRIM_THRESHOLD, MMAP_THRESHOLD, ARENA_MAX = -1, -3, -8
-"""What glibc's mallopt calls M_TRIM_THRESHOLD, M_MMAP_THRESHOLD and M_ARENA_MAX."""
+"""glibc's M_TRIM_THRESHOLD, M_MMAP_THRESHOLD and M_ARENA_MAX."""
 LARGEST_MMAP_THRESHOLD = 2**25
-"""What glibc, left alone, raises its threshold to at most, as a program frees large blocks."""
+"""The highest threshold that glibc chooses by itself, as a program frees large blocks."""
 
 _is_kept = False
 
 
 def keep_freed_memory() -> None:
-    """Let this process keep what it frees, for its next tensors. Memory then stays at the most that was ever used. To be called before
-    other threads allocate anything: their heaps are bounded, the process's own is not. Nothing is changed where there is no glibc, nor
-    on ARM, where PyTorch brings an allocator."""
+    """Keep freed memory for the next tensors. The process then stays at its highest memory use.
+
+    Call it before other threads allocate: it also makes all threads share one heap. It does nothing without glibc, or
+    on ARM, where PyTorch has an allocator of its own.
+    """
     global _is_kept
     mallopt = _function("mallopt")
     if mallopt is None or ON_ARM:
@@ -30,14 +32,16 @@ def keep_freed_memory() -> None:
     _is_kept = True
     mallopt(TRIM_THRESHOLD, -1)  # never
     if not mallopt(MMAP_THRESHOLD, 2**30):
-        mallopt(MMAP_THRESHOLD, LARGEST_MMAP_THRESHOLD)  # the most that older versions allow
+        mallopt(MMAP_THRESHOLD, LARGEST_MMAP_THRESHOLD)  # older versions allow no more
     mallopt(ARENA_MAX, 1)
 
 
 def give_freed_memory_back() -> None:
-    """The opposite of `keep_freed_memory`, where that was called: what is free now goes back to the system, and large blocks do so from
-    now on. Two things cannot be undone. Thresholds stay where they are, while glibc would adjust them: they are where it would have ended
-    in a program that frees large blocks. Threads keep on sharing one heap."""
+    """Undo `keep_freed_memory`: free memory goes back to the system now, and large blocks do when they are freed.
+
+    Two things cannot be undone. The thresholds stay fixed, where glibc would end in a program that frees large blocks.
+    Threads keep sharing one heap.
+    """
     global _is_kept
     if not _is_kept:
         return
@@ -51,5 +55,5 @@ def give_freed_memory_back() -> None:
 
 
 def _function(name: str) -> Callable[..., int] | None:
-    """Of the C library; None where it has none such."""
+    """A function of the C library; None if it has none of that name."""
     return getattr(ctypes.CDLL(None), name, None)

@@ -1,4 +1,4 @@
-"""Work on a GPU that is recorded once and then replayed as a whole: one launch instead of hundreds."""
+"""GPU work that is recorded once and then replayed: one launch instead of hundreds."""
 
 from __future__ import annotations
 
@@ -16,21 +16,20 @@ from paceline.accel.cuda_streams import stream_for
 Result = TypeVar("Result")
 
 WARM_UP_RUNS = 3
-"""Runs before recording: libraries choose their algorithms and allocate their workspaces in them."""
+"""Runs before recording: libraries choose algorithms and allocate workspaces in them."""
 
 _ONE_AT_A_TIME = threading.RLock()
-"""Two threads may have graphs. While one records, the random numbers of the device's own generator are the recording's alone: the
-other must neither replay nor record."""
+"""While a thread records, no other thread may replay or record: the recording owns the device's random numbers."""
 
 
 class CudaGraph(Generic[Result]):
-    """A function without arguments: its first runs are ordinary ones, every later run is a replay of one recording.
+    """A function without arguments. Its first runs are ordinary, every later run replays one recording.
 
-    What it reads and what it returns must lie in the same memory every time; it must neither wait for the device nor
-    depend on anything that the host decides. The result is overwritten by the next run.
+    Its inputs and results must stay in the same memory. It must not wait for the device, nor depend on decisions of the
+    host. The next run overwrites the result.
 
-    Random numbers are the device's own, or those of `generator`. A replay notes where they go on in one place for each generator:
-    what is replayed on another stream meanwhile needs another generator, or both draw the same numbers.
+    Random numbers come from the device's default generator, or from `generator`. Graphs that are replayed concurrently
+    on different streams need different generators, or they draw the same numbers.
     """
 
     def __init__(self, function: Callable[[], Result], generator: torch.Generator | None = None) -> None:
@@ -41,33 +40,30 @@ class CudaGraph(Generic[Result]):
 
     def run(self) -> Result:
         with _ONE_AT_A_TIME:
-            return self._run()
-
-    def _run(self) -> Result:
-        if self._graph is None and self._runs < WARM_UP_RUNS:
-            self._runs += 1
-            return self._warm_up()
-        if self._graph is None:
-            self._graph = self._make_graph()
-            # What another thread asks of the device meanwhile is no part of it, and no mistake.
-            with (
-                _without_collection(),
-                torch.cuda.graph(self._graph, stream=_recording_stream(), capture_error_mode="thread_local"),
-            ):
-                self._result = self._function()
-        self._graph.replay()
-        return self._result
+            if self._graph is None and self._runs < WARM_UP_RUNS:
+                self._runs += 1
+                return self._warm_up()
+            if self._graph is None:
+                self._graph = self._make_graph()
+                # thread_local: other threads may use the device meanwhile, and are not recorded.
+                with (
+                    _without_collection(),
+                    torch.cuda.graph(self._graph, stream=_recording_stream(), capture_error_mode="thread_local"),
+                ):
+                    self._result = self._function()
+            self._graph.replay()
+            return self._result
 
     def _make_graph(self) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
         if self._generator is not None:
-            with warnings.catch_warnings():  # later versions of PyTorch see by themselves who draws
+            with warnings.catch_warnings():  # later versions of PyTorch register generators by themselves
                 warnings.simplefilter("ignore")
                 graph.register_generator_state(self._generator)
         return graph
 
     def _warm_up(self) -> Result:
-        # On a stream of its own, as recording will be: what autograd sets up remembers the stream it was set up on.
+        # On the recording's stream: autograd remembers the stream that it was set up on.
         stream = _recording_stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -78,7 +74,7 @@ class CudaGraph(Generic[Result]):
 
 @contextlib.contextmanager
 def _without_collection() -> Iterator[None]:
-    """Garbage may hold other recordings, whose end in the middle of this one would spoil it (PyTorch's pull request 161037)."""
+    """Collecting another graph as garbage would spoil the recording (PyTorch's pull request 161037)."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -89,6 +85,6 @@ def _without_collection() -> Iterator[None]:
 
 
 def _recording_stream() -> torch.cuda.Stream:
-    """One for each stream that something is recorded for: what was allocated on it is reused in the order of that one."""
+    """One for each current stream: memory allocated on it is reused in the order of that stream."""
     current = torch.cuda.current_stream()
     return stream_for(f"recording for {current.cuda_stream}", current.device)

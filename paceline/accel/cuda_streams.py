@@ -1,4 +1,4 @@
-"""Streams of a GPU, one for each role, for as long as the process lives."""
+"""GPU streams, one for each role, for as long as the process lives."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _STREAMS: dict[tuple[torch.device, str], torch.cuda.Stream] = {}
 
 
 def stream_for(role: str, device: torch.device) -> torch.cuda.Stream:
-    """The stream of `role`, which no other role has.
+    """The stream of `role`. No other role has it.
 
-    PyTorch has 32 streams and hands them out in turn, over and over. Whoever asks for a new one again and again shares one with
-    somebody else in the end; and what is launched on a stream that another thread is recording on is recorded, and not done.
+    PyTorch hands out its 32 streams in turn, again and again, so that two users may get the same one. Work launched on
+    a stream that another thread is recording on would be recorded and not done.
     """
     with _LOCK:
         if (device, role) not in _STREAMS:
@@ -31,7 +31,7 @@ def stream_for(role: str, device: torch.device) -> torch.cuda.Stream:
 
 
 class DeviceQueue:
-    """Bounds how far the host runs ahead of a GPU: work that was launched long before it runs cannot be stopped any more."""
+    """Bounds how far the host runs ahead of a GPU: launched work cannot be stopped any more."""
 
     MOST = 2
     """Pieces of work that are launched and not done."""
@@ -41,10 +41,10 @@ class DeviceQueue:
         self._done: deque[torch.cuda.Event] = deque()
 
     def wait(self) -> None:
-        """A piece of work was launched. Waits while more than `MOST` are not done."""
+        """Call it after each launch. It waits while more than `MOST` pieces of work are not done."""
         if not self._on_gpu:
             return
-        event = torch.cuda.Event(blocking=True)  # asleep, not by spinning: simulators have a use for the core
+        event = torch.cuda.Event(blocking=True)  # sleeps instead of spinning: simulators need the core
         event.record()
         self._done.append(event)
         if len(self._done) > self.MOST:

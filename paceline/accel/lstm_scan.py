@@ -1,11 +1,11 @@
 """One LSTM layer over the columns of a rollout, with states reset where episodes start.
 
-Legend: T turns, B columns, H hidden units. Gates are in PyTorch's order: input, forget, cell, output.
+Legend: T steps, B columns, H hidden units. Gates are in PyTorch's order: input, forget, cell, output.
 
-cuDNN cannot reset a state on the way, and a loop over `torch.lstm_cell` multiplies by both weight matrices at every turn,
-forwards and backwards, which on a GPU takes its time in launches. Here what needs no state is done for all turns at once:
-the product with the inputs before, the gradients of all weights after. What is left of a turn is one product and one
-pointwise step, which on a GPU is one kernel (`lstm_scan_triton`).
+cuDNN cannot reset a state inside a sequence. A loop over `torch.lstm_cell` multiplies by both weight matrices at every
+step, forwards and backwards. Here everything that needs no state is one product over all steps: that with the inputs
+before the loop, and the gradients of the weights after it. A step is one product and one pointwise kernel, on a GPU by
+Triton (`lstm_scan_triton`).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 through_sigmoid, through_tanh = torch.ops.aten.sigmoid_backward, torch.ops.aten.tanh_backward
-"""A gradient, and what the function gave, to the gradient before it."""
+"""Backward passes, from the gradient and the result of the function."""
 
 
 def lstm_scan(gates_in: Tensor, starts: Tensor, hidden: Tensor, cell: Tensor, weight: Tensor) -> Tensor:
     """Outputs [T, B, H] of a layer.
 
-    `gates_in` [T, B, 4H] is what inputs and biases give to the gates, `starts` [T, B] bool where an episode begins,
-    `hidden` and `cell` [B, H] the state before the first turn, through which no gradient flows, `weight` [4H, H].
+    `gates_in` [T, B, 4H] are the gates' inputs from features and biases. `starts` [T, B] is True where an episode
+    begins. `hidden` and `cell` [B, H] are the state before the first step, without gradient. `weight` is [4H, H].
     """
     return _Scan.apply(gates_in, starts, hidden, cell, weight)
 
@@ -32,16 +32,16 @@ def lstm_scan(gates_in: Tensor, starts: Tensor, hidden: Tensor, cell: Tensor, we
 class _Scan(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gates_in: Tensor, starts: Tensor, hidden: Tensor, cell: Tensor, weight: Tensor) -> Tensor:
-        turns, columns, units = len(gates_in), gates_in.shape[1], weight.shape[1]
+        steps, columns, units = len(gates_in), gates_in.shape[1], weight.shape[1]
         weight = weight.to(gates_in.dtype)
         gates_in = gates_in.contiguous()
-        # One turn more than there are: the last has nothing before it to keep from, and takes no gradient.
+        # One row more than steps: nothing is kept after the last step, and no gradient comes from there.
         keep = torch.cat([(~starts).float(), starts.new_zeros((1, columns), dtype=torch.float32)])
-        # On a CPU in the precision that they are computed in: then they need not be converted.
+        # On a CPU in float32, in which they are computed: no conversion.
         gates = torch.empty_like(gates_in, dtype=None if gates_in.is_cuda else torch.float32)
-        cells = torch.empty((turns + 1, columns, units), dtype=torch.float32, device=gates_in.device)
-        seen = gates_in.new_empty((turns + 1, columns, units))  # the hidden state that a turn's product is made of
-        out = gates_in.new_empty((turns, columns, units))
+        cells = torch.empty((steps + 1, columns, units), dtype=torch.float32, device=gates_in.device)
+        seen = gates_in.new_empty((steps + 1, columns, units))  # the hidden state that enters each step's product
+        out = gates_in.new_empty((steps, columns, units))
         cells[0] = cell
         seen[0] = hidden * keep[0][:, None]
         step, transposed = _kernels(gates_in).forward_step, weight.t()
@@ -70,12 +70,12 @@ class _Scan(torch.autograd.Function):
 
 
 def _rows(*tables: Tensor) -> list[tuple[Tensor, ...]]:
-    """Turn by turn, as many turns as the shortest has. (At once: every index takes as long as a small operation.)"""
+    """The tables' rows, step by step, for as many steps as the shortest table has. Indexing each would be slower."""
     return list(zip(*(table.unbind() for table in tables), strict=False))
 
 
 def _kernels(tensor: Tensor) -> Any:
-    """The pointwise steps: fused on a GPU."""
+    """The pointwise steps: fused kernels on a GPU."""
     if tensor.is_cuda:
         from paceline.accel import lstm_scan_triton
 
@@ -84,22 +84,13 @@ def _kernels(tensor: Tensor) -> Any:
 
 
 class Pointwise:
-    """The steps in PyTorch's own operations, few of them: the reference for the kernels. Results are written to the last arguments."""
+    """The pointwise steps in PyTorch's operations: the reference of the kernels. They write to their last arguments."""
 
     @staticmethod
-    def forward_step(
-        gates_in: Tensor,
-        product: Tensor,
-        cell_before: Tensor,
-        keep: Tensor,
-        keep_next: Tensor,
-        gates: Tensor,
-        cell: Tensor,
-        out: Tensor,
-        seen_next: Tensor,
-    ) -> None:
+    def forward_step(*tensors: Tensor) -> None:
+        gates_in, product, cell_before, keep, keep_next, gates, cell, out, seen_next = tensors
         units = cell.shape[1]
-        # `gates` are float32 on a CPU; beside kernels that are tested they need not be.
+        # `gates` are float32 on a CPU. In tests of the kernels they may not be.
         found = gates.copy_(gates_in) if gates.dtype == torch.float32 else gates_in.to(torch.float32, copy=True)
         found += product
         found[:, : 2 * units].sigmoid_()
@@ -115,18 +106,9 @@ class Pointwise:
             gates.copy_(found)
 
     @staticmethod
-    def backward_step(
-        grad_out: Tensor,
-        grad_hidden: Tensor,
-        grad_cell: Tensor,
-        gates: Tensor,
-        cell_before: Tensor,
-        cell: Tensor,
-        keep: Tensor,
-        keep_next: Tensor,
-        grad_gates: Tensor,
-    ) -> None:
-        """`grad_cell` is read and left as that of the turn before."""
+    def backward_step(*tensors: Tensor) -> None:
+        """Reads `grad_cell`, and replaces it by that of the step before."""
+        grad_out, grad_hidden, grad_cell, gates, cell_before, cell, keep, keep_next, grad_gates = tensors
         i, f, g, o = gates.float().chunk(4, 1)
         to_i, to_f, to_g, to_o = grad_gates.chunk(4, 1)
         keep, keep_next = keep.unsqueeze(1), keep_next.unsqueeze(1)

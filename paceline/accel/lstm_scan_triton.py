@@ -1,6 +1,11 @@
-"""The pointwise steps of `lstm_scan`, one kernel each. B columns, H hidden units; all tensors are contiguous."""
+"""The pointwise steps of `lstm_scan` as one Triton kernel each.
+
+Legend: B columns, H hidden units. All tensors are contiguous.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 import triton
 import triton.language as tl
@@ -9,40 +14,20 @@ from torch import Tensor
 BLOCK = 256
 
 
-def forward_step(
-    gates_in: Tensor,
-    product: Tensor,
-    cell_before: Tensor,
-    keep: Tensor,
-    keep_next: Tensor,
-    gates: Tensor,
-    cell: Tensor,
-    out: Tensor,
-    seen_next: Tensor,
-) -> None:
+def forward_step(*tensors: Tensor) -> None:
     """See `Pointwise.forward_step`."""
-    columns, units = cell.shape
-    _forward[(columns, triton.cdiv(units, BLOCK))](
-        gates_in, product, cell_before, keep, keep_next, gates, cell, out, seen_next, units, BLOCK=BLOCK
-    )
+    _launch(_forward, tensors)
 
 
-def backward_step(
-    grad_out: Tensor,
-    grad_hidden: Tensor,
-    grad_cell: Tensor,
-    gates: Tensor,
-    cell_before: Tensor,
-    cell: Tensor,
-    keep: Tensor,
-    keep_next: Tensor,
-    grad_gates: Tensor,
-) -> None:
+def backward_step(*tensors: Tensor) -> None:
     """See `Pointwise.backward_step`."""
-    columns, units = cell.shape
-    _backward[(columns, triton.cdiv(units, BLOCK))](
-        grad_out, grad_hidden, grad_cell, gates, cell_before, cell, keep, keep_next, grad_gates, units, BLOCK=BLOCK
-    )
+    _launch(_backward, tensors)
+
+
+def _launch(kernel: Any, tensors: tuple[Tensor, ...]) -> None:
+    """One program for each column and block of units. Of both steps the third tensor is [B, H]."""
+    columns, units = tensors[2].shape
+    kernel[(columns, triton.cdiv(units, BLOCK))](*tensors, units, BLOCK=BLOCK)
 
 
 @triton.jit
@@ -52,7 +37,7 @@ def _tanh(x):
 
 @triton.jit
 def _gate(row, number, unit, units):
-    """Where a gate of a unit lies in a row of 4H."""
+    """The place of a unit's gate in a row of 4H."""
     return (row * 4 + number) * units + unit
 
 

@@ -1,10 +1,8 @@
-"""Convolutions as matrix products, for CPUs on which those are the faster way.
+"""Convolutions as matrix products, for CPUs on which these are faster: ARM.
 
 Legend: B images, H x W pixels, C channels, K kernel size, O output channels.
 
-Every window of K x K pixels becomes a row of a matrix, which is multiplied by the weights. PyTorch leaves convolutions to
-oneDNN; on an ARM Neoverse-N1 (2 cores) that trained a Nature CNN on 341 to 363 images of 84x84x4 a second in batches of 256,
-this on 803, and it inferred 1,650 against 2,200 in batches of 32 (one run, a busy machine).
+Every window of K x K pixels becomes a row of a matrix, which is multiplied by the weights.
 """
 
 from __future__ import annotations
@@ -15,11 +13,11 @@ import torch
 from torch import Tensor
 
 CHUNK = 64
-"""Images at a time: the matrix of their windows is much larger than they are, and is made twice rather than kept."""
+"""Images at a time. Their windows take much more memory than they do, and are made twice rather than kept."""
 
 
 def convolve(images: Tensor, weight: Tensor, bias: Tensor, stride: int) -> Tensor:
-    """[B, H, W, C] contiguous images to [B, H', W', O]; `weight` [O, C, K, K] as `nn.Conv2d` has it, no padding."""
+    """[B, H, W, C] contiguous images to [B, H', W', O]; `weight` [O, C, K, K] as of `nn.Conv2d`, no padding."""
     return _Convolution.apply(images, weight.permute(0, 2, 3, 1).flatten(1), bias, weight.shape[2], stride)
 
 
@@ -60,7 +58,7 @@ def windows(images: Tensor, size: int, stride: int) -> Tensor:
 
 
 def _add_windows(images: Tensor, rows: Tensor, size: int, stride: int) -> None:
-    """Add rows [B, H', W', K * K * C] to the pixels that they are windows of."""
+    """Add rows [B, H', W', K * K * C] to the pixels of their windows."""
     batch, height, width, _ = rows.shape
     parts = rows.view(batch, height, width, size, size, -1)
     for i in range(size):

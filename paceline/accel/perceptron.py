@@ -1,8 +1,7 @@
-"""Decisions of policies that are perceptrons: what is to be done first, what it is worth afterwards.
+"""Decisions of policies that are perceptrons, by NumPy: actions first, values and log-probabilities later.
 
-For a few dozen rows of two layers of 64, what PyTorch does around the arithmetic takes longer than the arithmetic: on a
-Neoverse-N1 (one thread, 64 rows of CartPole) a decision took 540 us, and takes 250 by NumPy; to act for 256 rows of 17 numbers took
-940, and takes 460. Large layers and batches stay PyTorch's, and so does learning.
+For small layers and few rows PyTorch's overhead takes longer than the arithmetic. Large layers and batches stay with
+PyTorch, and so does learning.
 """
 
 from __future__ import annotations
@@ -17,60 +16,62 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from paceline.accel.activations import ELU, Tanh
-from paceline.nets.actor_critic import ActorCritic, join
+from paceline.nets.actor_critic import ActorCritic
+from paceline.nets.cores import Core
 from paceline.nets.distributions import HALF_LOG_TAU, Categoricals, Gaussians
 from paceline.nets.heads import ActionHead, Place
+from paceline.nets.trunk import join
 
 MATRIX_LIMIT = 2**18
-"""Multiplications in a product of matrices, beyond which NumPy's library (OpenBLAS) starts threads of its own: larger ones are made
-block by block."""
+"""Multiplications in a matrix product beyond which NumPy's library (OpenBLAS) starts threads. Larger products are
+computed block by block."""
 VECTOR_LIMIT = 9216
-"""The same of a vector and a matrix."""
+"""The same limit for a vector times a matrix."""
 MOST_BLOCKS = 16
-"""Beyond these PyTorch is faster, and minds the number of threads that it was given. (To act for 1,024 rows of two layers of 64 takes
-NumPy, in 16 blocks, 1.5 ms and PyTorch 1.7, for 4,096 6.9 and 4.6; for 64 and 256 rows of two layers of 256, in 16 and 64 blocks, 1.0 and
-3.5 against 1.1 and 2.0.)"""
+"""Beyond this many blocks PyTorch is faster."""
 LAYERS = (nn.Linear, Tanh, nn.ReLU, ELU)
 
 Layer = Callable[[np.ndarray], np.ndarray]
 
 
 class Drawn(NamedTuple):
-    """Actions that were drawn."""
+    """Sampled actions."""
 
     actions: dict[str, Tensor]
     env_actions: dict[str, np.ndarray]
     """As the environment takes them: within bounds."""
     log_prob: Callable[[], Tensor]
-    """[B], computed when it is asked for."""
+    """[B], computed when it is called."""
 
 
 Draw = Callable[[np.ndarray], Drawn]
-"""From what the head's linear layer gave."""
+"""Samples from the output of the head's linear layer."""
 
 
 class Act(NamedTuple):
-    """What is to be done, and what the rest of the decision is made of."""
+    """Actions, and the inputs of their values."""
 
     drawn: Drawn
     rows: np.ndarray
-    """What was seen."""
+    """The observations."""
     features: np.ndarray
-    """What the actor's layers made of it."""
+    """The output of the actor's hidden layers."""
 
 
 class Layers(NamedTuple):
-    """A policy's, all by NumPy or all by PyTorch."""
+    """A policy's layers, all by NumPy or all by PyTorch."""
 
     stacks: list[list[Layer]]
-    """The actor's, and the critic's where it has its own."""
+    """The actor's hidden layers, and the critic's if they are separate."""
     outputs: Layer
     value: Layer
 
 
 class Perceptron:
-    """Decisions of a policy that `suits`, by the policy's own weights: these may change, but not move in memory. Random numbers
-    are those of PyTorch's default generator, as the policy itself would draw them."""
+    """Decides for a policy that `suits`, by the policy's own weights. Weights may change, but not move in memory.
+
+    It draws the same random numbers as the policy, from PyTorch's default generator.
+    """
 
     def __init__(self, policy: ActorCritic) -> None:
         self._policy = policy
@@ -83,26 +84,27 @@ class Perceptron:
 
     @staticmethod
     def suits(policy: ActorCritic, device: torch.device) -> bool:
-        """Whether it is linear layers and activations, on a CPU in single precision, and nothing else."""
+        """Whether the policy consists of linear layers and known activations, on a CPU in float32."""
         if policy.trunk.images or policy.is_recurrent or policy.is_masked:
+            return False
+        if type(policy.core) is not Core or type(policy.head) is not ActionHead:  # the user's own
             return False
         known = all(isinstance(module, LAYERS) for layers in _stacks(policy) for module in layers)
         return known and not policy.trunk.is_compiled and device.type == "cpu" and policy.precision == torch.float32
 
     def is_few(self, rows: int) -> bool:
-        """Whether a batch of so many is a single block, which NumPy decides for."""
+        """Whether a batch of `rows` is a single block for NumPy."""
         return self._least <= rows <= self._block
 
     def act(self, obs: dict[str, Tensor]) -> Act:
-        """An action for every row. What is seen is not to be written to before it is judged."""
+        """An action for every row. Do not write to `obs` before `judge`."""
         rows = self._rows_of(obs)
         layers = self._layers_for(rows)
         features = functools.reduce(_apply, layers.stacks[0], rows)
         return Act(self._draw(layers.outputs(features)), rows, features)
 
     def _layers_for(self, rows: np.ndarray) -> Layers:
-        is_for_numpy = self._least <= len(rows) <= MOST_BLOCKS * self._block
-        return self._by_numpy if is_for_numpy else self._by_torch
+        return self._by_numpy if self._least <= len(rows) <= MOST_BLOCKS * self._block else self._by_torch
 
     def _rows_of(self, obs: dict[str, Tensor]) -> np.ndarray:
         if self._only is not None:
@@ -111,26 +113,26 @@ class Perceptron:
         return join(self._policy.see(obs), self._policy.trunk.leaves).numpy()
 
     def judge(self, act: Act) -> tuple[Tensor, Tensor]:
-        """The log-probability and the value of every row, by the weights that acted: no simulator waits for these."""
+        """The log-probability and value of every row, by the same weights. Simulators can step meanwhile."""
         layers = self._layers_for(act.rows)
         own = layers.stacks[1:]
         features = functools.reduce(_apply, own[0], act.rows) if own else act.features
         return act.drawn.log_prob(), torch.from_numpy(layers.value(features)[:, 0])
 
     def choose(self, obs: dict[str, Tensor]) -> tuple[dict[str, Tensor], Tensor, Tensor]:
-        """An action for every row, its log-probability and the value."""
+        """An action for every row, its log-probability and its value."""
         act = self.act(obs)
         return act.drawn.actions, *self.judge(act)
 
 
 def _stacks(policy: ActorCritic) -> list[Iterable[nn.Module]]:
-    """The layers of the actor, and those of the critic where it has its own."""
+    """The hidden layers of the actor, and those of the critic if they are separate."""
     trunks = [trunk for trunk in (policy.trunk, policy.critic_trunk) if trunk is not None]
     return [trunk.vectors.layers for trunk in trunks if trunk.vectors is not None]
 
 
 def _only_numbers(policy: ActorCritic) -> str | None:
-    """The name of all that is seen, where that is one table of floats which nothing is done to."""
+    """The name of the only observation, if it is a float32 Box that is not normalised."""
     leaves = policy.trunk.leaves
     plain = len(leaves) == 1 and not policy.normalizes and isinstance(leaves[0].space, spaces.Box)
     return leaves[0].name if plain and leaves[0].dtype == np.float32 else None
@@ -164,10 +166,10 @@ def _torch_layer(module: nn.Module) -> Layer:
 
 
 def _numpy_layer(module: nn.Module) -> Layer:
-    """Activations write to what they are given: it is the output of a linear layer."""
+    """Activations work in place: their input is the output of a linear layer."""
     if isinstance(module, nn.Linear):
         weight, bias = module.weight.detach().numpy(), module.bias.detach().numpy()
-        if len(weight) == 1:  # would be a vector's product, which is soon left to threads
+        if len(weight) == 1:  # a product with a vector, for which OpenBLAS soon starts threads
             return lambda x: np.einsum("ij,kj->ik", x, weight) + bias
         return lambda x: np.add(product := _product(x, weight.T), bias, out=product)
     if isinstance(module, Tanh):
@@ -179,7 +181,7 @@ def _numpy_layer(module: nn.Module) -> Layer:
 
 
 def _draw_of(head: ActionHead) -> Draw:
-    """By NumPy for a single choice or a single Box."""
+    """By NumPy for a single choice or a single Box, otherwise by PyTorch."""
     if head.only is not None:
         family, leaf = head.only
         if isinstance(family, Categoricals) and family.num_components == 1:
@@ -199,7 +201,7 @@ def _draw_by_torch(head: ActionHead, outputs: np.ndarray) -> Drawn:
 
 
 def _draw_choice(leaf: Place, logits: np.ndarray) -> Drawn:
-    """The exponential race of `Categoricals.sample`, without dividing by the sum of what races."""
+    """The exponential race of `Categoricals.sample`, with probabilities that are not normalised."""
     count, choices = logits.shape
     logits -= logits.max(1, keepdims=True)
     p = np.exp(logits)
@@ -218,7 +220,7 @@ def _draw_normal(leaf: Place, log_std: np.ndarray, low: np.ndarray, high: np.nda
     actions = mean + std * torch.empty(mean.shape).normal_().numpy()
 
     def log_prob() -> Tensor:
-        z = (actions - mean) / std  # not what was drawn: where std is tiny, actions are rounded
+        z = (actions - mean) / std  # not the drawn numbers: where std is tiny, actions are rounded
         found = np.einsum("ij,ij->i", z, z)
         found *= -0.5
         found -= log_std.sum() + HALF_LOG_TAU * len(log_std)

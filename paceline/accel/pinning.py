@@ -1,8 +1,8 @@
-"""Threads of a library that starts its own, each on a core of its own.
+"""Binds the threads of a library, each to a core of its own.
 
-EnvPool's threads sleep between two batches, and the one that sends wakes them. Linux likes to wake a thread on the core of the
-one that wakes it, so that for a while several share a core while others have nothing to do. EnvPool can bind its threads itself, but
-counts cores from zero, whichever this process may use, and for good.
+EnvPool's threads sleep between two batches. Linux tends to wake a thread on the core of the thread that wakes it, so
+that several share a core for a while and others are idle. EnvPool can bind its threads itself, but it counts cores from
+zero, whichever cores the process may use, and cannot unbind them.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ TASKS = Path("/proc/self/task")
 
 
 def make_noting_threads(make: Callable[[], Made]) -> tuple[Made, list[int]]:
-    """What `make` makes, and the threads that it starts; none where they cannot be told, as anywhere but on Linux."""
+    """The result of `make`, and the threads that it started: none where they cannot be found, as outside Linux."""
     own = TASKS / str(threading.get_native_id()) / "comm"
-    # A thread takes over the name of the one that starts it: that is how they are known.
+    # A thread inherits the name of the thread that starts it.
     mark = f"mark {threading.get_native_id()}".encode()
     try:
         before = own.read_bytes().rstrip(b"\n")
         own.write_bytes(mark)
-    except OSError:  # there is no such file, or it is not to be written to
+    except OSError:  # the file does not exist, or cannot be written
         return make(), []
     try:
         made = make()
@@ -37,26 +37,26 @@ def make_noting_threads(make: Callable[[], Made]) -> tuple[Made, list[int]]:
 
 
 def bind(threads: Sequence[int], cores: Sequence[int]) -> None:
-    """Each to one of `cores`, round robin, as far as the system lets us."""
+    """Bind each thread to one of `cores`, round robin, as far as the system allows."""
     for number, thread in enumerate(threads):
         _allow(thread, {cores[number % len(cores)]})
 
 
 def unbind(threads: Sequence[int], cores: Sequence[int]) -> None:
-    """All to all of `cores`."""
+    """Let all threads run on all of `cores`."""
     for thread in threads:
         _allow(thread, set(cores))
 
 
 def _allow(thread: int, cores: set[int]) -> None:
-    with contextlib.suppress(OSError):  # it has ended, or that is not ours to decide
+    with contextlib.suppress(OSError):  # the thread has ended, or the system does not allow it
         os.sched_setaffinity(thread, cores)
 
 
 def _threads_called(name: bytes) -> list[int]:
     found = []
     for task in TASKS.iterdir():
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # the thread has ended
             if (task / "comm").read_bytes().rstrip(b"\n") == name:
                 found.append(int(task.name))
     return sorted(found)

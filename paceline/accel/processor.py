@@ -1,4 +1,4 @@
-"""What this machine's processor is. Free of heavy imports."""
+"""The machine's processor. Free of heavy imports."""
 
 from __future__ import annotations
 

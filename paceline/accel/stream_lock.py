@@ -1,4 +1,4 @@
-"""Memory that two threads use in turns, on a GPU as well, where each has a stream of its own."""
+"""A lock for memory that two threads use in turn, on a GPU too, where each thread has a stream of its own."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import threading
 import torch
 
 
-class Turns:
-    """A lock. Whoever takes it sees all that the one before did on its stream, without anybody waiting on the host for it."""
+class StreamLock:
+    """A lock. Its holder's stream waits for the work of the previous holder's stream; the host does not wait."""
 
     def __init__(self, device: torch.device) -> None:
         self._lock, self._on_gpu = threading.Lock(), device.type == "cuda"
@@ -19,7 +19,7 @@ class Turns:
         try:
             if self._done is not None:
                 torch.cuda.current_stream().wait_event(self._done)
-        except BaseException:  # a device that has failed: the other thread must come to see it, too
+        except BaseException:  # the device failed: the other thread must not wait for the lock forever
             self._lock.release()
             raise
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import importlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -49,7 +48,7 @@ def available() -> dict[str, str]:
 
 
 def run_benchmark(name: str, *, quick: bool, json_path: Path | None) -> None:
-    """Run one benchmark. Its `run(quick)` prints tables, and returns the measurements."""
+    """Run one benchmark. Its `run(quick)` prints tables and returns a `benchmarks.report.Result`."""
     name = name.replace("-", "_")
     known = available()
     if name not in known:
@@ -60,9 +59,9 @@ def run_benchmark(name: str, *, quick: bool, json_path: Path | None) -> None:
         module = importlib.import_module(f"{_home()[1]}.{name}")
     except ModuleNotFoundError as error:
         raise MissingExtra(f"benchmark {name}", "bench", error) from error
-    results = module.run(quick=quick)
+    result = module.run(quick=quick)
     if json_path is not None:
-        json_path.write_text(json.dumps(results, indent=2) + "\n")
+        result.save(json_path)
 
 
 def _home() -> tuple[Path, str]:

@@ -13,16 +13,16 @@ import tyro
 
 @dataclass(frozen=True)
 class Report:
-    """Write all that is known of a run to one HTML file: curves, speed, settings; of pointnav, how it navigates."""
+    """Write a report of a run to one HTML file: learning curves, speed, settings, and what the simulator adds."""
 
     run_folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """The folder of a run."""
     output: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """The file; by default report.html in the run's folder."""
     episodes: int = 200
-    """Of pointnav, how many episodes of the val split are played."""
+    """Episodes to play for the sections that a simulator adds, for example pointnav."""
     trust: bool = False
-    """Changes nothing: a report runs no code that the run's folder names. All commands that read a run have it."""
+    """No effect, because a report runs no code that the run's folder names. All commands that read a run have it."""
 
     def run(self) -> None:
         from paceline.evaluation.report import write_report

@@ -16,6 +16,7 @@ from paceline.distributed.launch import exit_code, is_restart, launch_ranks
 from paceline.distributed.place import Place
 from paceline.envs.registry import code_named_by, resolve
 from paceline.errors import UsageError
+from paceline.nets.config import named_classes
 from paceline.run_folder import check_run_folder
 from paceline.telemetry.console import console, say
 from paceline.trust import may_run
@@ -77,7 +78,7 @@ def main(arguments: list[str]) -> int:
         if code_named_by(config.env) is None:
             resolve(config.env)  # a wrong name is an error before PyTorch is imported, which takes seconds
         with console().status("loading PyTorch"):
-            from paceline.run import train
+            from paceline.session import train
         run = train(config, folder, resume=resume, trust=trust)
     if run.group.is_first:
         say(_summary(run, folder))
@@ -96,8 +97,11 @@ def _is_trusted(config: Config, start: Start) -> bool:
     if start.file is None:
         return False
     env = None if value_of("--env", start.options) is not None else config.env
+    classes = named_classes(config.policy, config.control)
+    foreign = {option: name for option, name in classes.items() if value_of(f"--{option}", start.options) is None}
     address = config.remote.address if config.remote.actors else None
-    return may_run(env, start.file, address=address if address == start.config.remote.address else None)
+    address = address if address == start.config.remote.address else None
+    return may_run(env, start.file, address=address, classes=foreign)
 
 
 def _start(arguments: list[str]) -> Start:
@@ -134,7 +138,7 @@ def _resumed(recipe: str | None, options: list[str]) -> Start:
 
 
 def _summary(run, folder: Path) -> str:
-    mean = run.episode_means()["episode_return"]
+    mean = run.episodes.means()["episode_return"]
     shown = "no episode ended" if mean is None else f"mean return {mean:.1f}"
     stopped = "stopped by a signal: " if run.interrupted else ""
     return f"{stopped}{run.step:,} steps in {run.seconds:.0f} s, {shown}; everything is in {folder}"

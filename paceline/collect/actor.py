@@ -1,38 +1,26 @@
-"""`Actor`: decisions for whatever slots are ready, and the recurrent state of every slot between them.
+"""`Actor`: decisions for the slots of a batch, and the state of every slot between them.
 
-Legend: N slots of the pool, B rows of a batch, D numbers of recurrent state.
+Legend: N slots of the pool, B slots of a batch, C truncated rows, D numbers of recurrent state.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from paceline.accel.config import ComputeConfig
-from paceline.collect.chooser import Choice, Chooser
-from paceline.experience.rows import Cuts, Decision, Outcome, as_tensor
-from paceline.nets.actor_critic import ActorCritic
+from paceline.collect.inference import Inference
+from paceline.experience.rows import Decision, Outcome, Truncations, as_tensor
+from paceline.nets.actor_critic import ActorCritic, few_values
 from paceline.pool.protocol import PoolSpec, StepBatch
 from paceline.telemetry.clock import Clock
 
 
-class Question(NamedTuple):
-    """What B slots are to be decided on, on the policy's device."""
-
-    obs: dict[str, Tensor]
-    state: Tensor
-    """[B, D]."""
-    slots: Tensor | None
-    """[B]; None for all."""
-    episode_start: Tensor
-    active: Tensor
-
-
 class Actor:
-    """Acts for the slots of a pool. States and episode starts are arrays indexed by slot, on the policy's device."""
+    """Acts for the slots of a pool. Recurrent states and episode starts are arrays indexed by slot, on the policy's device."""
 
     def __init__(
         self,
@@ -43,62 +31,52 @@ class Actor:
         clock: Clock | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        self._policy, self._num_slots, self._device = policy, spec.num_slots, device
-        self._on_cpu = device.type == "cpu"
+        self._policy, self._spec, self._device = policy, spec, device
         self.clock = clock or Clock()
         self.state = policy.initial_state(spec.num_slots).to(device)
         """[N, D]: before the next decision."""
         self.episode_start = torch.ones(spec.num_slots, dtype=torch.bool, device=device)
         """[N]: the next decision is the first of an episode."""
-        self._was_active: Any = None
-        """[N]: the last decision was asked for; where the pool's arrays are. None before the first."""
-        self.chooser = Chooser(policy, spec.num_slots, device, compute or ComputeConfig(), generator)
+        self._was_active: Any = self._pool_array(torch.ones(spec.num_slots, dtype=torch.bool))
+        """[N]: the last decision was asked for. It lives where the arrays of the pool live."""
+        self.inference = Inference(policy, spec.num_slots, device, compute or ComputeConfig(), generator)
 
     def decide(self, batch: StepBatch) -> Decision:
-        """Sample actions for a batch; the recurrent states of its slots move on."""
-        question = self.ask(batch)
-        choice = self.chooser(question.obs, question.state)
-        return self.settle(question, choice, self._policy.version.clone())
-
-    def ask(self, batch: StepBatch) -> Question:
-        """What is to be decided for a batch. Whoever chooses may be another thread, and meanwhile other slots may be asked about;
-        `settle` has to follow before this batch's slots are observed."""
-        obs = self._to_device(batch.obs)
-        slots = self._slots(batch)
-        active = self._tensor(batch.active).clone()  # it is looked at again when the pool's memory has moved on
-        self.note_active(batch)
-        return Question(obs, self._of(self.state, slots), slots, self._of(self.episode_start, slots), active)
-
-    def settle(self, question: Question, choice: Choice, version: Tensor) -> Decision:
-        """What was chosen, by weights of `version`, is decided: the recurrent states of its slots move on."""
-        self.state = self._with(self.state, question.slots, choice.state)
+        """Sample actions for a batch. The recurrent states of its slots advance."""
+        obs, slots = self._to_device(batch.obs), self._slots(batch)
+        active = self._tensor(batch.active).clone()  # it is read again after the memory of the pool was reused
+        self.remember_active(batch)
+        state, episode_start = self._of(self.state, slots), self._of(self.episode_start, slots)
+        choice = self.inference(obs, state)
+        self.state = self._with(self.state, slots, choice.state)
         return Decision(
-            obs=question.obs,
+            obs=obs,
             actions=choice.actions,
             log_prob=choice.log_prob,
             value=choice.value,
-            state=question.state,
-            episode_start=question.episode_start,
-            active=question.active,
-            version=version,
+            state=state,
+            episode_start=episode_start,
+            active=active,
+            version=self._policy.version.clone(),
         )
 
-    def env_actions(self, chosen: dict[str, Tensor], batch: StepBatch) -> dict[str, Any]:
-        """Actions as the pool takes them: within bounds, and where the pool's simulators are. For any thread."""
+    def env_actions(self, chosen: dict[str, Tensor]) -> dict[str, Any]:
+        """Actions as the pool takes them: within bounds, and where the simulators are."""
         actions = self._policy.head.env_actions(chosen)
-        if isinstance(batch.reward, Tensor):
+        if self._spec.on_device:
             return dict(actions)
         if self._device.type == "cuda":
-            torch.cuda.current_stream().synchronize()  # the wait for the decision is no transfer
+            torch.cuda.current_stream().synchronize()  # the wait for the decision is not a transfer
         with self.clock.time("transfer"):
             return {name: values.cpu().numpy() for name, values in actions.items()}
 
     def observe(self, batch: StepBatch) -> Outcome:
-        """What came of the last decisions of a batch's slots; those whose episode is over start anew, with a fresh state."""
+        """The outcome of the last decisions of a batch's slots. Slots whose episode is over get a fresh state."""
         slots = self._slots(batch)
-        cuts, unsure = self._cuts(batch, slots)
+        truncations = None if self._spec.on_device else self.truncations(batch)
+        candidates = self._candidates(batch, slots) if self._spec.on_device else None
         fresh = self._tensor(self.fresh(batch))
-        some_lost = isinstance(batch.lost, Tensor) or batch.lost.any()
+        some_lost = self._spec.on_device or batch.lost.any()
         if self.state.shape[1]:
             kept = torch.where(fresh[:, None], 0.0, self._of(self.state, slots))
             self.state = self._with(self.state, slots, kept)
@@ -108,94 +86,86 @@ class Actor:
             terminated=self._tensor(batch.terminated),
             truncated=self._tensor(batch.truncated),
             lost=self._tensor(batch.lost) if some_lost else None,
-            cuts=cuts,
-            unsure_cuts=unsure,
+            truncations=truncations,
+            candidates=candidates,
         )
 
     def fresh(self, batch: StepBatch) -> Any:
-        """[B]: whose next decision is the first of an episode."""
-        # Where the pool's arrays are: on the host they are small, and cost less than a tensor's operations.
-        was_active = self._was_active[batch.slots]
-        return batch.terminated | batch.truncated | batch.lost | (batch.active & ~was_active)
+        """[B]: slots whose next decision is the first of an episode. It lives where the arrays of the pool live."""
+        return batch.terminated | batch.truncated | batch.lost | (batch.active & ~self._was_active[batch.slots])
 
-    def cuts(self, batch: StepBatch) -> Cuts | None:
-        """Where episodes of simulators on the host were truncated; asked before those slots start anew."""
+    def truncations(self, batch: StepBatch) -> Truncations | None:
+        """Final observations of truncated episodes, from simulators on the host. Call it before `observe`."""
         rows = np.flatnonzero(batch.truncated)
         if len(rows) == 0:
             return None
-        cut_slots = batch.slots[rows]
-        final = {name: values[cut_slots] for name, values in batch.final_obs.items()}
-        state = self.state[torch.from_numpy(cut_slots).to(self._device)]
-        return Cuts(rows=torch.from_numpy(rows), obs=self._to_device(final), state=state)
+        slots = batch.slots[rows]
+        final = {name: values[slots] for name, values in batch.final_obs.items()}
+        state = self.state[torch.from_numpy(slots).to(self._device)]
+        return Truncations(rows=torch.from_numpy(rows), obs=self._to_device(final), state=state)
 
-    def note_active(self, batch: StepBatch) -> None:
-        """Remember who is asked for a decision."""
-        on_device = isinstance(batch.active, Tensor)
-        if on_device and len(batch) == self._num_slots:
+    def _candidates(self, batch: StepBatch, slots: Tensor | None) -> Truncations:
+        """All rows of a batch whose truncations only the device knows."""
+        final = batch.final_obs if slots is None else {name: v[slots] for name, v in batch.final_obs.items()}
+        rows = torch.arange(len(batch.slots), device=self._device)
+        return Truncations(rows=rows, obs=final, state=self._of(self.state, slots))
+
+    def remember_active(self, batch: StepBatch) -> None:
+        """Remember which slots were asked for a decision."""
+        if self._spec.on_device and len(batch) == self._spec.num_slots:
             self._was_active = batch.active.clone()
-            return
-        if not isinstance(self._was_active, type(batch.active)):  # the first time, or restored
-            known = torch.ones(self._num_slots, dtype=torch.bool) if self._was_active is None else self._was_active
-            self._was_active = known.to(self._device) if on_device else known.cpu().numpy().copy()
-        self._was_active[batch.slots] = batch.active
+        else:
+            self._was_active[batch.slots] = batch.active
 
-    def make_room(self) -> tuple[Tensor, Tensor]:
-        """States [N + 1, D] and episode starts [N + 1] in memory that stays: what is written there is this actor's from now on,
-        until it decides or observes by itself. The last cells belong to no slot."""
+    def with_spare_slot(self) -> tuple[Tensor, Tensor]:
+        """States [N + 1, D] and episode starts [N + 1] in memory that stays where it is, for a caller who writes them itself. The last
+        entry belongs to no slot. The caller no longer calls `decide` and `observe`."""
         state = torch.cat([self.state, torch.zeros_like(self.state[:1])])
         starts = torch.cat([self.episode_start, torch.ones_like(self.episode_start[:1])])
         self.state, self.episode_start = state[:-1], starts[:-1]
         return state, starts
 
     @torch.no_grad()
-    def values(self, batch: StepBatch) -> Tensor:
-        """[B]: V of a batch's observations. No state moves: the same observations are decided on later."""
-        return self._policy.value(self._to_device(batch.obs), self._of(self.state, self._slots(batch)))
-
     def last_values(self, batch: StepBatch) -> Tensor:
-        """[N]: V of the observations that are held, by slot; 0 for the other slots."""
-        slots = self._slots(batch)
+        """[N]: V of the observations of a batch, by slot; 0 for other slots. No state advances."""
+        slots, obs = self._slots(batch), self._to_device(batch.obs)
         if slots is None:
-            return self.values(batch)
-        values = torch.zeros(self._num_slots, device=self._device)
+            return self._policy.value(obs, self.state)
+        values = torch.zeros(self._spec.num_slots, device=self._device)
         if len(slots):
-            values[slots] = few_values(self._policy, self._to_device(batch.obs), self.state[slots])
+            values[slots] = few_values(self._policy, obs, self.state[slots])
         return values
 
-    def cut_values(self, cuts: Cuts) -> Tensor:
+    def truncated_values(self, truncations: Truncations) -> Tensor:
         """[C]: V of final observations."""
-        return few_values(self._policy, cuts.obs, cuts.state)
+        return few_values(self._policy, truncations.obs, truncations.state)
 
-    def start_anew(self, slots: Tensor) -> None:
+    def start_anew(self, slots: np.ndarray) -> None:
         """The next decisions of `slots` [B] are the first of episodes."""
-        self.state = self.state.index_fill(0, slots, 0.0)
-        self.episode_start = self.episode_start.index_fill(0, slots, True)
-        self._was_active = torch.as_tensor(self._was_active).cpu().index_fill(0, slots.cpu(), True)
+        at = torch.from_numpy(slots)
+        self.state = self.state.index_fill(0, at.to(self._device), 0.0)
+        self.episode_start = self.episode_start.index_fill(0, at.to(self._device), True)
+        self._was_active[at if self._spec.on_device else slots] = True
 
     def state_dict(self) -> dict[str, Tensor]:
-        was_active = (
-            torch.ones_like(self.episode_start) if self._was_active is None else torch.as_tensor(self._was_active)
-        )
-        return {"state": self.state, "episode_start": self.episode_start, "was_active": was_active}
+        return {
+            "state": self.state.cpu(),
+            "episode_start": self.episode_start.cpu(),
+            "was_active": torch.as_tensor(self._was_active).cpu(),
+        }
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         self.state.copy_(state["state"])
         self.episode_start.copy_(state["episode_start"])
-        self._was_active = state["was_active"].clone()
+        self._was_active = self._pool_array(state["was_active"])
 
-    def _cuts(self, batch: StepBatch, slots: Tensor | None) -> tuple[Cuts | None, Cuts | None]:
-        """Where episodes were truncated, if the host knows it; else all rows, of which the device knows."""
-        if isinstance(batch.truncated, Tensor):
-            final = batch.final_obs if slots is None else {name: v[slots] for name, v in batch.final_obs.items()}
-            every = Cuts(
-                rows=torch.arange(len(batch.slots), device=self._device), obs=final, state=self._of(self.state, slots)
-            )
-            return None, every
-        return self.cuts(batch), None
+    def _pool_array(self, flags: Tensor) -> Any:
+        """A copy of host flags where the arrays of the pool live."""
+        return flags.to(self._device, copy=True) if self._spec.on_device else flags.numpy().copy()
 
     def _slots(self, batch: StepBatch) -> Tensor | None:
         """[B]; None stands for all slots in order, which need no indexing."""
-        return None if len(batch.slots) == self._num_slots else self._tensor(batch.slots)
+        return None if len(batch.slots) == self._spec.num_slots else self._tensor(batch.slots)
 
     @staticmethod
     def _of(table: Tensor, slots: Tensor | None) -> Tensor:
@@ -203,7 +173,7 @@ class Actor:
 
     @staticmethod
     def _with(table: Tensor, slots: Tensor | None, values: Tensor) -> Tensor:
-        """`table` after `values` came to `slots`. The old one is not written to where a decision may still hold it."""
+        """A copy of `table` with `values` at `slots`. A decision may still hold the old table."""
         return values if slots is None else table.index_copy(0, slots, values)
 
     def _to_device(self, arrays: dict[str, Any]) -> dict[str, Tensor]:
@@ -211,24 +181,7 @@ class Actor:
             return {name: self._tensor(values) for name, values in arrays.items()}
 
     def _tensor(self, values: Any) -> Tensor:
-        if isinstance(values, Tensor):
+        if self._spec.on_device:
             return values
         tensor = as_tensor(values)
-        return tensor if self._on_cpu else tensor.to(self._device, non_blocking=True)
-
-
-@torch.no_grad()
-def few_values(policy: ActorCritic, obs: dict[str, Tensor], state: Tensor) -> Tensor:
-    """[C]: V of any number of observations."""
-    if state.device.type != "cuda":
-        return policy.value(obs, state)
-    # In batches of few sizes: a compiled network is compiled again for every new one.
-    count = len(state)
-    size = 1 << max(3, (count - 1).bit_length())
-    padded = {name: _padded(values, size) for name, values in obs.items()}
-    return policy.value(padded, _padded(state, size))[:count]
-
-
-def _padded(values: Tensor, size: int) -> Tensor:
-    """`values` followed by zeros."""
-    return torch.cat([values, values.new_zeros((size - len(values), *values.shape[1:]))])
+        return tensor if self._device.type == "cpu" else tensor.to(self._device, non_blocking=True)

@@ -1,9 +1,8 @@
-"""Actors on other machines, by Ray: each holds a pool and a copy of the policy, and sends transitions in batches.
+"""Actors on other machines, by Ray. Each has a pool and a copy of the policy, and sends transitions in batches.
 
-The learner has one request under way with every actor, and answers whatever comes back with the latest weights and the next
-request: an actor that is slow delays nobody, one that dies is replaced, and one for which there is no room in the cluster yet
-begins when there is (a machine that joins is room). Ray ends actors whose learner is gone, and a pool's guardian ends the simulators
-of an actor that is.
+One request is under way with every actor. When it returns, the actor gets the latest weights and the next request. A slow actor
+delays no other. An actor that dies is replaced. An actor for which the cluster has no room yet begins when a machine joins. Ray ends
+actors whose learner is gone, and the guardian of a pool ends the simulators of an actor that is gone.
 """
 
 from __future__ import annotations
@@ -11,26 +10,38 @@ from __future__ import annotations
 import dataclasses
 import logging
 import signal
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 
 from paceline.accel.kernels import one_thread
 from paceline.collect.batching import AdaptiveBatching
+from paceline.collect.config import BatchingConfig, RemoteConfig
 from paceline.collect.explorer import Explorer, as_rows
 from paceline.collect.remote_access import check_address, check_cluster, stay_on_loopback
 from paceline.errors import MissingExtra, PacelineError, UsageError
 from paceline.experience.return_range import ReturnRange
+from paceline.learner.config import D4PGConfig
+from paceline.nets.config import ControlConfig
 from paceline.nets.deterministic import DeterministicPolicy
-from paceline.pool import make_pool
+from paceline.pool import PoolConfig, make_pool
 from paceline.pool.protocol import Episode
 
-if TYPE_CHECKING:
-    from paceline.agent.off_policy import OffPolicy
-    from paceline.config import Config
-
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActorSettings:
+    """What a remote actor needs of the run's configuration."""
+
+    env: str
+    pool: PoolConfig
+    control: ControlConfig
+    d4pg: D4PGConfig
+    batching: BatchingConfig
 
 
 class Harvest(NamedTuple):
@@ -41,20 +52,21 @@ class Harvest(NamedTuple):
     steps: int
     episodes: list[Episode]
     returns: ReturnRange
-    """Of all its episodes so far."""
+    """The range of the returns of all its episodes so far."""
 
 
-class Sampler:
-    """A pool, and an explorer with weights of its own. All of an actor but its being elsewhere."""
+class RemoteActor:
+    """The actor's logic, without Ray."""
 
-    def __init__(self, config: Config, seed: int) -> None:
-        pool = dataclasses.replace(config.pool, pin_memory=False)
-        self._pool = make_pool(config.env, pool, seed=seed)
-        self._policy = DeterministicPolicy(self._pool.spec, config.control).requires_grad_(False)
-        # Nothing is evaluated here: what is to be reported has one place, the learner's own pool.
-        d4pg = dataclasses.replace(config.d4pg, evaluation_envs=0)
-        self._explorer = Explorer(self._policy, self._pool.spec, d4pg, torch.device("cpu"), seed)
-        self._batching = AdaptiveBatching(self._pool, config.batching)
+    def __init__(self, settings: ActorSettings, seed: int) -> None:
+        pool = dataclasses.replace(settings.pool, pin_memory=False)
+        self._pool = make_pool(settings.env, pool, seed=seed)
+        self._policy = DeterministicPolicy(self._pool.spec, settings.control).requires_grad_(False)
+        # Only the learner's own pool evaluates.
+        self._explorer = Explorer(
+            self._policy, self._pool.spec, lambda: settings.d4pg, torch.device("cpu"), seed, evaluation_envs=0
+        )
+        self._batching = AdaptiveBatching(self._pool, settings.batching)
         self._held = self._pool.recv(min_slots=None)
         self._in_flight = 0
 
@@ -78,41 +90,62 @@ class Sampler:
         return Harvest(rows, steps, self._pool.take_episodes(), self._explorer.returns)
 
 
-class RemoteActors:
-    """The actors of one learner. `take_in` is called by the thread that collects."""
+class Insert(Protocol):
+    """`ReplaySampler.insert`."""
 
-    def __init__(self, config: Config, agent: OffPolicy, rank: int) -> None:
-        remote = config.remote
-        check_address(remote.address, insecure=remote.insecure)
-        if remote.address in (None, "local"):
+    def __call__(self, rows: dict[str, np.ndarray], steps: int, returns: ReturnRange) -> None: ...
+
+
+class RemoteActors:
+    """The remote actors of one rank. The thread that collects calls `receive`."""
+
+    def __init__(
+        self,
+        config: RemoteConfig,
+        settings: ActorSettings,
+        *,
+        insert: Insert,
+        latest_weights: Callable[[], tuple[int, dict[str, np.ndarray]]],
+        next_seed: Callable[[int], int],
+    ) -> None:
+        """`latest_weights` gives the number of a publication and its weights. `next_seed` gives the seed of the n-th actor."""
+        self._config, self._settings = config, settings
+        self._insert, self._latest_weights, self._next_seed = insert, latest_weights, next_seed
+        self._ray: Any = None
+        self._actors: dict[int, Any] = {}
+        self._started_ray = False
+        self._version, self._weights = -1, None
+        """The publication that was put into Ray's store, and a reference to it."""
+        self._number_of: dict[Any, int] = {}
+        """By request under way, the number of its actor."""
+        self._made = self._lost = 0
+        self._has_sent: set[int] = set()
+
+    def start(self) -> None:
+        """Connect to Ray, and start all actors."""
+        config = self._config
+        check_address(config.address, insecure=config.insecure)
+        if config.address in (None, "local"):
             stay_on_loopback()
         try:
             import ray
         except ImportError as error:
             raise MissingExtra("remote.actors", "ray", error) from error
-        self._ray, self._config, self._agent, self._rank = ray, config, agent, rank
-        self._actors: dict[int, Any] = {}
-        self._started_ray = not ray.is_initialized()
-        if self._started_ray:
+        self._ray = ray
+        if not ray.is_initialized():
+            self._started_ray = True
             _connect(ray, config)
         try:
-            check_cluster(ray, insecure=remote.insecure)
+            check_cluster(ray, insecure=config.insecure)
         except UsageError:
             self.close()
             raise
-        self._make = ray.remote(num_cpus=config.remote.cores)(Sampler)
-        self._version = -1
-        self._weights: Any = None
-        """A reference to them."""
-        self._number_of: dict[Any, int] = {}
-        """By request under way, the number of its actor."""
-        self._made = self._lost = 0
-        self._has_sent: set[int] = set()
-        for number in range(config.remote.actors):
-            self._start(number)
+        self._make = ray.remote(num_cpus=config.cores)(RemoteActor)
+        for number in range(config.actors):
+            self._start_actor(number)
 
-    def take_in(self) -> list[Episode]:
-        """Insert what has come by now; its episodes."""
+    def receive(self) -> list[Episode]:
+        """Insert the transitions that have arrived. Returns their episodes."""
         ready, _ = self._ray.wait(list(self._number_of), num_returns=len(self._number_of), timeout=0)
         episodes: list[Episode] = []
         for request in ready:
@@ -120,38 +153,38 @@ class RemoteActors:
             try:
                 harvest: Harvest = self._ray.get(request)
             except self._ray.exceptions.RayTaskError:
-                raise  # what its environment or its policy raised: the next one's would
-            except self._ray.exceptions.RayError as error:  # it, its machine or what it sent is gone
+                raise  # its environment or its policy raised it: the next actor would raise it, too
+            except self._ray.exceptions.RayError as error:  # the actor, its machine or its data is gone
                 self._replace(number, error)
                 continue
-            self._agent.insert(dict(harvest.rows), harvest.steps, harvest.returns)
+            self._insert(dict(harvest.rows), harvest.steps, harvest.returns)
             self._has_sent.add(number)
             episodes += harvest.episodes
-            self._ask(number)
+            self._request(number)
         return episodes
 
     def close(self) -> None:
         for actor in self._actors.values():
             self._ray.kill(actor)
+        self._actors.clear()
         if self._started_ray:
+            self._started_ray = False
             self._ray.shutdown()
 
-    def _start(self, number: int) -> None:
-        # Another seed every time: neither a successor nor a resumed run repeats what was collected before.
+    def _start_actor(self, number: int) -> None:
+        # Every actor has another seed: neither a successor nor a resumed run repeats what was collected before.
         self._made += 1
-        seed = self._config.seed + 1000 * self._rank + 7919 * (self._made + self._agent.learner.updates)
-        self._actors[number] = self._make.remote(self._config, seed)
-        self._ask(number)
+        self._actors[number] = self._make.remote(self._settings, self._next_seed(self._made))
+        self._request(number)
 
-    def _ask(self, number: int) -> None:
-        request = self._actors[number].collect.remote(self._latest(), self._config.remote.transitions)
+    def _request(self, number: int) -> None:
+        request = self._actors[number].collect.remote(self._shared_weights(), self._config.transitions)
         self._number_of[request] = number
 
-    def _latest(self) -> Any:
-        """The acting weights, put where all actors of a machine share them, once per publication."""
-        version = self._agent.pick_up()
+    def _shared_weights(self) -> Any:
+        """The latest weights, in Ray's store: the actors of a machine share them. Put there once per publication."""
+        version, weights = self._latest_weights()
         if version != self._version:
-            weights = {name: tensor.cpu().numpy() for name, tensor in self._agent.acting.state_dict().items()}
             self._version, self._weights = version, self._ray.put(weights)
         return self._weights
 
@@ -161,20 +194,20 @@ class RemoteActors:
         cause = [line for line in str(error).splitlines() if line.strip()][-1].strip()
         if getattr(error, "actor_init_failed", False) and number not in self._has_sent:
             raise PacelineError(f"a remote actor cannot be made: {cause}") from error
-        if self._lost > self._config.remote.max_restarts:
+        if self._lost > self._config.max_restarts:
             raise PacelineError(
                 f"{self._lost} remote actors were lost, more than remote.max_restarts; the last one: {cause}"
             ) from error
         log.warning("remote actor %d was lost and is replaced (%d so far): %s", number, self._lost, cause)
-        self._start(number)
+        self._start_actor(number)
 
 
-def _connect(ray: Any, config: Config) -> None:
+def _connect(ray: Any, config: RemoteConfig) -> None:
     """Join the cluster that was named, or start one here."""
-    if config.remote.address is not None:
-        options: dict[str, Any] = {"address": config.remote.address}
+    if config.address is not None:
+        options: dict[str, Any] = {"address": config.address}
     else:
-        cores = max(1, int(np.ceil(config.remote.actors * config.remote.cores)))
+        cores = max(1, int(np.ceil(config.actors * config.cores)))
         options = {"address": "local", "num_cpus": cores, "include_dashboard": False}
     # Ray would end the process at a SIGTERM, without a checkpoint.
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -1,1 +1,1 @@
-"""Ranks that train one policy together."""
+"""Ranks: processes that train one policy together."""

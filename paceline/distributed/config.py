@@ -7,6 +7,8 @@ from typing import Literal
 
 from paceline.checks import require_above_0, require_choices, require_share
 
+PreemptionKind = Literal["count", "deadline"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class GroupConfig:

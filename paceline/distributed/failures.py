@@ -1,7 +1,7 @@
-"""What ranks tell the launcher of `--ranks` about their failure, so that the launcher can print one message, with its cause.
+"""What the launcher of `--ranks` and its ranks tell each other: environment variables, and why a rank failed.
 
-When a rank fails, the others fail after it, because they lose their connections to it. A failure therefore says whether it is
-such a consequence.
+When one rank fails, the other ranks lose their connections to it and fail too. A reported failure says whether it is
+only a consequence, so that the launcher can print one message: the cause.
 """
 
 from __future__ import annotations
@@ -15,12 +15,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
-from paceline.distributed.environment import FAILURES
 from paceline.errors import PacelineError, UsageError
 
+RESTARTS = "TORCHELASTIC_RESTART_COUNT"
+"""How often the ranks have been restarted. It is torchrun's variable; our launcher sets it too."""
+SOCKET = "PACELINE_LISTENING_SOCKET"
+"""File descriptor of the socket that rank 0 inherits to serve the store."""
+FAILURES = "PACELINE_FAILURES"
+"""File descriptor of the file to which ranks write their failures."""
 
-class LostRanks(PacelineError):
-    """Another rank is gone."""
+
+class LostConnection(PacelineError):
+    """The connection to another rank is gone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,47 +43,47 @@ class RankFailure:
 
 @contextlib.contextmanager
 def told_to_launcher(rank: int) -> Iterator[None]:
-    """Tell the launcher of an exception in the context. A message for the user is printed by the launcher, and not here."""
+    """Report an exception inside the context to the launcher, which then prints the message for the user."""
     try:
         yield
     except PacelineError as error:
-        code, consequence = error.exit_code, isinstance(error, LostRanks)
+        code, consequence = error.exit_code, isinstance(error, LostConnection)
         message = str(error) if code in (0, UsageError.exit_code) else f"rank {rank}: {error}"
-        if tell(RankFailure(rank=rank, message=message, code=code, consequence=consequence)):
+        if report(RankFailure(rank=rank, message=message, code=code, consequence=consequence)):
             sys.exit(code)
         raise
     except Exception as error:
         summary = f"{type(error).__name__}: {error}".strip().splitlines()[0]
-        tell(RankFailure(rank=rank, message=f"rank {rank} failed with {summary}; its traceback is above", code=1))
+        report(RankFailure(rank=rank, message=f"rank {rank} failed with {summary}; its traceback is above", code=1))
         raise
 
 
-def tell(failure: RankFailure) -> bool:
-    """Tell the launcher of `failure`, if there is one that wants to know."""
+def report(failure: RankFailure) -> bool:
+    """Report `failure` to the launcher. False if there is no launcher."""
     descriptor = os.environ.get(FAILURES)
     if descriptor is None:
         return False
-    with contextlib.suppress(OSError):  # the launcher prints what it has
+    with contextlib.suppress(OSError):  # then the launcher prints the failures that it has
         os.write(int(descriptor), json.dumps(asdict(failure)).encode() + b"\n")
     return True
 
 
-def read(file: IO[bytes]) -> list[RankFailure]:
-    """What the ranks have told, the earliest first."""
+def read_failures(file: IO[bytes]) -> list[RankFailure]:
+    """The failures that ranks have reported, in order of time."""
     file.seek(0)
     return [RankFailure(**json.loads(line)) for line in file.read().splitlines()]
 
 
 def end_process(failure: RankFailure) -> None:
-    """End this process at once, whatever its other threads wait for, and say why. A pool's guardian ends its simulators."""
-    if not tell(failure):
+    """Report `failure` and end this process at once, even if threads hang. Guardian processes end its simulators."""
+    if not report(failure):
         sys.stderr.write(f"paceline: {failure.message}\n")
         sys.stderr.flush()
     os._exit(failure.code)
 
 
 def last_checkpoint(folder: Path | None) -> str:
-    """Where a run in `folder` can be continued from, in words."""
+    """A phrase that names the last checkpoint of the run in `folder`, for error messages."""
     if folder is not None:
         with contextlib.suppress(OSError):
             name = (folder / "checkpoints" / "latest").read_text().strip()

@@ -1,4 +1,4 @@
-"""Bringing the states of all ranks to rank 0, as data: nothing in it is executed, as a pickle would be."""
+"""Collects the states of all ranks on rank 0. They travel as data: unlike a pickle, nothing in them is executed."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ import io
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
-from paceline.distributed.runtime import Group
+from paceline.distributed.runtime import Group, communication
 
 PART_BYTES = 1 << 26
-"""States travel in parts of this size, so that they need little memory on a GPU at a time."""
+"""States travel in parts of this size, so that a transfer needs little GPU memory."""
 BYTES = "\0bytes"
-"""Marks a tensor that was a string of bytes."""
+"""Key that marks a tensor made of a `bytes` object."""
 
 
 def gather(group: Group, value: Any) -> list[Any]:
-    """Every rank's `value`, in order, on rank 0; an empty list elsewhere.
+    """Every rank's `value`, in order of ranks, on rank 0; an empty list on other ranks.
 
-    A value consists of tensors, numbers, strings, bytes, None, lists, tuples and dictionaries. Tensors arrive on the CPU;
-    rank 0's own value is not copied.
+    A value consists of tensors, numbers, strings, bytes, None, lists, tuples and dictionaries. Tensors arrive on the
+    CPU. Rank 0's own value is not copied.
     """
     if group.size == 1:
         return [value]
@@ -33,7 +34,11 @@ def gather(group: Group, value: Any) -> list[Any]:
         mine = data[begin : begin + PART_BYTES]
         if mine:
             part[: len(mine)] = torch.frombuffer(mine, dtype=torch.uint8)
-        for file, size, other in zip(files, sizes, group.gather(part.to(group.device)), strict=False):
+        part = part.to(group.device)
+        parts = [torch.empty_like(part) for _ in sizes] if group.is_first else None
+        with communication():
+            dist.gather(part, parts)
+        for file, size, other in zip(files, sizes, parts or [], strict=False):
             file.write(other[: max(0, size - begin)].cpu().numpy().data)
     return [value, *(_deserialize(file) for file in files[1:])] if group.is_first else []
 
@@ -50,7 +55,7 @@ def _deserialize(file: io.BytesIO) -> Any:
 
 
 def _replace_bytes(value: Any) -> Any:
-    """Bytes as tensors: PyTorch writes those as they are, and re-encodes bytes."""
+    """`value` with bytes as tensors. PyTorch writes tensors as they are, but re-encodes bytes."""
     if isinstance(value, bytes):
         return {BYTES: torch.frombuffer(bytearray(value), dtype=torch.uint8) if value else torch.empty(0)}
     return _map(_replace_bytes, value)
@@ -63,9 +68,9 @@ def _restore_bytes(value: Any) -> Any:
 
 
 def _map(function: Any, value: Any) -> Any:
-    """`value` with `function` applied to what is in it."""
+    """`value` with `function` applied to the items of a container."""
     if isinstance(value, dict):
         return {key: function(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, list | tuple):
         return type(value)(function(item) for item in value)
     return value

@@ -1,7 +1,7 @@
-"""Gradients as one flat buffer: one memset, one all-reduce, one norm, however many parameters there are.
+"""All gradients in one flat buffer: one memset, one all-reduce and one norm, however many parameters there are.
 
-`DistributedDataParallel` hooks into every parameter and needs to be told of unused ones; a parameter without a
-gradient is simply zero here, on every rank alike.
+`DistributedDataParallel` hooks into every parameter and must be told of unused ones. Here the gradient of an unused
+parameter is zero on every rank.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class FlatGradients:
         parameters = [parameter for parameter in parameters if parameter.requires_grad]
         sizes = [parameter.numel() for parameter in parameters]
         self._sent = torch.zeros(sum(sizes) + 1, device=parameters[0].device, dtype=parameters[0].dtype)
-        """The gradients, and behind them this rank's vote."""
+        """The gradients, followed by this rank's vote."""
         self.flat = self._sent[:-1]
         for parameter, part in zip(parameters, self.flat.split(sizes), strict=True):
             parameter.grad = part.view_as(parameter)
@@ -30,28 +30,32 @@ class FlatGradients:
         self.flat.zero_()
 
     def average(self, group: Group, vote: bool = False) -> bool:
-        """The mean gradient over all ranks, each weighing the same; whether any rank voted. The vote costs no message of its own."""
+        """Replace the gradient by its mean over all ranks, which weigh the same. Returns whether any rank votes.
+
+        The vote travels in the same all-reduce: it needs no message of its own.
+        """
         if group.size == 1:
             return vote
         self._sent[-1] = float(vote)
         group.mean_(self._sent)
         return bool(self._sent[-1] > 0)
 
-    def clip(self, max_norm: float | None) -> Tensor:
+    def clip(self, max_norm: float | Tensor | None) -> Tensor:
         """Scale the gradient down to `max_norm` if it is longer; its norm before that."""
         return clip_(self.flat, max_norm)
 
 
-def clip_(gradient: Tensor, max_norm: float | None) -> Tensor:
+def clip_(gradient: Tensor, max_norm: float | Tensor | None) -> Tensor:
     """Scale `gradient` down to `max_norm` if it is longer; its norm before that."""
     norm = gradient.norm()
     if max_norm is not None:
-        gradient.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
+        limit = max_norm.to(norm.dtype) if isinstance(max_norm, Tensor) else max_norm
+        gradient.mul_(((norm + 1e-6).reciprocal() * limit).clamp(max=1.0))
     return norm
 
 
 def synchronize(module: nn.Module, group: Group) -> None:
-    """Give every rank rank 0's parameters and buffers."""
+    """Copy rank 0's parameters and buffers to every rank."""
     if group.size > 1:
         for tensor in [*module.parameters(), *module.buffers()]:
             group.broadcast_(tensor.data)

@@ -1,9 +1,9 @@
-"""The key-value store that the ranks of a group share, and the network interfaces they use.
+"""The key-value store that the ranks of a group share, and the network interfaces that they use.
 
-Rank 0 serves the store, on the address MASTER_ADDR alone. PyTorch's own rendezvous would listen on every interface. The
-store has no authentication: it holds counters and addresses, and nothing that is read from it is unpickled.
+Rank 0 serves the store, on the address MASTER_ADDR only. PyTorch's own rendezvous would listen on every interface. The
+store has no authentication: it holds counters and addresses, and nothing read from it is unpickled.
 
-torchrun serves a store itself, on all interfaces of its machine, and tells the ranks to use that one.
+Under torchrun, torchrun itself serves the store, on all interfaces of its machine.
 """
 
 from __future__ import annotations
@@ -13,58 +13,42 @@ import ipaddress
 import itertools
 import os
 import socket
-from dataclasses import dataclass
 from datetime import timedelta
 
 import psutil
 import torch.distributed as dist
 
-from paceline.distributed.environment import LISTENING_SOCKET, RESTARTS
+from paceline.distributed.failures import RESTARTS, SOCKET
 from paceline.errors import UsageError
 
 _joined = itertools.count()
 """How many groups this process has joined."""
 
 
-@dataclass(frozen=True)
-class SharedStore:
-    """A store, and who serves it."""
-
-    store: dist.Store
-    served_by_rank_0: bool
-    address: str
-
-
-def open_store(rank: int, size: int, timeout: timedelta) -> SharedStore:
-    """Serve the store on rank 0, unless torchrun does, and connect to it on all ranks."""
+def open_store(rank: int, size: int, timeout: timedelta) -> tuple[dist.Store, str | None]:
+    """Connect to the store. Rank 0 also serves it, unless torchrun does: then its address is the second result."""
     for variable in ("MASTER_ADDR", "MASTER_PORT"):
         if variable not in os.environ:
             raise UsageError(f"{size} ranks were started, but {variable} is not set; use torchrun, or export it")
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     if is_loopback(host):
-        stay_on_loopback()
+        _use_loopback_interface()
     by_torchrun = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True)
     store = _connect(host, port, size, rank == 0 and not by_torchrun, timeout)
-    # A store outlives a group: ranks that are started again, or join again, must not find what those before them have left.
+    # A store outlives a group. Ranks that restart or join again must not read the keys of the group before.
     group = dist.PrefixStore(f"group_{os.environ.get(RESTARTS, '0')}_{next(_joined)}", store)
-    return SharedStore(group, not by_torchrun, f"{host}:{port}")
+    return group, f"{host}:{port}" if by_torchrun else None
 
 
 @functools.cache
 def _connect(host: str, port: int, size: int, serves: bool, timeout: timedelta) -> dist.TCPStore:
     """One connection, and on rank 0 one server, for all groups that this process joins."""
-    return dist.TCPStore(
-        host,
-        port,
-        size,
-        is_master=serves,
-        timeout=timeout,
-        master_listen_fd=_listening_socket(host, port) if serves else None,
-    )
+    descriptor = _listening_socket(host, port) if serves else None
+    return dist.TCPStore(host, port, size, is_master=serves, timeout=timeout, master_listen_fd=descriptor)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether `host` is a loopback address on every machine. A host name is not: other machines may resolve it otherwise."""
+    """Whether `host` is a loopback address on every machine. A host name is not: machines resolve it differently."""
     if host == "localhost":
         return True
     try:
@@ -73,8 +57,8 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def stay_on_loopback() -> None:
-    """Gloo and NCCL, too, listen on the loopback interface only: all ranks are on this machine."""
+def _use_loopback_interface() -> None:
+    """Make Gloo and NCCL listen on the loopback interface only: all ranks are on this machine."""
     for name, addresses in psutil.net_if_addrs().items():
         if any(address.address in ("127.0.0.1", "::1") for address in addresses):
             os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = name
@@ -83,7 +67,7 @@ def stay_on_loopback() -> None:
 
 def _listening_socket(host: str, port: int) -> int:
     """The descriptor of a socket that listens on `host` and on no other address. The store closes it."""
-    inherited = os.environ.pop(LISTENING_SOCKET, None)
+    inherited = os.environ.pop(SOCKET, None)
     if inherited is not None:
         return int(inherited)
     try:

@@ -7,14 +7,13 @@ is shipped to simulator processes, so it imports nothing heavy until it is calle
 from __future__ import annotations
 
 import contextlib
-import difflib
 import importlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from paceline.envs.ids import EnvId
-from paceline.errors import MissingExtra, UsageError
+from paceline.errors import MissingExtra, UsageError, closest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,12 +163,6 @@ def needs(name: str) -> Iterator[None]:
         if extra is None or (error.name or "").startswith("paceline"):
             raise
         raise MissingExtra(f"the environment family {name!r}", extra, error) from error
-
-
-def closest(name: str, allowed: Iterable[str]) -> str:
-    """', did you mean ...?' where something is close enough, else nothing."""
-    match = difflib.get_close_matches(name, list(allowed), n=3, cutoff=0.6)
-    return f", did you mean {' or '.join(map(repr, match))}?" if match else ""
 
 
 def check_options(env_id: EnvId, allowed: Iterable[str]) -> None:

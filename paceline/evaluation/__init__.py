@@ -1,1 +1,1 @@
-"""What a trained policy is worth: episodes played and counted, and filmed."""
+"""Evaluation of trained policies: measures, reports and videos."""

@@ -1,8 +1,7 @@
-"""`paceline eval`: how well a trained policy does, from a fixed number of whole episodes.
+"""Evaluation of a trained policy by the returns of a fixed number of whole episodes.
 
-Which episodes count is decided before the first is played: every slot contributes its first few. Taking the first N to
-finish, whoever plays them, would favour short ones, and with them the failures of one task and the successes of
-another.
+Every slot contributes its first few episodes, so it is known in advance which episodes count. Counting the first N
+that end would favour short episodes.
 """
 
 from __future__ import annotations
@@ -21,83 +20,79 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from paceline.errors import UsageError
+from paceline.evaluation.evaluators import EvaluationOptions, Evaluator, checked_evaluator
 from paceline.evaluation.player import Player
-from paceline.evaluation.saved import SavedRun
+from paceline.evaluation.saved import SavedRun, run_config
 from paceline.pool.protocol import Episode, Pool, StepBatch
 
-SEED = 1_000_000
-"""The same for all runs, so that they are compared in the same episodes, and far from the seeds of training."""
+NUM_EPISODES = 100
 NUM_RESAMPLES = 2000
 CI_METHOD = f"percentile bootstrap, {NUM_RESAMPLES} resamples"
 
 
-@dataclass(frozen=True)
-class Played:
-    """The episodes that count, in the order of slots and then of time, whichever order they ended in."""
+def evaluate(folder: Path, **options: Any) -> dict[str, Any]:
+    """Evaluate the policy of the run in `folder`; what `paceline eval --json` prints.
 
-    episodes: list[Episode]
-    num_lost: int
-    """Episodes that would have counted, but whose simulator was lost; their slots played others instead."""
-
-
-def evaluate(
-    folder: Path,
-    *,
-    episodes: int = 100,
-    checkpoint: str = "latest",
-    sampled: bool = False,
-    seed: int = SEED,
-    num_envs: int | None = None,
-    env: str | None = None,
-    video: Path | None = None,
-    trust: bool = False,
-) -> dict[str, Any]:
-    """Play `episodes` episodes with the policy of the run in `folder`; what `paceline eval --json` prints.
-
-    With `trust`, the environment that the folder names is run even if somebody else wrote the folder; `env` is the caller's own choice.
+    Keyword arguments are the fields of `EvaluationOptions`.
     """
-    for name, value, least in (("episodes", episodes, 1), ("num_envs", num_envs, 1), ("seed", seed, 0)):
-        if value is not None and value < least:
-            raise UsageError(f"{name} must be at least {least}, got {value}")
-    run = SavedRun.load(folder, checkpoint, trust=trust)
-    env = env or run.env()
-    if video is not None:
+    chosen = EvaluationOptions(**options)
+    evaluator = checked_evaluator(chosen.env or run_config(folder).env, chosen)
+    return evaluator.evaluate_policy(folder, chosen)
+
+
+def evaluate_policy(folder: Path, options: EvaluationOptions) -> dict[str, Any]:
+    """Play episodes with the policy of the run in `folder`."""
+    run = SavedRun.load(folder, options.checkpoint, trust=options.trust)
+    env = options.env or run.env()  # `options.env` is the user's own choice and needs no trust
+    if options.video is not None:
         from paceline.evaluation.video import film
 
-        film(run, video, env=env, sampled=sampled, seed=seed)  # first, as it may turn out to be impossible
+        film(run, options.video, env=env, sampled=options.sampled, seed=options.seed)  # first, because it may fail
+    num_episodes = NUM_EPISODES if options.episodes is None else options.episodes
+    num_envs = options.num_envs or min(run.config.pool.num_envs, num_episodes)
     device = run.device()
-    pool = run.pool(env, num_envs=num_envs or min(run.config.pool.num_envs, episodes), seed=seed, device=device)
-    with contextlib.closing(pool):
+    with contextlib.closing(run.pool(env, num_envs=num_envs, seed=options.seed, device=device)) as pool:
         policy = run.policy(pool.spec, device)
-        player = Player(policy, pool.spec.num_slots, device, sampled=sampled, seed=seed)
-        with _progress(episodes) as show:
-            played = play(pool, player, episodes, show)
+        player = Player(policy, pool.spec.num_slots, device, sampled=options.sampled, seed=options.seed)
+        with progress_bar(num_episodes) as show:
+            played = play(pool, player, num_episodes, show)
     return {
         "run": str(folder),
         "checkpoint": run.checkpoint,
         "env": env,
-        "seed": seed,
-        "sampled": sampled,
+        "seed": options.seed,
+        "sampled": options.sampled,
         **summarize(played.episodes),
         "lost_episodes": played.num_lost,
-        "video": None if video is None else str(video),
+        "video": None if options.video is None else str(options.video),
     }
 
 
 @contextlib.contextmanager
-def _progress(num_episodes: int) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr while this lasts, if that is a terminal; called with the number of episodes done."""
+def progress_bar(num_episodes: int) -> Iterator[Callable[[int], None] | None]:
+    """A progress bar on stderr: a function to call with the number of finished episodes. None without a terminal."""
     console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+    if not console.is_terminal:
+        yield None
+        return
+    with Progress(console=console, transient=True) as progress:
         task = progress.add_task("episodes", total=num_episodes)
         yield lambda done: progress.update(task, completed=done)
 
 
-def play(pool: Pool, player: Player, num_episodes: int, show: Callable[[int], None] | None = None) -> Played:
-    """Play until every slot has contributed its share of `num_episodes`; what fast slots play beyond it is ignored.
+@dataclass(frozen=True)
+class Played:
+    """The episodes that count, ordered by slot and then by time."""
 
-    All simulators still needed are waited for: the batches, and with them the results, then do not depend on timing.
+    episodes: list[Episode]
+    num_lost: int
+    """Episodes that ended with a failure of their simulator. Their slots played others instead."""
+
+
+def play(pool: Pool, player: Player, num_episodes: int, show: Callable[[int], None] | None = None) -> Played:
+    """Play until every slot has finished its share of `num_episodes`. Further episodes of fast slots are ignored.
+
+    Each `recv` waits for all simulators that still play, so batches and results do not depend on timing.
     """
     remaining = quotas(num_episodes, pool.spec.num_slots)
     finished: list[list[Episode]] = [[] for _ in remaining]
@@ -122,7 +117,7 @@ def quotas(num_episodes: int, num_slots: int) -> np.ndarray:
 
 
 def _send_needed(pool: Pool, player: Player, batch: StepBatch, remaining: np.ndarray) -> int:
-    """Let those environments go on that have slots with `remaining` episodes; how many slots that are."""
+    """Step the environments that have a slot with `remaining` episodes; the number of their slots."""
     actions = player.act(batch)
     if not isinstance(batch.slots, Tensor):  # simulators on a device only step together
         needed = np.repeat(remaining.reshape(pool.spec.num_envs, -1).any(1), pool.spec.agents_per_env)[batch.slots]
@@ -138,7 +133,7 @@ def _host(values: Any) -> np.ndarray:
 
 
 def summarize(episodes: Sequence[Episode]) -> dict[str, Any]:
-    """Statistics of episodes that weigh the same each, as JSON can hold them."""
+    """Statistics over episodes, as JSON can hold them."""
     info: dict[str, list[float]] = {}
     for episode in episodes:
         for name, value in episode.info.items():
@@ -148,7 +143,7 @@ def summarize(episodes: Sequence[Episode]) -> dict[str, Any]:
         **_statistics("return", [episode.episode_return for episode in episodes]),
         **_statistics("length", [episode.length for episode in episodes]),
         "ci95_method": CI_METHOD,
-        # Of the episodes that have it: an Atari game's score, for one, is known only where the game was over.
+        # Means over the episodes that have the value: for example, Atari scores exist only at the end of a game.
         "info": {name: _number(np.mean(values)) for name, values in sorted(info.items())},
     }
 
@@ -166,9 +161,9 @@ def _statistics(name: str, values: Sequence[float]) -> dict[str, Any]:
 
 
 def confidence_interval(data: np.ndarray) -> list[float] | None:
-    """95 % interval of the mean, by the percentile bootstrap: returns are rarely normal. One number says nothing.
+    """95 % interval of the mean by the percentile bootstrap, because returns are rarely normal; None for one number.
 
-    The resamples are the same in every call, so that a report is reproducible.
+    Every call draws the same resamples, so reports are reproducible.
     """
     if len(data) < 2:
         return None
@@ -182,20 +177,20 @@ def _number(value: Any) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def for_people(report: dict[str, Any]) -> Group:
-    """A report as a few lines of text and a table."""
+def table(report: dict[str, Any]) -> Group:
+    """A result of `evaluate_policy` for the terminal."""
     actions = "sampled" if report["sampled"] else "deterministic"
     title = f"{report['episodes']} episodes of {report['env']}, {report['checkpoint']}, {actions}"
     columns = ("", "mean", "95 % interval", "std", "min", "median", "max")
-    table = Table(*columns, box=None, header_style="bold", pad_edge=False)
+    rows = Table(*columns, box=None, header_style="bold", pad_edge=False)
     for name in ("return", "length"):
         interval = report[f"ci95_{name}"]
         rest = [_shown(report[f"{statistic}_{name}"]) for statistic in ("std", "min", "median", "max")]
         shown = f"{_shown(interval[0])} to {_shown(interval[1])}" if interval else "-"
-        table.add_row(name, _shown(report[f"mean_{name}"]), shown, *rest)
+        rows.add_row(name, _shown(report[f"mean_{name}"]), shown, *rest)
     for name, value in report["info"].items():
-        table.add_row(name, _shown(value))
-    lines: list[RenderableType] = [Text(title), table, Text(f"intervals of the mean by {report['ci95_method']}")]
+        rows.add_row(name, _shown(value))
+    lines: list[RenderableType] = [Text(title), rows, Text(f"intervals of the mean by {report['ci95_method']}")]
     if report["lost_episodes"]:
         lines.append(Text(f"{report['lost_episodes']} episodes were lost with their simulators; others were played"))
     return Group(*lines)
@@ -203,3 +198,6 @@ def for_people(report: dict[str, Any]) -> Group:
 
 def _shown(value: float | None) -> str:
     return "-" if value is None else f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+EVALUATOR = Evaluator(evaluate_policy=evaluate_policy, table=table)

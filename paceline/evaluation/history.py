@@ -1,4 +1,4 @@
-"""`History`: what a run has reported, from its metrics.jsonl, as columns of numbers."""
+"""`History`: the metrics of a run, read from its metrics.jsonl."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class History:
-    """The reports of a run by rising step; NaN where one lacks a number."""
+    """One column per metric, by rising step; NaN where a report has no value."""
 
     columns: dict[str, np.ndarray]
 
@@ -33,45 +33,44 @@ class History:
         return len(self.columns["step"])
 
     def has(self, name: str) -> bool:
-        """Whether there is any number of that name."""
-        return name in self.columns and bool(np.isfinite(self.columns[name]).any())
+        """Whether the metric has any value."""
+        return self.last(name) is not None
 
     def last(self, name: str) -> float | None:
-        """The latest number of that name."""
-        if not self.has(name):
-            return None
-        values = self.columns[name]
-        return float(values[np.isfinite(values)][-1])
+        """The latest value of a metric."""
+        values = self.columns.get(name, np.empty(0))
+        known = values[np.isfinite(values)]
+        return float(known[-1]) if len(known) else None
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
-    """The reports that are whole. The last line may be broken: a run was killed as it wrote, or is writing it now."""
+    """All valid reports. The last line may be incomplete, because a run is writing it or was killed."""
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:
         raise UsageError(f"{path.parent} has no reports of a run: metrics.jsonl: {error.strerror}") from error
     rows: list[dict[str, Any]] = []
-    broken: list[int] = []
+    damaged: list[int] = []
     for number, line in enumerate(lines, 1):
         row = _report(line)
         if row is None:
-            broken.append(number)
+            damaged.append(number)
             continue
-        # A run that was resumed from an earlier checkpoint has left behind what it had done since.
+        # A run that was resumed from an earlier checkpoint repeats these steps: the old reports do not count.
         while rows and rows[-1]["step"] >= row["step"]:
             rows.pop()
         rows.append(row)
-    damaged = [number for number in broken if number < len(lines)]
+    if damaged and damaged[-1] == len(lines):
+        damaged.pop()
     if damaged:
         log.warning("%s: %d damaged lines are left out, the first is line %d", path, len(damaged), damaged[0])
     return rows
 
 
 def _report(line: bytes) -> dict[str, Any] | None:
-    """A line of the file; None if it is not a report."""
     try:
         row = json.loads(line)
-    except ValueError:  # no JSON, or no text
+    except ValueError:  # neither JSON nor text
         return None
     return row if isinstance(row, dict) and type(row.get("step")) in (int, float) else None
 

@@ -1,9 +1,4 @@
-"""`paceline report`: all that is known of a run as one HTML file that needs nothing else.
-
-What is in it comes from the run's folder: the configuration, the metrics and, for PointGoal navigation, episodes that
-the latest checkpoint plays for the purpose. `charts` draws, `report_page` is the HTML, `report_navigation` the part
-that only navigation has.
-"""
+"""`paceline report`: one HTML file about a run, from its configuration, its metrics and what its simulator adds."""
 
 from __future__ import annotations
 
@@ -11,7 +6,7 @@ import dataclasses
 import math
 import platform
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,68 +17,56 @@ from paceline import __version__
 from paceline.config import Config
 from paceline.errors import UsageError
 from paceline.evaluation import charts, report_page
+from paceline.evaluation.evaluators import Evaluator, evaluator_of
 from paceline.evaluation.history import History
 from paceline.evaluation.report_page import Tile
+from paceline.evaluation.saved import run_config
 from paceline.files import replace_text
 from paceline.pool.config import available_core_ids
-from paceline.sims.navigation.evaluation import is_navigation
 
-RATES = {"episode_success": "success", "episode_spl": "SPL"}
-"""What is a share, and drawn together from 0 to 1."""
-COUNTED = ("step", "frames", "seconds", "sps", "fps", "episode_return", *RATES)
-"""What has charts of its own, or none."""
-NAMES = {
-    "approx_kl": "approximate KL",
-    "grad_norm": "gradient norm",
-    "soft_spl": "SoftSPL",
-    "length": "episode length",
-}
+COUNTED = ("step", "frames", "seconds", "sps", "fps")
+"""Metrics without a small chart: they are axes, tiles or large charts."""
+LABELS = {"approx_kl": "approximate KL", "grad_norm": "gradient norm", "length": "episode length"}
 
 
 def write_report(folder: Path, *, evaluate_episodes: int = 200, output: Path | None = None) -> Path:
-    """Write the report of the run in `folder` to `output`, by default its report.html; the file's path.
+    """Write the report of the run in `folder` to `output`, by default report.html in `folder`; the file's path.
 
-    Of a PointGoal navigation run, that many episodes of the val split are played.
+    A simulator that adds sections to the report plays `evaluate_episodes` episodes for them.
     """
-    if not (folder / "config.json").is_file():
-        raise UsageError(f"{folder} is not the folder of a run: there is no config.json in it")
+    path = output or folder / "report.html"
+    config = run_config(folder)
     if evaluate_episodes < 1:
         raise UsageError(f"episodes must be at least 1, got {evaluate_episodes}")
-    path = output or folder / "report.html"
     if not path.absolute().parent.is_dir():
         raise UsageError(f"output {str(path)!r}: the folder {path.absolute().parent} does not exist")
-    config, history = Config.load(folder / "config.json"), History.load(folder)
-    text = _page(folder, config, history, evaluate_episodes)
-    replace_text(path, text)  # a reader who reloads the page meanwhile sees the old one
-    return path
-
-
-def _page(folder: Path, config: Config, history: History, evaluate_episodes: int) -> str:
-    shown = _tiles(config, history)
-    sections = [_learning(history), _speed(history), _optimisation(history), _configuration(config)]
-    if is_navigation(config.env) and (folder / "checkpoints" / "latest").exists():
-        from paceline.sims.navigation.report import navigation
-
-        found = navigation(folder, evaluate_episodes)
-        shown, sections = [*found.tiles, *shown], [*found.sections, *sections]
-    return report_page.page(
+    history, evaluator = History.load(folder), evaluator_of(config.env)
+    tiles = _tiles(config, history)
+    sections = [_learning(history, evaluator), _speed(history), _optimisation(history), _configuration(config)]
+    if evaluator.report is not None and (folder / "checkpoints" / "latest").exists():
+        part = evaluator.report(folder, evaluate_episodes)
+        tiles, sections = [*part.tiles, *tiles], [*part.sections, *sections]
+    text = report_page.page(
         title=config.env,
         kind=f"{config.system} training run",
         about=f"{folder.resolve().name}: {_about(config)}.",
-        body=report_page.tiles(shown) + "".join(sections),
+        body=report_page.tiles(tiles) + "".join(sections),
         footer=f"Written on {time.strftime('%Y-%m-%d %H:%M')} by paceline {__version__}, PyTorch {torch.__version__} "
         f"and Python {platform.python_version()} on {_machine()}.",
     )
+    replace_text(path, text)
+    return path
 
 
 def _about(config: Config) -> str:
-    """The run in a line."""
-    core = config.policy.core
-    memory = "no memory" if core.kind == "none" else f"{core.kind.upper()} of {core.layers} x {core.hidden}"
+    """The run in one line."""
+    core, default = config.policy.core, Config().policy
+    kind = core.kind if ":" in core.kind else core.kind.upper()
+    memory = "no memory" if core.kind == "none" else f"{kind} of {core.layers} x {core.hidden}"
     where = "" if config.device == "auto" else f", trained on {config.device}"
-    eyes = f"{config.policy.encoder} encoder, " if is_navigation(config.env) else ""
+    encoder = "" if config.policy.encoder == default.encoder else f"{config.policy.encoder} encoder, "
     return (
-        f"{config.pool.num_envs} environments of {config.rollout_steps} steps a rollout, {eyes}{memory}, "
+        f"{config.pool.num_envs} environments of {config.rollout_steps} steps a rollout, {encoder}{memory}, "
         f"seed {config.seed}{where}"
     )
 
@@ -115,29 +98,45 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def _learning(history: History) -> str:
-    """What training is for, over steps and over time."""
+def _learning(history: History, evaluator: Evaluator) -> str:
+    rates = {name: _label(name, evaluator.labels) for name in evaluator.rates if history.has(f"episode_{name}")}
     figures = []
-    groups = (("Success and SPL in training", RATES), ("Episode return", {"episode_return": "return"}))
-    for heading, names in groups:
-        series = {label: history.columns[name] for name, label in names.items() if history.has(name)}
-        limits = (0.0, 1.0) if names is RATES else None
-        for (x, x_label), over in zip(_axes(history), ("steps", "time"), strict=True):
-            if series:
-                uri = charts.curves(x, series, x_label=x_label, limits=limits)
-                figures.append(report_page.figure(uri, f"{heading} over {over}", heading=f"{heading} over {over}"))
+    if rates:
+        heading = f"{_capitalized(' and '.join(rates.values()))} in training"
+        series = {label: history.columns[f"episode_{name}"] for name, label in rates.items()}
+        figures += _over_steps_and_time(history, heading, series, (0.0, 1.0))
+    if history.has("episode_return"):
+        figures += _over_steps_and_time(history, "Episode return", {"return": history.columns["episode_return"]})
     if not figures:
         return report_page.section("learning", "Learning", "No episode has ended in this run.")
     lead = "Means over the latest episodes of training, in which actions are sampled."
-    others = [name for name in history.columns if name.startswith("episode_") and name not in COUNTED]
-    return report_page.section("learning", "Learning", lead, report_page.grid(figures), _multiples(history, others))
+    own = {f"episode_{name}" for name in ("return", *evaluator.rates)}
+    others = [name for name in history.columns if name.startswith("episode_") and name not in own]
+    small = _small_charts(history, others, evaluator.labels)
+    return report_page.section("learning", "Learning", lead, report_page.grid(figures), small)
 
 
-def _axes(history: History) -> tuple[tuple[np.ndarray, str], tuple[np.ndarray, str]]:
-    return (history.columns["step"], "agent steps"), _time(history)
+def _over_steps_and_time(
+    history: History, heading: str, series: dict[str, np.ndarray], limits: tuple[float, float] | None = None
+) -> list[str]:
+    """Two figures of the same curves."""
+    figures = []
+    for over, (x, x_label) in {"steps": (history.columns["step"], "agent steps"), "time": _time(history)}.items():
+        uri = charts.curves(x, series, x_label=x_label, limits=limits)
+        figures.append(report_page.figure(uri, f"{heading} over {over}", heading=f"{heading} over {over}"))
+    return figures
+
+
+def _capitalized(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+def _label(name: str, labels: Mapping[str, str]) -> str:
+    return labels.get(name, name.replace("_", " ").replace("/", ", "))
 
 
 def _time(history: History) -> tuple[np.ndarray, str]:
+    """Training time in a readable unit, and its label."""
     seconds = history.columns["seconds"]
     unit, label = (
         (1.0, "seconds") if seconds[-1] < 180 else (60.0, "minutes") if seconds[-1] < 10800 else (3600.0, "hours")
@@ -162,7 +161,7 @@ def _speed(history: History) -> str:
 
 
 def _slowest(history: History) -> str:
-    """What takes most of the time, in words."""
+    """A sentence about the phase that takes most of the time."""
     shares = {name: np.nanmean(values) for name, values in history.columns.items() if name.startswith("time/")}
     if not shares:
         return ""
@@ -171,27 +170,25 @@ def _slowest(history: History) -> str:
 
 
 def _optimisation(history: History) -> str:
-    """Everything else that was measured."""
-    own = (*COUNTED, *(name for name in history.columns if name.startswith(("time/", "episode_"))))
-    names = [name for name in history.columns if name not in own]
-    return report_page.section("optimisation", "Optimisation", "", _multiples(history, names))
+    """All other metrics."""
+    names = [name for name in history.columns if name not in COUNTED and not name.startswith(("time/", "episode_"))]
+    return report_page.section("optimisation", "Optimisation", "", _small_charts(history, names, {}))
 
 
-def _multiples(history: History, names: Iterable[str]) -> str:
-    """A small chart of each; what is nothing but zeros has nothing to show."""
+def _small_charts(history: History, names: Iterable[str], labels: Mapping[str, str]) -> str:
+    """A small chart of each metric that is not always zero."""
     figures = []
     for name in names:
         if history.has(name) and np.nan_to_num(history.columns[name]).any():
-            label = name.removeprefix("episode_")
-            label = NAMES.get(label, label.replace("_", " ").replace("/", ", "))
+            label = _label(name.removeprefix("episode_"), {**LABELS, **labels})
             values = {label: history.columns[name]}
             uri = charts.curves(history.columns["step"], values, x_label="agent steps", size=charts.SMALL)
-            figures.append(report_page.figure(uri, f"{label} over steps", heading=label[0].upper() + label[1:]))
+            figures.append(report_page.figure(uri, f"{label} over steps", heading=_capitalized(label)))
     return report_page.grid(figures, "13.5rem") if figures else ""
 
 
 def _configuration(config: Config) -> str:
-    """The settings that were chosen, and all others to unfold."""
+    """The settings that differ from the defaults, and all settings, folded at first."""
     values, usual = _flat(dataclasses.asdict(config)), _flat(dataclasses.asdict(Config()))
     changed = {name: value for name, value in values.items() if usual.get(name) != value}
     return report_page.section(

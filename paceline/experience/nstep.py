@@ -37,7 +37,7 @@ class NStep:
     """The latest decisions of every slot, until they have become transitions."""
 
     def __init__(self, steps: int, num_slots: int, discount: float) -> None:
-        self._steps, self._discount = steps, discount
+        self._steps, self.discount = steps, discount
         self._count = np.zeros(num_slots, np.int64)
         """[N]: decisions of each slot that wait; the oldest is at `_begin`."""
         self._begin = np.zeros(num_slots, np.int64)
@@ -77,7 +77,7 @@ class NStep:
         """
         waiting = self._waiting(slots)
         self._return[:, slots] += np.where(waiting, self._worth[:, slots] * reward, 0.0)
-        self._worth[:, slots] *= self._discount
+        self._worth[:, slots] *= self.discount
         ended = terminated | truncated
         oldest = np.arange(self._steps)[:, None] == self._begin[slots]
         ready = waiting & np.where(ended, True, oldest & (self._count[slots] == self._steps)) & ~lost

@@ -37,7 +37,7 @@ class Replay:
     """Columns of C places whose memory never moves. One thread inserts and draws at a time."""
 
     def __init__(self, config: ReplayConfig, device: torch.device) -> None:
-        self._config, self._device = config, device
+        self._config, self.device = config, device
         self._columns: dict[str, Tensor] = {}
         self._number = torch.full((config.capacity,), -1, dtype=torch.int64, device=device)
         self._tree = SumTree(config.capacity, device) if config.prioritized else None
@@ -64,7 +64,7 @@ class Replay:
     def add(self, rows: Mapping[str, Any]) -> None:
         """Insert B transitions, given as arrays or tensors [B, ...] by column; the same columns every time."""
         found = {name: v if isinstance(v, Tensor) else as_tensor(np.asarray(v)) for name, v in rows.items()}
-        tensors = {name: values.to(self._device) for name, values in found.items()}
+        tensors = {name: values.to(self.device) for name, values in found.items()}
         count = len(next(iter(tensors.values())))
         if count == 0:
             return
@@ -72,7 +72,7 @@ class Replay:
             raise UsageError(f"{count} transitions at once do not fit into replay.capacity {self._config.capacity}")
         if not self._columns:
             self._columns = {name: self._column(values) for name, values in tensors.items()}
-        numbers = torch.arange(self.inserted, self.inserted + count, device=self._device)
+        numbers = torch.arange(self.inserted, self.inserted + count, device=self.device)
         places = numbers % self._config.capacity
         for name, column in self._columns.items():
             column[places] = tensors[name]
@@ -86,13 +86,13 @@ class Replay:
         """`count` transitions, with replacement. The host decides nothing about which: it can be recorded."""
         if self.inserted == 0:
             raise AssertionError("nothing was inserted yet")
-        shares = torch.rand(count, dtype=torch.float64, device=self._device, generator=generator)
+        shares = torch.rand(count, dtype=torch.float64, device=self.device, generator=generator)
         if self._tree is None:
             places = (self._oldest + (shares * self._used).long()) % self._config.capacity
-            weight = torch.ones(count, device=self._device)
+            weight = torch.ones(count, device=self.device)
         else:
             # One draw from each of `count` equal parts of the total: as likely, and spread more evenly.
-            shares = (shares + torch.arange(count, device=self._device)) / count
+            shares = (shares + torch.arange(count, device=self.device)) / count
             places = self._tree.find(shares)
             chance = self._tree.of(places) / self._tree.total
             weight = (self._used * chance).pow(-self._config.correction).float()
@@ -112,13 +112,13 @@ class Replay:
 
     def rows(self, first: int, last: int) -> dict[str, Tensor]:
         """What was inserted as number `first` and on, up to but without `last`; none of it may be overwritten. On the host."""
-        places = torch.arange(first, last, device=self._device) % self._config.capacity
+        places = torch.arange(first, last, device=self.device) % self._config.capacity
         return {name: column[places].cpu() for name, column in self._columns.items()}
 
     def priorities(self) -> dict[str, Any]:
         """Of all that is there, oldest first (None where there are none), how many that are, and the highest ever."""
         used = len(self)
-        order = torch.arange(self.inserted - used, self.inserted, device=self._device) % self._config.capacity
+        order = torch.arange(self.inserted - used, self.inserted, device=self.device) % self._config.capacity
         found = self._tree.of(order).cpu() if self._tree is not None else None
         return {"priorities": found, "used": used, "highest": self._highest.cpu()}
 
@@ -136,16 +136,16 @@ class Replay:
         self._note_size()
         if kept == 0:
             return
-        numbers = torch.arange(self._first, self.inserted, device=self._device)
+        numbers = torch.arange(self._first, self.inserted, device=self.device)
         places = numbers % self._config.capacity
-        latest = {name: values[-kept:].to(self._device) for name, values in state["columns"].items()}
+        latest = {name: values[-kept:].to(self.device) for name, values in state["columns"].items()}
         self._columns = {name: self._column(values) for name, values in latest.items()}
         for name, column in self._columns.items():
             column[places] = latest[name]
         self._number[places] = numbers
         if self._tree is not None:
             saved = state["priorities"]
-            priorities = saved[-kept:].to(self._device) if saved is not None else self._highest.expand(kept)
+            priorities = saved[-kept:].to(self.device) if saved is not None else self._highest.expand(kept)
             self._tree.set(places, priorities)
 
     def _note_size(self) -> None:
@@ -153,4 +153,4 @@ class Replay:
         self._used.fill_(len(self))
 
     def _column(self, example: Tensor) -> Tensor:
-        return torch.zeros((self._config.capacity, *example.shape[1:]), dtype=example.dtype, device=self._device)
+        return torch.zeros((self._config.capacity, *example.shape[1:]), dtype=example.dtype, device=self.device)

@@ -1,6 +1,6 @@
-"""What becomes a row: a decision, and what came of it.
+"""What becomes a row: a decision, and its outcome.
 
-Legend: N slots, C truncated rows, D numbers of recurrent state.
+Legend: B slots of a batch, C truncated rows, D numbers of recurrent state.
 """
 
 from __future__ import annotations
@@ -14,69 +14,69 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What an actor decided for all N slots."""
+    """What an actor decided for B slots."""
 
     obs: dict[str, Tensor]
-    """[N, ...]: what it decided on, inputs of its own (the previous action) included."""
+    """[B, ...]: the observations it decided on."""
     actions: dict[str, Tensor]
-    """[N, ...] by action leaf, as the policy chose them."""
+    """[B, ...] by action leaf, as the policy chose them."""
     log_prob: Tensor
-    """[N]."""
+    """[B]."""
     value: Tensor
-    """[N]: V of the observation."""
+    """[B]: V of the observation."""
     state: Tensor
-    """[N, D]: the recurrent state BEFORE the step."""
+    """[B, D]: the recurrent state BEFORE the step."""
     episode_start: Tensor
-    """[N] bool: the observation is the first of an episode; `state` is zero."""
+    """[B] bool: the observation is the first of an episode; `state` is zero."""
     active: Tensor
-    """[N] bool: the observation asked for a decision."""
+    """[B] bool: the observation asked for a decision."""
     version: Tensor
-    """[] int64: which weights decided."""
+    """[] int64: the version of the weights that decided."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of those decisions."""
+    """What followed those decisions."""
 
     reward: Tensor
-    """[N] float32."""
+    """[B] float32."""
     terminated: Tensor
-    """[N] bool."""
+    """[B] bool."""
     truncated: Tensor
-    """[N] bool."""
+    """[B] bool."""
     lost: Tensor | None
-    """[N] bool: the simulator was replaced; the decision led nowhere. None where it is known that none was."""
-    cuts: Cuts | None = None
-    """Where episodes were truncated; None where none was, or where the host does not know it."""
-    unsure_cuts: Cuts | None = None
-    """Then this has all N slots, and only those that `truncated` marks are cuts."""
+    """[B] bool: the simulator was replaced, and the decision has no outcome. None: no simulator was replaced."""
+    truncations: Truncations | None = None
+    """Where episodes were truncated. None where none was, or where only the device knows it."""
+    candidates: Truncations | None = None
+    """All B slots, where only the device knows which of them were truncated: those that `truncated` marks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cuts:
-    """Where truncated episodes would have gone on: what V is still to be computed of."""
+class Truncations:
+    """Final observations of truncated episodes. Their values are the bootstrap values of the truncated rows."""
 
     rows: Tensor
-    """[C] int64: positions in a batch, or rows of a rollout; on the host where the host knows them."""
+    """[C] int64: positions in a batch, or rows of a buffer; on the host where the host knows them."""
     obs: dict[str, Tensor]
     """[C, ...]: final observations."""
     state: Tensor
     """[C, D]: recurrent states after those rows."""
 
-    def part(self, which: Tensor) -> Cuts:
-        """Those that the mask `which` [C], on the host, names."""
+    def part(self, which: Tensor) -> Truncations:
+        """Those that the mask `which` [C], on the host, selects."""
         at = torch.nonzero(which).squeeze(1)
         on_device = at.to(self.state.device)
         obs = {name: values[on_device] for name, values in self.obs.items()}
-        return Cuts(rows=self.rows[at], obs=obs, state=self.state[on_device])
+        return Truncations(rows=self.rows[at], obs=obs, state=self.state[on_device])
 
 
-class DeviceCuts:
-    """Truncations that only the device knows of, kept without asking it: up to `most`, in the order in which they came."""
+class DeviceTruncations:
+    """Up to `most` truncations that only the device knows, in the order in which they came. Adding one never waits for the device."""
 
-    def __init__(self, example: Cuts, most: int) -> None:
+    def __init__(self, example: Truncations, most: int) -> None:
         def cells(values: Tensor) -> Tensor:
-            # One cell more than needed: every slot is written somewhere, and those without a cut go there.
+            # One cell more than needed: slots without a truncation are written there.
             return values.new_zeros((most + 1, *values.shape[1:]))
 
         self._most = most
@@ -87,26 +87,27 @@ class DeviceCuts:
     def clear(self) -> None:
         self._count.zero_()
 
-    def add(self, slots: Cuts, truncated: Tensor, first_row: int) -> None:
+    def add(self, candidates: Truncations, truncated: Tensor, first_row: int) -> None:
+        """Those of `candidates` that `truncated` marks; the first one is `first_row` of the buffer."""
         order = truncated.cumsum(0)
         cells = torch.where(truncated, self._count + order - 1, self._most).clamp(max=self._most)
-        self._rows.index_copy_(0, cells, slots.rows + first_row)
-        self._state.index_copy_(0, cells, slots.state)
-        for name, values in slots.obs.items():
+        self._rows.index_copy_(0, cells, candidates.rows + first_row)
+        self._state.index_copy_(0, cells, candidates.state)
+        for name, values in candidates.obs.items():
             self._obs[name].index_copy_(0, cells, values)
         self._count += order[-1]
 
-    def take(self) -> Cuts | None:
-        """Waits for the device."""
+    def take(self) -> Truncations | None:
+        """All of them. Waits for the device."""
         count = int(self._count)
         if count > self._most:
             raise AssertionError(f"{count} truncations, but the pool's truncation_gap promises at most {self._most}")
         if count == 0:
             return None
         obs = {name: values[:count] for name, values in self._obs.items()}
-        return Cuts(rows=self._rows[:count], obs=obs, state=self._state[:count])
+        return Truncations(rows=self._rows[:count], obs=obs, state=self._state[:count])
 
 
 def as_tensor(values: np.ndarray) -> Tensor:
-    """An array as a tensor, in the same memory, unless that is not to be written to, of which PyTorch would warn."""
+    """An array as a tensor in the same memory. A read-only array is copied, because PyTorch warns of it."""
     return torch.from_numpy(values if values.flags.writeable else values.copy())

@@ -1,13 +1,13 @@
-"""Auxiliary losses: what a policy's encoder and memory are taught besides acting. So far there is one, CPC|A.
+"""Auxiliary losses for a policy's encoder and memory. There is one, CPC|A.
 
-Action-conditional contrastive predictive coding (Guo et al., "Neural Predictive Belief Representations", 2018): from
-what the policy remembers at a step and from the actions that it took after it, tell the observation that followed some
-steps later from observations of other rows. VER trains its navigation agents with it.
+Action-conditional contrastive predictive coding (Guo et al., "Neural Predictive Belief Representations", 2018): from the
+policy's memory at a step and its next actions, tell the observation some steps later from observations of other rows. VER
+trains its navigation agents with it.
 
-Legend: M rows of a mini-batch, P of them that are predicted from, K steps ahead, Q questions for each, N decoys, F
-features, H hidden units, A numbers of an action.
+Legend: M rows of a mini-batch, P rows to predict from, K steps ahead, Q predictions for each, N decoys, F features, H hidden
+units, A numbers of an action.
 
-Everything has a shape that follows from the mini-batch's, and nothing waits for the device: it can be recorded.
+All shapes follow from that of the mini-batch and nothing waits for the device, so it can be recorded.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from paceline.nets.config import CoreConfig
 from paceline.nets.cores import Core
 
 QUESTIONS = 2
-"""Steps ahead, of the K, that are asked about from each row: neighbouring ones have nearly the same answer."""
+"""Q: of the K steps after a row, so many are predicted. Neighbouring steps look nearly the same."""
 
 
 def make_auxiliary(policy: ActorCritic, config: AuxiliaryConfig, group: Group) -> CPCA | None:
-    """The loss that `config` asks for, the same on all ranks; None for none."""
+    """The configured loss with the same weights on all ranks; None for none."""
     if config.kind == "none":
         return None
     if not policy.is_recurrent:
         raise UsageError(
-            "auxiliary.kind cpca predicts from a policy's memory, and this one has none; allowed with it: "
+            "auxiliary.kind cpca predicts from a policy's memory, and this policy has none; allowed with it: "
             "policy.core.kind lstm, gru"
         )
-    # Where there are images they alone are told apart: vectors may hold the previous action, which would give it away.
+    # Only images are compared if there are any: vectors may hold the previous action, which gives the answer away.
     num_features = policy.trunk.num_image_features or policy.trunk.out_features
     loss = CPCA(num_features, policy.core.out_features, policy.num_action_features, config).to(group.device)
     synchronize(loss, group)
@@ -47,34 +47,34 @@ def make_auxiliary(policy: ActorCritic, config: AuxiliaryConfig, group: Group) -
 
 
 class Questions(NamedTuple):
-    """What is asked about one mini-batch. Rows are numbers in [0, M)."""
+    """The predictions to make for one mini-batch. Rows are numbers in [0, M)."""
 
     path: Tensor
-    """[K + 1, P] rows: one that is predicted from, and those that follow it; beyond its sequence's end, the last."""
+    """[K + 1, P] rows: the row to predict from, and the rows after it. Beyond the end of its sequence: the last row."""
     ahead: Tensor
-    """[Q, P]: after which of those steps the observation is asked for, 0 for the first."""
+    """[Q, P]: the step on that path to predict, 0 for the first."""
     answer: Tensor
-    """[Q, P] rows: whose observation that is."""
+    """[Q, P] rows: the row at that step."""
     decoys: Tensor
     """[Q, P, N] rows, none of them the answer."""
     is_asked: Tensor
-    """[Q, P] bool: anything follows at all."""
+    """[Q, P] bool: the sequence continues after the row."""
     is_fair: Tensor
-    """[Q, P, N] bool: and the decoy is a row that counts."""
+    """[Q, P, N] bool: and the decoy is a valid row."""
 
 
-class Judgement(NamedTuple):
-    """How the questions were answered."""
+class Prediction(NamedTuple):
+    """The result for one mini-batch."""
 
     loss: Tensor
     """[]: with gradient."""
     accuracy: Tensor
-    """[]: of true and false observations, half each, the share that was told right: 0.5 is chance."""
+    """[]: the mean of the accuracies on true and on false observations; 0.5 is chance."""
 
 
 class CPCA(nn.Module):
-    """A GRU goes from the belief at a row through the following actions; a classifier is given its state and one
-    encoded observation, and says whether that is the one which followed."""
+    """A GRU steps from the belief at a row through the actions after it. A classifier gets the GRU's state and one encoded
+    observation, and predicts whether this observation followed."""
 
     METRICS = ("cpca_loss", "cpca_accuracy")
 
@@ -83,8 +83,7 @@ class CPCA(nn.Module):
         self.config, self._num_features = config, num_features
         self.start = nn.Linear(num_belief, config.hidden)
         self.future = Core(num_action, CoreConfig(kind="gru", hidden=config.hidden))
-        # One layer over both inputs side by side, as two: a row's observation is multiplied once, not for every
-        # question that it appears in.
+        # One layer over both inputs, split in two: each observation is multiplied once, not once per question.
         self.from_future = nn.Linear(config.hidden, config.hidden)
         self.from_features = nn.Linear(num_features, config.hidden, bias=False)
         self.classifier = nn.Sequential(
@@ -95,9 +94,9 @@ class CPCA(nn.Module):
 
     def forward(
         self, features: Tensor, belief: Tensor, actions: Tensor, recall: Recall, valid: Tensor | None
-    ) -> Judgement:
-        """Judge a mini-batch: encoded observations [M, F], the core's outputs [M, D] and actions [M, A] of rows that
-        form sequences as `recall` says; rows that `valid` [M] does not mark are not used."""
+    ) -> Prediction:
+        """Encoded observations [M, F], the core's outputs [M, D] and actions [M, A] of the rows of a mini-batch. `recall`
+        says which sequences they form, `valid` [M] which rows to use."""
         questions = ask(*successors(recall, valid, len(features)), valid, self.config)
         future = self.from_future(self._predict(belief.float(), actions, questions))
         seen = self.from_features(features[:, : self._num_features].float())
@@ -106,7 +105,7 @@ class CPCA(nn.Module):
         true, false = logits[..., 0], logits[..., 1:]
         loss = mean_of(F.softplus(-true), questions.is_asked) + mean_of(F.softplus(false), questions.is_fair)
         right = mean_of((true > 0).float(), questions.is_asked) + mean_of((false < 0).float(), questions.is_fair)
-        return Judgement(loss, right / 2)
+        return Prediction(loss, right / 2)
 
     def _predict(self, belief: Tensor, actions: Tensor, questions: Questions) -> Tensor:
         """[Q, P, H]: the GRU's state after the actions that lead to each answer."""
@@ -116,17 +115,17 @@ class CPCA(nn.Module):
         for rows in path[:-1]:
             _, state = self.future.step(rows_of(actions, rows), state)
             states.append(state)
-        # As rows of one table: a gradient through gather would not be deterministic on a GPU.
+        # Rows of one table: the gradient of `gather` is not deterministic on a GPU.
         places = questions.ahead * len(first) + torch.arange(len(first), device=first.device)
         return rows_of(torch.cat(states), places)
 
 
 def successors(recall: Recall, valid: Tensor | None, num_rows: int) -> tuple[Tensor, Tensor]:
-    """[M] rows: what follows each one in its sequence, itself for the last; [M] bool: whether anything does."""
-    if recall.batch_sizes is not None:  # on the host, as they are
+    """[M] rows: the next row of the same sequence, and the row itself for the last one; [M] bool: whether there is a next."""
+    if recall.batch_sizes is not None:  # on the host
         sizes, rows = recall.batch_sizes, torch.arange(num_rows)
         places = rows - (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
-        # Packed order: a sequence has the same place in every block, for as long as it lasts.
+        # Packed order: a sequence has the same place in every block, while it lasts.
         continues = places < F.pad(sizes[1:], (0, 1)).repeat_interleave(sizes)
         following = torch.where(continues, rows + sizes.repeat_interleave(sizes), rows)
         return following.to(recall.state.device), continues.to(recall.state.device)
@@ -138,7 +137,7 @@ def successors(recall: Recall, valid: Tensor | None, num_rows: int) -> tuple[Ten
 
 
 def ask(following: Tensor, continues: Tensor, valid: Tensor | None, config: AuxiliaryConfig) -> Questions:
-    """Random questions about sequences: starts, steps ahead and decoys are drawn anew at every call."""
+    """Random questions. Every call draws the rows to predict from, the steps ahead and the decoys."""
     num_rows, device = len(following), following.device
     path = [spread(num_rows, config.share, device)]
     for _ in range(config.steps):
@@ -158,7 +157,7 @@ def ask(following: Tensor, continues: Tensor, valid: Tensor | None, config: Auxi
 
 
 def spread(num_rows: int, share: float, device: torch.device) -> Tensor:
-    """[P] different rows, a `share` of all, one at random in each of P equal stretches that begin anywhere."""
+    """[P] different rows, a `share` of all: one at random in each of P equal stretches, which begin at a random row."""
     count = max(1, round(share * num_rows))
     stretch = num_rows // count
     places = torch.arange(count, device=device) * stretch + torch.randint(stretch, (count,), device=device)
@@ -166,10 +165,10 @@ def spread(num_rows: int, share: float, device: torch.device) -> Tensor:
 
 
 def rows_of(table: Tensor, rows: Tensor) -> Tensor:
-    """[*rows, C]: rows of a table [M, C], in any shape."""
+    """[*rows, C]: the given rows of a table [M, C]."""
     return table.index_select(0, rows.flatten()).view(*rows.shape, -1)
 
 
 def mean_of(values: Tensor, mask: Tensor) -> Tensor:
-    """[]: the mean where `mask` is set; 0 if it is nowhere."""
+    """[]: the mean where `mask` is set; 0 where it is set nowhere."""
     return torch.where(mask, values, 0.0).sum() / mask.sum().clamp(min=1)

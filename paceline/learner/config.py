@@ -33,6 +33,9 @@ class OptimizerConfig:
     def __post_init__(self) -> None:
         require_choices(self, "optimizer")
         require_above_0(self, "optimizer", "learning_rate", "max_grad_norm")
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise UsageError(f"optimizer.{name} must be at least 0 and below 1, got {getattr(self, name)}")
 
     def rate_at(self, progress: float) -> float:
         """The learning rate after a share `progress` of the run."""
@@ -205,6 +208,6 @@ class D4PGConfig:
     def __post_init__(self) -> None:
         require_at_least(self, "d4pg", 1, "batch", "steps", "target_period", "actors_period")
         require_at_least(self, "d4pg", 0, "noise", "evaluation_envs")
-        require_above_0(self, "d4pg", "actor_rate", "critic_rate")
+        require_above_0(self, "d4pg", "actor_rate", "critic_rate", "max_grad_norm")
         require_share(self, "d4pg", "discount")
         require_share(self, "d4pg", "target_share", positive=True)

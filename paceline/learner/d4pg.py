@@ -1,4 +1,4 @@
-"""The learner of D4PG: a distributional critic from n-step transitions, and the policy that it recommends (algorithm 1)."""
+"""The learner of D4PG: a distributional critic from n-step transitions, and a policy that follows it (algorithm 1)."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from paceline.distributed.runtime import Group
 from paceline.experience.replay import Drawn
 from paceline.learner.compiled import CompiledUpdate
 from paceline.learner.config import D4PGConfig, OnNonFinite
-from paceline.learner.flat import Descending, FlatNetwork, Trained
-from paceline.learner.optimizer import load_moments
+from paceline.learner.flat import Descending, FlatNetwork, TrainedNetwork
+from paceline.learner.hyperparameters import OF_D4PG, Hyperparameters
+from paceline.learner.optimizer import load_moments, set_rate
+from paceline.learner.publication import Publication
 from paceline.nets.deterministic import ActionCritic, DeterministicPolicy
 from paceline.stop import Stop
 
@@ -23,7 +26,7 @@ METRICS = ("critic_loss", "value", "actor_grad_norm", "critic_grad_norm")
 
 
 class Networks(NamedTuple):
-    """Those of algorithm 1."""
+    """The networks of algorithm 1."""
 
     critic: Descending
     policy: Descending
@@ -32,8 +35,11 @@ class Networks(NamedTuple):
 
 
 class D4PGLearner:
-    """Owns the target networks and the optimisers. `update`, or `step` and `count`, are called by all ranks together. The memory of
-    both networks' weights moves here: what refers to it is to be made afterwards."""
+    """One policy with its critic, target networks, optimisers, hyper-parameters and published weights.
+
+    All ranks call `update` together. Where a step is recorded, the caller calls its parts instead: `apply_hyperparameters`,
+    `step` and `count`. Both networks get new memory: take references to their weights only afterwards.
+    """
 
     def __init__(
         self,
@@ -46,37 +52,77 @@ class D4PGLearner:
         stop: Stop | None = None,
         on_nonfinite: OnNonFinite = "stop",
     ) -> None:
-        """`compiled`: compute the whole update by compiled code; only for a group of one."""
+        """`compiled` compiles the whole update; only for a group of one."""
         if compiled and group.size > 1:
-            raise ValueError("ranks meet in the middle of an update, which therefore cannot be compiled as a whole")
-        self._config, self._head = config, critic.head
+            raise ValueError("ranks average gradients in the middle of an update, so it cannot be compiled as a whole")
+        self.hyperparameters, self._revision = Hyperparameters(OF_D4PG, d4pg=config), 0
+        self._head = critic.head
         self._policy, self._critic = (
-            Trained(module, rate, config.max_grad_norm, group, stop, on_nonfinite)
+            TrainedNetwork(module, rate, config.max_grad_norm, group, stop, on_nonfinite)
             for module, rate in ((policy, config.actor_rate), (critic, config.critic_rate))
         )
         self._target_policy, self._target_critic = (
             FlatNetwork(copy.deepcopy(module).requires_grad_(False)) for module in (policy, critic)
         )
+        self.trained = {"critic": self._critic, "policy": self._policy}
         networks = Networks(self._critic, self._policy, self._target_critic, self._target_policy)
         self._improve: Callable[[Drawn], tuple[Tensor, ...]] = (
             CompiledUpdate(self._algorithm, networks) if compiled else functools.partial(self._algorithm, networks)
         )
+        self.publication = Publication(policy)
         self.updates = 0
 
+    @property
+    def policy(self) -> nn.Module:
+        return self._policy.module
+
+    @property
+    def config(self) -> D4PGConfig:
+        """With the current hyper-parameters."""
+        return self.hyperparameters.section("d4pg")
+
+    def learning_rate(self, progress: float) -> float:
+        """The learning rate of the policy. It is constant."""
+        return self.config.actor_rate
+
+    def publish(self) -> None:
+        """Make the present weights those that readers of `publication` get."""
+        self.publication.publish()
+
     def update(self, drawn: Drawn) -> tuple[dict[str, Tensor], Tensor]:
-        """One step of critic and policy; metrics on the device, and how surprised the critic was by each row."""
+        """One step of critic and policy. Returns metrics on the device, and the critic's error for each row."""
+        self.apply_hyperparameters()
         found = self.step(drawn)
         self.count()
         return found
 
+    def apply_hyperparameters(self) -> None:
+        if self._revision == self.hyperparameters.revision:
+            return
+        self._revision, config = self.hyperparameters.revision, self.config
+        for network, rate in ((self._policy, config.actor_rate), (self._critic, config.critic_rate)):
+            set_rate(network.optimizer, rate)
+            if network.max_grad_norm is not None and config.max_grad_norm is not None:
+                network.max_grad_norm.fill_(config.max_grad_norm)
+
     def step(self, drawn: Drawn) -> tuple[dict[str, Tensor], Tensor]:
-        """`update` but for `count`, which must follow: what the device does the same way every time, and can be recorded."""
-        *metrics, surprise = self._improve(drawn)
-        return dict(zip(METRICS, metrics, strict=True)), surprise
+        """The part of `update` that the device computes the same way every time. It can be recorded."""
+        *metrics, errors = self._improve(drawn)
+        return dict(zip(METRICS, metrics, strict=True)), errors
+
+    def count(self) -> None:
+        """Count a step. Updates the target networks and publishes the policy when their periods are over."""
+        self.updates += 1
+        config = self.config
+        if self.updates % config.target_period == 0:
+            self._target_critic.follow(self._critic, config.target_share)
+            self._target_policy.follow(self._policy, config.target_share)
+        if self.updates % config.actors_period == 0:
+            self.publish()
 
     @property
     def compiles_next(self) -> bool:
-        """Whether the next step is compiled first. No other thread may use a network meanwhile."""
+        """Whether the next step compiles first. No other thread may use a network meanwhile."""
         return isinstance(self._improve, CompiledUpdate) and not self._improve.is_compiled
 
     def stop_together(self) -> None:
@@ -84,34 +130,27 @@ class D4PGLearner:
         self._critic.stop_together()
 
     def check(self, losses: Mapping[str, Tensor]) -> dict[str, float]:
-        """The latest losses on the host; raises `NonFiniteError`, as `on_nonfinite` asks for."""
+        """The latest losses on the host. Raises `NonFiniteError` as `on_nonfinite` says."""
         told = {name: float(value) for name, value in losses.items()}
         skipped = [trained.steps.check(told, self.updates) for trained in self.trained.values()]
         return told | {name: sum(counts[name] for counts in skipped) for name in skipped[0]}
 
-    def count(self) -> None:
-        """A step was taken: now and then the targets follow."""
-        self.updates += 1
-        if self.updates % self._config.target_period == 0:
-            self._target_critic.follow(self._critic, self._config.target_share)
-            self._target_policy.follow(self._policy, self._config.target_share)
-
     def _algorithm(self, networks: Networks, drawn: Drawn) -> tuple[Tensor, ...]:
-        """Lines 6 to 8 of algorithm 1: the metrics, and the surprise of every row.
+        """Lines 6 to 8 of algorithm 1: the metrics, and the error of every row.
 
-        The policy follows the critic as it is after its step; in the paper both move from the same weights.
+        The policy follows the critic after the critic's step. In the paper both move from the same weights.
         """
         obs = _named(drawn.rows, "obs/")
-        errors, surprise = self._critic_errors(networks, obs, drawn.rows)
-        critic_norm = networks.critic.descend((drawn.weight * errors).mean())
+        losses, errors = self._critic_losses(networks, obs, drawn.rows)
+        critic_norm = networks.critic.descend((drawn.weight * losses).mean())
         value, surrogate = self._surrogate(networks, obs)
         actor_norm = networks.policy.descend(surrogate)
-        return errors.detach().mean(), value.mean(), actor_norm, critic_norm, surprise
+        return losses.detach().mean(), value.mean(), actor_norm, critic_norm, errors
 
-    def _critic_errors(
+    def _critic_losses(
         self, networks: Networks, obs: dict[str, Tensor], rows: dict[str, Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """[B]: d(T Z_target, Z), line 6 and 7 of the algorithm; and [B] without gradient, how surprising it was."""
+        """[B]: d(T Z_target, Z), lines 6 and 7; and [B] without gradient, the errors that set priorities."""
         next_obs = _named(rows, "next_obs/")
         action, reward, discount = (rows[name] for name in ("action", "reward", "discount"))
         with torch.no_grad():
@@ -121,16 +160,24 @@ class D4PGLearner:
         return loss, self._head.surprise(outputs.detach(), reward, discount, target, loss.detach())
 
     def _surrogate(self, networks: Networks, obs: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """The critic's mean of what the policy would do [B], and a loss whose gradient is that of the policy: the chain
-        rule by hand, so that the value's gradient by the action can be bounded and the critic gets none."""
+        """The critic's mean for the policy's actions [B], and a loss whose gradient is the policy gradient. The chain rule is
+        written out, so that dQ/da can be bounded and the critic gets no gradient."""
         action = networks.policy(obs)
         given = action.detach().requires_grad_()
         value = self._head.mean(networks.critic(obs, given))
         (slope,) = torch.autograd.grad(value.sum(), given)
-        if self._config.max_action_gradient is not None:
-            norm = slope.norm(dim=1, keepdim=True)
-            slope = slope * (self._config.max_action_gradient / norm.clamp(min=1e-12)).clamp(max=1.0)
+        bound = self.config.max_action_gradient
+        if bound is not None:
+            slope = slope * (bound / slope.norm(dim=1, keepdim=True).clamp(min=1e-12)).clamp(max=1.0)
         return value.detach(), -(slope * action).sum(1).mean()
+
+    def rank_state(self) -> dict[str, Any]:
+        """Nothing of the learner differs between ranks."""
+        return {}
+
+    def load_rank_state(self, state: dict[str, Any], *, own: bool) -> None: ...
+
+    def restore_episodes(self, state: dict[str, Any], anew: np.ndarray) -> None: ...
 
     def state_dict(self) -> dict[str, Any]:
         """All but the policy, which is saved by itself."""
@@ -140,6 +187,7 @@ class D4PGLearner:
             "target_critic": self._target_critic.module.state_dict(),
             "optimizers": {name: trained.optimizer.state_dict() for name, trained in self.trained.items()},
             "updates": self.updates,
+            "hyperparameters": self.hyperparameters.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -149,10 +197,7 @@ class D4PGLearner:
         for name, trained in self.trained.items():
             load_moments(trained.optimizer, state["optimizers"][name])
         self.updates = state["updates"]
-
-    @property
-    def trained(self) -> dict[str, Trained]:
-        return {"critic": self._critic, "policy": self._policy}
+        self.hyperparameters.load_state_dict(state.get("hyperparameters", {}))
 
 
 def _named(rows: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

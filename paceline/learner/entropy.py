@@ -1,4 +1,4 @@
-"""The learned weight of the entropy bonus (VER, section 4): a constraint on the policy's entropy instead of a constant."""
+"""The learned weight of the entropy bonus (VER, section 4)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ import math
 import torch
 from torch import Tensor, nn
 
+from paceline.errors import UsageError
+from paceline.learner.config import PPOConfig
+from paceline.nets.actor_critic import ActorCritic
+
 
 class EntropyCoefficient(nn.Module):
     """alpha, learned so that the policy's entropy H does not stay below a target lambda, in nats.
 
-    It is the multiplier of that constraint: it grows while H < lambda, falls while H > lambda, and is brought back
-    into its bounds after every step. The paper prints its loss as alpha (lambda - sg(H)) - sg(alpha) H, the first term
-    of which, minimised, moves alpha the other way; the sign here is that of Haarnoja et al. (2018), from
-    whom it is taken. The logarithm is what is learned: a step changes alpha by a share of itself, at 1e-4 as at 1.
+    alpha is the multiplier of that constraint: it grows while H < lambda and falls while H > lambda, within bounds. The paper
+    prints the loss as alpha (lambda - sg(H)) - sg(alpha) H. Minimising its first term would move alpha the wrong way. The sign
+    here is that of Haarnoja et al. (2018), the paper's source. The parameter is log alpha: a step changes alpha by a share of
+    itself.
     """
 
     def __init__(self, initial: float, target: float, bounds: tuple[float, float]) -> None:
@@ -28,11 +32,24 @@ class EntropyCoefficient(nn.Module):
         return self.log_alpha.exp()
 
     def loss(self, entropy: Tensor) -> Tensor:
-        """[M], of rows with these entropies: sg(alpha) teaches the policy, sg(H) teaches alpha."""
+        """[M]: alpha (sg(H) - lambda) - sg(alpha) H, row by row."""
         alpha = self()
         return alpha * (entropy.detach() - self._target) - alpha.detach() * entropy
 
     @torch.no_grad()
     def bound(self) -> None:
-        """Bring alpha back into its bounds, in place."""
+        """Clamp alpha to its bounds, in place."""
         self.log_alpha.clamp_(*self._log_bounds)
+
+
+def make_entropy_coefficient(policy: ActorCritic, config: PPOConfig, device: torch.device) -> EntropyCoefficient | None:
+    """None where the weight is constant."""
+    if config.entropy_target is None:
+        return None
+    most = policy.head.max_entropy
+    if config.entropy_target >= most:
+        raise UsageError(
+            f"ppo.entropy_target is {config.entropy_target} nats, but these actions have at most {most:.4g}; allowed: less "
+            "than that"
+        )
+    return EntropyCoefficient(config.entropy_coef, config.entropy_target, config.entropy_bounds).to(device)

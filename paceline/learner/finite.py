@@ -1,7 +1,7 @@
 """Skips gradient steps that are not finite, so that NaN and infinity never reach the weights.
 
-A step whose gradient is not finite is skipped and counted. The learner then ends the run, or goes on (`on_nonfinite skip`) unless
-too many steps in a row were skipped.
+A skipped step is counted. The learner then ends the run, or continues (`on_nonfinite skip`) unless too many steps in a row
+were skipped.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ class NonFiniteError(PacelineError):
 
 
 class FiniteSteps:
-    """Takes an optimiser's steps if they are finite. The counts stay on the device: nothing but `check` waits for it."""
+    """Takes an optimiser's steps if they are finite. The counts stay on the device: only `check` waits for it."""
 
     def __init__(self, device: torch.device, on_nonfinite: OnNonFinite = "stop") -> None:
         self._skips, self._on_cpu = on_nonfinite == "skip", device.type == "cpu"
         self._skipped_last = False
         self.counts = torch.zeros(4, device=device)
-        """Whether the last step was skipped, how many were in a row, the most in a row, and all of them."""
+        """Skipped steps: whether the last one, how many in a row now, the most in a row, and all."""
 
     def take(self, optimizer: torch.optim.Optimizer, norm: Tensor) -> None:
-        """One step, unless `norm`, that of its gradient, is not finite."""
+        """One step, unless the `norm` of its gradient is not finite."""
         if self._on_cpu and math.isfinite(norm.item()):
             if self._skipped_last:
                 self._skipped_last = False
@@ -43,32 +43,33 @@ class FiniteSteps:
         self._skipped_last = True
         count_(self.counts, norm)
         if not self._on_cpu:
-            optimizer.found_inf = self.counts[0]  # type: ignore[attr-defined]  # where it is 1, fused Adam changes nothing
+            optimizer.found_inf = self.counts[0]  # type: ignore[attr-defined]  # fused Adam changes nothing where it is 1
             optimizer.step()
 
     def counted(self, sums: Tensor) -> Tensor:
-        """Sums of metrics over the rows of the last step. They are 0 where it was skipped and the run goes on."""
+        """Sums of metrics over the rows of the last step: 0 if it was skipped and the run continues."""
         return torch.where(self.counts[0] > 0, 0.0, sums) if self._skips else sums
 
     def check(self, losses: Mapping[str, float], update: int) -> dict[str, float]:
-        """Raise `NonFiniteError` if steps were skipped that must not be, or if a loss is not finite; otherwise how many were skipped in
-        all. Waits for the device."""
+        """Raise `NonFiniteError` for skipped steps that `on_nonfinite` does not allow and for losses that are not finite.
+        Otherwise return the number of skipped steps. Waits for the device."""
         _, _, most, skipped = self.counts.tolist()
-        wrong = [f"{name} is {value}" for name, value in losses.items() if not math.isfinite(value)]
         if self._skips:
             if most >= TOO_MANY_IN_A_ROW:
                 raise NonFiniteError(
-                    f"update {update}: {most:.0f} gradients in a row were not finite; on_nonfinite skip ends a run after {TOO_MANY_IN_A_ROW}"
+                    f"update {update}: {most:.0f} gradients in a row were not finite; on_nonfinite skip ends a run after "
+                    f"{TOO_MANY_IN_A_ROW}"
                 )
             return {"skipped_steps": skipped}
-        if skipped or wrong:
-            gradients = [f"{skipped:.0f} gradients were not finite"] if skipped else []
-            raise NonFiniteError(f"update {update}: {', '.join(gradients + wrong)}")
+        wrong = [f"{skipped:.0f} gradients were not finite"] if skipped else []
+        wrong += [f"{name} is {value}" for name, value in losses.items() if not math.isfinite(value)]
+        if wrong:
+            raise NonFiniteError(f"update {update}: {', '.join(wrong)}")
         return {}
 
 
 def count_(counts: Tensor, norm: Tensor) -> Tensor:
-    """Count a step in place, in `FiniteSteps.counts`; [] bool: whether it is to be taken. It can be recorded and compiled."""
+    """Count a step in `FiniteSteps.counts`, in place. Returns [] bool: whether to take it. Can be recorded and compiled."""
     finite = norm.isfinite()
     skipped = (~finite).float()
     in_a_row = (counts[1] + 1.0) * skipped

@@ -1,5 +1,5 @@
-"""All weights of a network in one tensor: an optimiser's step and a copy to a target are a few operations, however many layers
-there are."""
+"""All weights of a network in one tensor: an optimiser step or a copy to a target takes a few operations, whatever the number
+of layers."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from paceline.distributed.reduce import FlatGradients
 from paceline.distributed.runtime import Group
 from paceline.learner.config import OnNonFinite
 from paceline.learner.finite import FiniteSteps
+from paceline.learner.optimizer import make_adam
 from paceline.stop import Stop
 
 
 class FlatNetwork:
-    """A module whose parameters have become views into `values`, and their gradients into `gradients.flat`.
+    """A module whose parameters become views of `values`, and their gradients views of `gradients.flat`.
 
-    Take references to the module's tensors only afterwards: the old ones are no longer its own.
+    The parameters get new memory: take references to them only afterwards.
     """
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
         parameters = list(module.parameters())
         self.values = nn.Parameter(torch.cat([parameter.detach().flatten() for parameter in parameters]))
-        """What an optimiser moves."""
         sizes = [parameter.numel() for parameter in parameters]
         for parameter, part in zip(parameters, self.values.detach().split(sizes), strict=True):
             parameter.data = part.view_as(parameter)
@@ -38,19 +38,19 @@ class FlatNetwork:
         return self.module(*inputs)
 
     def views(self, values: Tensor) -> dict[str, Tensor]:
-        """`values`, laid out like ours, cut into named parameters."""
+        """Another tensor with the layout of `self.values`, as named parameters."""
         named = dict(self.module.named_parameters())
         parts = values.split([parameter.numel() for parameter in named.values()])
         return {name: part.view(named[name].shape) for name, part in zip(named, parts, strict=True)}
 
     @torch.no_grad()
     def follow(self, other: FlatNetwork, share: float) -> None:
-        """Take over a share of another's weights."""
+        """Move towards the weights of another network by `share` of the difference."""
         self.values.lerp_(other.values, share)
 
 
-class Trained(FlatNetwork):
-    """A network that is moved by Adam, by all ranks together."""
+class TrainedNetwork(FlatNetwork):
+    """A network with its Adam optimiser. All ranks descend together."""
 
     def __init__(
         self,
@@ -62,12 +62,16 @@ class Trained(FlatNetwork):
         on_nonfinite: OnNonFinite = "stop",
     ) -> None:
         super().__init__(module)
-        self.max_grad_norm, self._group, self._stop = max_grad_norm, group, stop or Stop(group)
-        self.steps = FiniteSteps(self.values.device, on_nonfinite)
-        self.optimizer = torch.optim.Adam([self.values], lr=rate, fused=True, capturable=self.values.is_cuda)
+        self._group, self._stop = group, stop or Stop(group)
+        device = self.values.device
+        self.max_grad_norm = torch.tensor(max_grad_norm, device=device) if max_grad_norm is not None else None
+        """[]: a tensor, because recorded and compiled steps read it; None without clipping."""
+        self.steps = FiniteSteps(device, on_nonfinite)
+        self.optimizer = make_adam([self.values], rate)
 
     def descend(self, loss: Tensor) -> Tensor:
-        """Move by the gradient of the loss, averaged over all ranks; its norm. Where ranks stop, nothing is moved."""
+        """Step along the gradient of the loss, averaged over all ranks. Returns the norm of the gradient. Raises `StopRun`,
+        without a step, if the ranks agree to stop."""
         self.gradients.zero()
         loss.backward()
         self._average()
@@ -76,7 +80,8 @@ class Trained(FlatNetwork):
         return norm
 
     def stop_together(self) -> None:
-        """Join the other ranks' next gradient reduction with a gradient of zero and a vote to stop; all ranks then raise `StopRun`."""
+        """Join the other ranks' next gradient reduction with a gradient of zero and a vote to stop; all ranks then raise
+        `StopRun`."""
         self._stop.raise_if_alone()
         self.gradients.zero()
         self._average()
@@ -86,8 +91,7 @@ class Trained(FlatNetwork):
         self._stop.raise_if(agreed)
 
     def moments(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Steps taken, and the means of the gradient and of its square: the optimiser's own memory, for who moves the network
-        in its stead."""
+        """The optimiser's own memory: the number of steps, and the means of the gradient and of its square."""
         state = self.optimizer.state[self.values]
         if not state:
             state["step"] = torch.zeros((), device=self.values.device)
@@ -102,10 +106,10 @@ class Trained(FlatNetwork):
 
 
 class Descending(Protocol):
-    """What an update needs of a network that it moves: `Trained` is one."""
+    """A network as an update rule sees it."""
 
     def __call__(self, *inputs: Any) -> Tensor: ...
 
     def descend(self, loss: Tensor) -> Tensor:
-        """Move by the gradient of a loss of the last call's output; its norm."""
+        """Step along the gradient of a loss of the last call's output. Returns the norm of the gradient."""
         ...

@@ -1,4 +1,4 @@
-"""The latest weights, on their way from the thread that learns to those that decide."""
+"""The latest weights, passed from the thread that learns to the threads that act."""
 
 from __future__ import annotations
 
@@ -7,35 +7,42 @@ import threading
 import torch
 from torch import Tensor, nn
 
-Copies = tuple[list[Tensor], list[Tensor]]
-"""Tensors to write to, and as many to read, all of one type each."""
+Copies = list[tuple[list[Tensor], list[Tensor]]]
+"""Tensors to write and tensors to read. PyTorch copies many tensors at once only if they have the same type, so each pair of
+lists has one type."""
 
 
 class Publication:
-    """Weights with everything that belongs to them: normaliser statistics and the version are buffers, and go along.
+    """The weights of a module with its buffers: normaliser statistics and the version belong to them.
 
-    One thread calls `publish` after every update, others a reader's `pick_up` before every decision. Nobody waits for more
-    than another's copying. On a GPU the copies are ordered by events, and nobody waits on the host.
+    One thread calls `publish` after every update. Others call `Reader.refresh` before every decision. A thread waits only
+    while another one copies. On a GPU, events order the copies, and no thread waits on the host.
     """
 
     def __init__(self, learned: nn.Module) -> None:
-        tensors = list(learned.state_dict().values())
-        self.latest = [tensor.clone() for tensor in tensors]
-        self._copies = _by_type(self.latest, tensors)
+        self._learned = learned
+        self.latest: list[Tensor] = []
+        self._copies: Copies = []
         self.lock = threading.Lock()
         self.number = 0
-        """Of the latest publication."""
+        """The number of publications so far."""
         self.written: torch.cuda.Event | None = None
         self._readers: list[Reader] = []
 
     def reader(self, acting: nn.Module) -> Reader:
-        """For a thread that decides by the weights of `acting`."""
+        """A reader for a thread that acts with the weights of `acting`. Make all readers before the first `publish`."""
+        if not self._readers:
+            tensors = list(self._learned.state_dict().values())
+            self.latest = [tensor.clone() for tensor in tensors]
+            self._copies = _by_type(self.latest, tensors)
         self._readers.append(Reader(self, acting))
         return self._readers[-1]
 
     @torch.no_grad()
     def publish(self) -> None:
-        """What was learned is what `pick_up` gives from now on."""
+        """Give readers the present weights from now on. Does nothing without readers."""
+        if not self._readers:
+            return
         with self.lock:
             for reader in self._readers:
                 _wait_for(reader.read)
@@ -45,7 +52,7 @@ class Publication:
 
 
 class Reader:
-    """A copy of the weights that follows what is published, when its thread wants it to."""
+    """Copies the published weights into another module."""
 
     def __init__(self, publication: Publication, acting: nn.Module) -> None:
         self._publication = publication
@@ -53,9 +60,9 @@ class Reader:
         self._number = 0
         self.read: torch.cuda.Event | None = None
 
-    def pick_up(self) -> int:
-        """Decide with the latest weights from now on; the how-manieth publication they are."""
-        # Before almost every decision there is nothing new, and even to switch gradients off would take longer than to see that.
+    def refresh(self) -> int:
+        """Copy the latest weights if they are new. Returns the number of their publication."""
+        # Almost every call ends here. Even `torch.no_grad` would take longer than this comparison.
         return self._number if self._number == self._publication.number else self._copy()
 
     @torch.no_grad()
@@ -78,9 +85,8 @@ def _wait_for(event: torch.cuda.Event | None) -> None:
         torch.cuda.current_stream().wait_event(event)
 
 
-def _by_type(to: list[Tensor], of: list[Tensor]) -> list[Copies]:
-    """What to copy together: PyTorch copies many tensors of one type at once, and of several types one after the other."""
-    copies: dict[tuple[torch.dtype, torch.dtype], Copies] = {}
+def _by_type(to: list[Tensor], of: list[Tensor]) -> Copies:
+    copies: dict[tuple[torch.dtype, torch.dtype], tuple[list[Tensor], list[Tensor]]] = {}
     for target, source in zip(to, of, strict=True):
         targets, sources = copies.setdefault((target.dtype, source.dtype), ([], []))
         targets.append(target)
@@ -88,6 +94,6 @@ def _by_type(to: list[Tensor], of: list[Tensor]) -> list[Copies]:
     return list(copies.values())
 
 
-def _copy(copies: list[Copies]) -> None:
+def _copy(copies: Copies) -> None:
     for to, of in copies:
         torch._foreach_copy_(to, of)

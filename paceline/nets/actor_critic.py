@@ -1,56 +1,31 @@
-"""`ActorCritic`: encoders, a recurrent core, an action head and a value, for the observations and actions of a pool.
+"""`ActorCritic`: the policy and value function of the PPO systems.
 
-Legend: B rows, M rows of a mini-batch, K sequences, D numbers of recurrent state, F features.
+Legend: T steps, B rows, M rows of a mini-batch, K sequences, D numbers of recurrent state, F features, P parameters.
 
-    observations -> normaliser -> encoders (one per image, one for all vectors), joined -> core -> head, value
+    observations -> normaliser -> encoders (one per image, one for the rest), joined -> core -> head and critic
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
-from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
-from torch.nn import functional
 
 from paceline.distributed.runtime import Group
-from paceline.experience.rollout import Rollout
-from paceline.experience.sequences import valid_rows
 from paceline.nets.config import PolicyConfig
-from paceline.nets.cores import Core
-from paceline.nets.encoders import (
-    ConvEncoder,
-    ImpalaResNet,
-    NatureCNN,
-    PatchEncoder,
-    SampleFactoryConv,
-    VectorEncoder,
-    as_float,
-)
-from paceline.nets.heads import ActionHead
-from paceline.nets.last_layer import LastLayer
+from paceline.nets.cores import make_core, scan_steps, sequence_steps
+from paceline.nets.heads import make_head
+from paceline.nets.layers import LastLayer
 from paceline.nets.normalizer import ObservationNormalizer
-from paceline.nets.resnet import ResNetEncoder
-from paceline.nets.ver_resnet import VERResNetEncoder
+from paceline.nets.trunk import Trunk, flat_size, flatten, is_channels_last, seen_shape
 from paceline.pool.protocol import PoolSpec
-from paceline.pool.spaces import Leaf
 
 MASK = "action_mask"
-"""An observation of this name is not seen by the encoders: it says which discrete actions are allowed."""
-
-ENCODERS: dict[str, Callable[..., Any]] = {
-    "patches": PatchEncoder,
-    "nature": NatureCNN,
-    "sample_factory": SampleFactoryConv,
-    "impala": ImpalaResNet,
-    **{name: partial(ResNetEncoder, name=name) for name in ("resnet18", "resnet50", "se_resnext50", "se_resnext101")},
-    "ver_resnet18": VERResNetEncoder,
-}
+"""An observation of this name says which discrete actions are allowed. Encoders do not see it."""
 
 
 class Recall(NamedTuple):
@@ -61,11 +36,11 @@ class Recall(NamedTuple):
     batch_sizes: Tensor | None = None
     """Of packed sequences, on the host."""
     episode_start: Tensor | None = None
-    """[T, K] bool: rows are T turns of K columns."""
+    """[T, K] bool: the rows are T steps of K columns."""
 
 
 class Evaluation(NamedTuple):
-    """What a policy says of a mini-batch, under its present weights."""
+    """A mini-batch under the policy's current weights."""
 
     log_prob: Tensor
     """[M]: of the actions taken."""
@@ -74,16 +49,16 @@ class Evaluation(NamedTuple):
     value: Tensor
     """[M]."""
     features: Tensor
-    """[M, F]: observations as the trunk encodes them, in the precision of the layers."""
+    """[M, F]: the trunk's output, in the precision of the layers."""
     belief: Tensor
-    """[M, ...]: what the core made of them and of what it remembers; the features themselves where it has no memory."""
+    """[M, ...]: the core's output; without memory, the features."""
 
 
 class ActorCritic(nn.Module):
     """A policy and its value function. Encoders and core compute in `precision`, the last layers in float32."""
 
     version: Tensor
-    """[] int64: how many updates these weights have had. A buffer: no copy of the weights can go without it."""
+    """[] int64: how many updates these weights have had. A buffer, so that every copy of the weights has it."""
 
     def __init__(self, spec: PoolSpec, config: PolicyConfig) -> None:
         super().__init__()
@@ -92,15 +67,17 @@ class ActorCritic(nn.Module):
         """Whether observations say which actions are allowed."""
         self._names = [leaf.name for leaf in inputs]
         self._channels_last = [leaf.name for leaf in inputs if is_channels_last(leaf)]
+        # Numbers are normalised, one-hot choices are not.
         self.normalizers = nn.ModuleList(
-            ObservationNormalizer(seen_shape(leaf)) if is_normalized(leaf) else nn.Identity() for leaf in inputs
+            ObservationNormalizer(seen_shape(leaf)) if isinstance(leaf.space, spaces.Box) else nn.Identity()
+            for leaf in inputs
         )
         self.normalizes = config.normalize_obs
-        """Whether numbers are normalised before they are encoded."""
+        """Whether observations are normalised before they are encoded."""
         self.trunk = Trunk(inputs, config)
-        self.core = Core(self.trunk.out_features, config.core)
+        self.core = make_core(self.trunk.out_features, config.core)
         self._actions = spec.actions
-        self.head = ActionHead(spec.actions, self.core.out_features, config.head)
+        self.head = make_head(spec.actions, self.core.out_features, config.head)
         self.critic_trunk = Trunk(inputs, config) if config.critic == "separate" else None
         self.critic = LastLayer(self.core.out_features, 1)
         nn.init.orthogonal_(self.critic.weight, 1.0)
@@ -109,15 +86,15 @@ class ActorCritic(nn.Module):
         self.precision = torch.float32
 
     def compile_encoders(self) -> None:
-        """Compile what sees the observations, for acting and learning alike; names and weights stay."""
+        """Compile the encoders, for acting and learning; names and weights stay."""
         self.trunk.compile()
         if self.critic_trunk is not None:
             self.critic_trunk.compile()
 
     @property
     def has_convolutions(self) -> bool:
-        """Whether any is computed by PyTorch's own kernels."""
-        encoders = [module for module in self.modules() if isinstance(module, ConvEncoder) and module.as_matrices]
+        """Whether PyTorch's own kernels compute any convolution."""
+        encoders = [module for module in self.modules() if getattr(module, "as_matrices", False)]
         own = {conv for encoder in encoders for conv in encoder.modules()}
         return any(isinstance(module, nn.Conv2d) and module not in own for module in self.modules())
 
@@ -139,13 +116,13 @@ class ActorCritic(nn.Module):
     def play(
         self, obs: dict[str, Tensor], state: Tensor, generator: torch.Generator | None = None
     ) -> tuple[dict[str, Tensor], Tensor]:
-        """The likeliest actions, or with a generator sampled ones, as the environment takes them; and the state after."""
+        """The likeliest actions, or sampled ones if there is a `generator`, for the environment; and the state after."""
         params, _, after = self.act(obs, state)
         actions = self.head.mode(params) if generator is None else self.head.sample(params, generator)
         return self.head.env_actions(actions), after
 
     def value(self, obs: dict[str, Tensor], state: Tensor) -> Tensor:
-        """[B]: V, without moving any state on."""
+        """[B]: V. No state advances."""
         with self._autocast(state):
             seen = self.see(obs)
             if self.critic_trunk is not None:
@@ -153,19 +130,19 @@ class ActorCritic(nn.Module):
             return self._value(seen, self.core.step(self.trunk(seen), state)[0])
 
     def evaluate(self, obs: dict[str, Tensor], actions: dict[str, Tensor], recall: Recall | None) -> Evaluation:
-        """Evaluate actions taken. A recurrent policy needs to know, by `recall`, what the rows follow."""
-        params, value, features, belief = self._think(obs, recall)
+        """Evaluate actions taken. A recurrent policy needs `recall`."""
+        params, value, features, belief = self._forward(obs, recall)
         return Evaluation(self.head.log_prob(params, actions), self.head.entropy(params), value, features, belief)
 
     def appraise(
         self, obs: dict[str, Tensor], actions: dict[str, Tensor], recall: Recall | None
     ) -> tuple[Tensor, Tensor]:
-        """Of `evaluate` the log-probabilities and the values: no head draws anything for these."""
-        params, value, _, _ = self._think(obs, recall)
+        """The log-probabilities and values of `evaluate`. Draws no random numbers, which an entropy may."""
+        params, value, _, _ = self._forward(obs, recall)
         return self.head.log_prob(params, actions), value
 
-    def _think(self, obs: dict[str, Tensor], recall: Recall | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The head's parameters, the values, and what they were made of: features, and with memory, beliefs."""
+    def _forward(self, obs: dict[str, Tensor], recall: Recall | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Parameters, values, features and beliefs."""
         with self._autocast(next(iter(obs.values()))):
             seen = self.see(obs)
             features = self.trunk(seen)
@@ -177,29 +154,29 @@ class ActorCritic(nn.Module):
         return sum(flat_size(leaf) for leaf in self._actions)
 
     def action_features(self, actions: dict[str, Tensor]) -> Tensor:
-        """[M, num_action_features]: actions as the environment gets them; choices one-hot."""
+        """[M, num_action_features]: actions as the environment takes them; choices one-hot."""
         taken = self.head.env_actions(actions)
         return torch.cat([flatten(taken[leaf.name], leaf) for leaf in self._actions], 1)
 
     def _remember(self, features: Tensor, recall: Recall) -> Tensor:
+        # A core of the user's own may have `step` alone.
         if recall.episode_start is not None:
+            scan = getattr(self.core, "scan", None) or partial(scan_steps, self.core)
             columns = features.view(*recall.episode_start.shape, -1)
-            return self.core.scan(columns, recall.episode_start, recall.state).flatten(0, 1)
+            return scan(columns, recall.episode_start, recall.state).flatten(0, 1)
         assert recall.batch_sizes is not None
-        return self.core.sequence(features, recall.batch_sizes, recall.state)
+        sequence = getattr(self.core, "sequence", None) or partial(sequence_steps, self.core)
+        return sequence(features, recall.batch_sizes, recall.state)
 
     def _autocast(self, example: Tensor) -> contextlib.AbstractContextManager:
         if self.precision == torch.float32:
             return contextlib.nullcontext()
-        # Casts are not cached: within a recorded graph a cached one would be of weights long gone.
+        # Casts are not cached: a recorded graph would keep a cast of old weights.
         return torch.autocast(example.device.type, self.precision, cache_enabled=False)
 
-    def absorb(self, rollout: Rollout, group: Group) -> None:
-        """Let the normalisers learn from a rollout's rows, all ranks' together."""
-        if not self.normalizes:
-            return
-        rows = valid_rows(rollout)
-        obs = self._channels_first(rollout.obs)
+    def absorb(self, obs: dict[str, Tensor], rows: Tensor, group: Group) -> None:
+        """Update the normalisers with `rows` of observations, of all ranks together."""
+        obs = self._channels_first(obs)
         for name, normalizer in zip(self._names, self.normalizers, strict=True):
             if isinstance(normalizer, ObservationNormalizer):
                 normalizer.absorb(group.sum_(normalizer.sums(obs[name][rows])))
@@ -210,19 +187,17 @@ class ActorCritic(nn.Module):
         return obs | {name: obs[name].permute(0, 3, 1, 2) for name in self._channels_last}
 
     def see(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Observations as the trunks take them."""
+        """Observations as the trunks take them: channels first, and normalised if that is configured."""
         obs = self._channels_first(obs)
         if not self.normalizes:
             return obs
         return {name: normalizer(obs[name]) for name, normalizer in zip(self._names, self.normalizers, strict=True)}
 
-    def _mask(self, obs: dict[str, Tensor]) -> dict[str, Tensor] | None:
-        return {self._actions[0].name: obs[MASK].bool().flatten(1)} if MASK in obs else None
-
     def _last_layers(self, obs: dict[str, Tensor], seen: dict[str, Tensor], features: Tensor) -> tuple[Tensor, Tensor]:
         """The head's parameters and the values."""
         features = features.to(self.critic.weight.dtype)  # once for both layers: their gradients meet in float32
-        return self.head(features, self._mask(obs)), self._value(seen, features)
+        mask = {self._actions[0].name: obs[MASK].bool().flatten(1)} if MASK in obs else None
+        return self.head(features, mask), self._value(seen, features)
 
     def _value(self, seen: dict[str, Tensor], features: Tensor | None) -> Tensor:
         if self.critic_trunk is not None:
@@ -230,77 +205,18 @@ class ActorCritic(nn.Module):
         return self.critic(features).squeeze(-1)
 
 
-class Trunk(nn.Module):
-    """All observation leaves to one feature vector: every image by its encoder, everything else by one perceptron."""
-
-    def __init__(self, leaves: tuple[Leaf, ...], config: PolicyConfig) -> None:
-        super().__init__()
-        images = [leaf for leaf in leaves if is_image(leaf)]
-        self.leaves = [leaf for leaf in leaves if not is_image(leaf)]
-        """All that are not images."""
-        self._image_names = [leaf.name for leaf in images]
-        encoders = [ENCODERS[config.encoder](seen_shape(leaf), hidden=config.encoder_size) for leaf in images]
-        self.images = nn.ModuleList(encoders)
-        self.vectors: VectorEncoder | None = None
-        if self.leaves:
-            width = sum(flat_size(leaf) for leaf in self.leaves)
-            self.vectors = VectorEncoder((width,), hidden_sizes=config.hidden, activation=config.activation)
-        self.num_image_features = sum(encoder.out_features for encoder in encoders)
-        """The first ones; those of everything else follow."""
-        self.out_features = self.num_image_features + (self.vectors.out_features if self.vectors is not None else 0)
-
-    def forward(self, obs: dict[str, Tensor]) -> Tensor:
-        parts = [encoder(obs[name]) for name, encoder in zip(self._image_names, self.images, strict=True)]
-        if self.vectors is not None:
-            parts.append(self.vectors(join(obs, self.leaves)))
-        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
-
-    @property
-    def is_compiled(self) -> bool:
-        return self._compiled_call_impl is not None
+@torch.no_grad()
+def few_values(policy: ActorCritic, obs: dict[str, Tensor], state: Tensor) -> Tensor:
+    """[C]: V of any number of observations, without a gradient."""
+    if state.device.type != "cuda":
+        return policy.value(obs, state)
+    # Padded to powers of 2: a compiled network is compiled again for every new size.
+    count = len(state)
+    size = 1 << max(3, (count - 1).bit_length())
+    padded = {name: _padded(values, size) for name, values in obs.items()}
+    return policy.value(padded, _padded(state, size))[:count]
 
 
-def is_image(leaf: Leaf) -> bool:
-    """Three dimensions are an image."""
-    return len(leaf.shape) == 3
-
-
-def is_channels_last(leaf: Leaf) -> bool:
-    """An image as most renderers give it, [H, W, C]: told by its one, three or four channels."""
-    return is_image(leaf) and leaf.shape[2] in (1, 3, 4) and leaf.shape[0] not in (1, 3, 4)
-
-
-def seen_shape(leaf: Leaf) -> tuple[int, ...]:
-    """A leaf's shape as encoders see it: images have their channels first."""
-    return (leaf.shape[2], *leaf.shape[:2]) if is_channels_last(leaf) else leaf.shape
-
-
-def is_normalized(leaf: Leaf) -> bool:
-    """Numbers are normalised; one-hot choices are not."""
-    return isinstance(leaf.space, spaces.Box)
-
-
-def flat_size(leaf: Leaf) -> int:
-    if isinstance(leaf.space, spaces.Discrete):
-        return int(leaf.space.n)
-    if isinstance(leaf.space, spaces.MultiDiscrete):
-        return int(leaf.space.nvec.sum())
-    return int(math.prod(leaf.shape))
-
-
-def join(obs: dict[str, Tensor], leaves: Sequence[Leaf]) -> Tensor:
-    """[B, F]: all these leaves in one row."""
-    flat = [flatten(obs[leaf.name], leaf) for leaf in leaves]
-    return flat[0] if len(flat) == 1 else torch.cat(flat, 1)
-
-
-def flatten(values: Tensor, leaf: Leaf) -> Tensor:
-    """[B, flat_size]: numbers as they are, discrete values one-hot."""
-    if isinstance(leaf.space, spaces.Discrete):
-        return functional.one_hot(values, int(leaf.space.n)).float()
-    if isinstance(leaf.space, spaces.MultiDiscrete):
-        columns = values.flatten(1).unbind(1)
-        return torch.cat(
-            [functional.one_hot(c, int(n)).float() for c, n in zip(columns, leaf.space.nvec.flat, strict=True)], 1
-        )
-    return as_float(values).flatten(1)
+def _padded(values: Tensor, size: int) -> Tensor:
+    """`values` followed by zeros."""
+    return torch.cat([values, values.new_zeros((size - len(values), *values.shape[1:]))])

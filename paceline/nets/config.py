@@ -1,30 +1,48 @@
-"""Settings of the networks. Free of PyTorch: the command line reads them."""
+"""Settings of the networks, and the names of their parts. Free of PyTorch: the command line reads them.
+
+Where a setting names a part, `package.module:Class` names a class of the user's own (see `nets/registry.py`).
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal
 
 from paceline.errors import UsageError
 
-CoreKind = Literal["none", "lstm", "gru"]
-Activation = Literal["tanh", "relu", "elu"]
+RESNETS = ("resnet18", "resnet50", "se_resnext50", "se_resnext101")
+ENCODERS = ("patches", "nature", "sample_factory", "impala", *RESNETS, "ver_resnet18")
+CORES = ("none", "lstm", "gru")
+HEADS = ("independent",)
+VALUE_HEADS = ("categorical", "mixture", "scalar")
+ACTIVATIONS = ("tanh", "relu", "elu")
+
+_NAME = r"[^\W\d]\w*(\.[^\W\d]\w*)*"
+
+
+def check_choice(option: str, name: str, known: Sequence[str]) -> None:
+    """Refuse a name that is neither known nor a `package.module:Class`. Nothing is imported."""
+    if name not in known and re.fullmatch(f"{_NAME}:{_NAME}", name) is None:
+        raise UsageError(
+            f"{option} {name!r} does not exist; allowed: {', '.join(known)}, or package.module:Class for your own"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class CoreConfig:
-    """What an agent remembers with."""
+    """The memory of a policy."""
 
-    kind: CoreKind = "none"
-    """No memory, LSTM or GRU."""
+    kind: str = "none"
+    """none, lstm, gru, or package.module:Class for your own."""
     hidden: int = 512
     """Units per layer."""
     layers: int = 1
     """Layers, 1 or 2."""
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(CoreKind):
-            raise UsageError(f"core.kind {self.kind!r} does not exist; allowed: {', '.join(get_args(CoreKind))}")
+        check_choice("core.kind", self.kind, CORES)
         if self.hidden < 1:
             raise UsageError(f"core.hidden must be at least 1, got {self.hidden}")
         if self.layers not in (1, 2):
@@ -33,23 +51,26 @@ class CoreConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class HeadConfig:
-    """How continuous actions are distributed, and where discrete ones start."""
+    """The distribution of actions."""
 
+    kind: str = "independent"
+    """independent (an action's components are independent given the features), or package.module:Class for your own."""
     std: Literal["parameter", "state"] = "parameter"
-    """The standard deviation is a learned vector, or a function of the features."""
+    """The standard deviation of continuous actions is a learned vector, or a function of the features."""
     initial_log_std: float = 0.0
-    """Its logarithm at the start."""
+    """Initial logarithm of the standard deviation."""
     min_log_std: float = -20.0
-    """With `std="state"`, the logarithm is clamped from below."""
+    """With `std="state"`, the lower bound of the logarithm."""
     max_log_std: float = 2.0
-    """With `std="state"`, the logarithm is clamped from above."""
+    """With `std="state"`, the upper bound of the logarithm."""
     squash: bool = False
-    """Bound actions smoothly by tanh, instead of clipping them at the environment's bounds."""
+    """Bound continuous actions smoothly by tanh, instead of clipping them at the environment's bounds."""
     initial_logits: tuple[float, ...] = ()
-    """Of a policy's discrete actions at the start, one for each choice; none for all alike. An action that ends the
-    episode, say, is better rare at first."""
+    """Initial logits of discrete actions, one per choice; empty for equal ones. They make an action rare at first, for
+    example one that ends the episode."""
 
     def __post_init__(self) -> None:
+        check_choice("head.kind", self.kind, HEADS)
         if self.std not in ("parameter", "state"):
             raise UsageError(f"head.std {self.std!r} does not exist; allowed: parameter, state")
         if not self.min_log_std < self.max_log_std:
@@ -63,58 +84,50 @@ class HeadConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyConfig:
-    """The network."""
+    """The network of the PPO systems."""
 
-    encoder: Literal[
-        "patches",
-        "nature",
-        "sample_factory",
-        "impala",
-        "resnet18",
-        "resnet50",
-        "se_resnext50",
-        "se_resnext101",
-        "ver_resnet18",
-    ] = "nature"
-    """What encodes images."""
+    encoder: str = "nature"
+    """Encoder of images: patches, nature, sample_factory, impala, resnet18, resnet50, se_resnext50, se_resnext101,
+    ver_resnet18, or package.module:Class for your own."""
     encoder_size: int = 512
-    """Features that an image is encoded to."""
+    """Features of an encoded image."""
     hidden: tuple[int, ...] = (64, 64)
-    """Layers that encode everything that is not an image."""
-    activation: Literal["tanh", "relu", "elu"] = "tanh"
-    """Of those layers."""
+    """Hidden layers of the perceptron that encodes everything but images."""
+    activation: str = "tanh"
+    """Activation of those layers: tanh, relu, elu, or package.module:Class for your own."""
     critic: Literal["shared", "separate"] = "shared"
-    """Whether actor and critic share their encoders and core."""
+    """Whether the critic shares the actor's encoders and core."""
     normalize_obs: bool = False
     """Normalise observations by their running mean and variance; images channel by channel."""
     core: CoreConfig = field(default_factory=CoreConfig)
     head: HeadConfig = field(default_factory=HeadConfig)
 
     def __post_init__(self) -> None:
+        check_choice("policy.encoder", self.encoder, ENCODERS)
+        check_choice("policy.activation", self.activation, ACTIVATIONS)
         if self.critic == "separate" and self.core.kind != "none":
             raise UsageError("policy.critic separate needs policy.core.kind none: a memory is shared")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ValueConfig:
-    """What the critic says of returns."""
+    """The return distribution that D4PG's critic predicts."""
 
-    kind: Literal["categorical", "mixture", "scalar"] = "categorical"
-    """D4PG's distribution over atoms, its mixture of Gaussians, or a number (D3PG)."""
+    kind: str = "categorical"
+    """categorical (atoms), mixture (of Gaussians), scalar (one number, D3PG), or package.module:Class for your own."""
     atoms: int = 51
-    """Of a categorical distribution."""
+    """Atoms of a categorical distribution."""
     low: float = -150.0
-    """The smallest return that a categorical distribution can speak of ..."""
+    """Lowest atom."""
     high: float = 150.0
-    """... and the largest: about the largest discounted return of the task."""
+    """Highest atom: about the largest discounted return of the task."""
     components: int = 5
     """Gaussians of a mixture."""
     samples: int = 32
-    """Drawn from a mixture's target for every loss."""
+    """Samples of the target mixture in each loss."""
 
     def __post_init__(self) -> None:
-        if self.kind not in ("categorical", "mixture", "scalar"):
-            raise UsageError(f"value.kind {self.kind!r} does not exist; allowed: categorical, mixture, scalar")
+        check_choice("value.kind", self.kind, VALUE_HEADS)
         if self.atoms < 2:
             raise UsageError(f"value.atoms must be at least 2, got {self.atoms}")
         if not self.low < self.high:
@@ -126,14 +139,14 @@ class ValueConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ControlConfig:
-    """The networks of an off-policy agent."""
+    """The networks of D4PG."""
 
     actor_hidden: tuple[int, ...] = (256, 256, 256)
-    """Layers of the policy; the first is followed by a layer normalisation and tanh, the others by the activation."""
+    """Hidden layers of the policy. Layer normalisation and tanh follow the first, the activation follows the others."""
     critic_hidden: tuple[int, ...] = (512, 512, 256)
-    """Layers of the critic, likewise."""
-    activation: Activation = "elu"
-    """After every layer but the first and the last."""
+    """Hidden layers of the critic, with the same activations."""
+    activation: str = "elu"
+    """Activation after every hidden layer but the first: tanh, relu, elu, or package.module:Class for your own."""
     layer_norm: bool = True
     """Normalise after the first layer, as Acme does; the paper does not."""
     value: ValueConfig = field(default_factory=ValueConfig)
@@ -143,7 +156,17 @@ class ControlConfig:
             sizes = getattr(self, name)
             if not sizes or min(sizes) < 1:
                 raise UsageError(f"control.{name} must be at least one layer of at least 1, got {sizes}")
-        if self.activation not in get_args(Activation):
-            raise UsageError(
-                f"control.activation {self.activation!r} does not exist; allowed: {', '.join(get_args(Activation))}"
-            )
+        check_choice("control.activation", self.activation, ACTIVATIONS)
+
+
+def named_classes(policy: PolicyConfig, control: ControlConfig) -> dict[str, str]:
+    """Options that name a class of the user's own, and those names. Making the networks runs this code."""
+    options = {
+        "policy.encoder": policy.encoder,
+        "policy.activation": policy.activation,
+        "policy.core.kind": policy.core.kind,
+        "policy.head.kind": policy.head.kind,
+        "control.activation": control.activation,
+        "control.value.kind": control.value.kind,
+    }
+    return {option: name for option, name in options.items() if ":" in name}

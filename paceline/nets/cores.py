@@ -1,10 +1,9 @@
-"""Recurrent cores: memory between an agent's encoders and its heads.
+"""Recurrent cores: the memory between a policy's encoders and its heads.
 
-Legend: B rows, F features, H hidden units, S numbers of state, K sequences, M rows of all sequences together.
+Legend: T steps, B rows, F features, H hidden units, S numbers of state, K sequences, M rows of all sequences together.
 
-A state is one flat float32 row per slot, so that storing, resetting and moving states needs to know nothing of layers
-or gates. The state of an episode's start is zero. The same weights serve two ways: `step` advances many slots by one
-decision, `sequence` evaluates whole packed sequences at once.
+A state is one flat float32 row per slot: nothing outside a core knows its layers and gates. An episode starts with a
+state of zeros.
 """
 
 from __future__ import annotations
@@ -15,11 +14,12 @@ from torch.nn import functional
 from torch.nn.utils.rnn import PackedSequence
 
 from paceline.accel.lstm_scan import lstm_scan
-from paceline.nets.config import CoreConfig
+from paceline.nets.config import CORES, CoreConfig
+from paceline.nets.registry import CORE, build
 
 
 class Core(nn.Module):
-    """Features and state to features and state. Without memory (`none`) both pass unchanged, and a state has size 0.
+    """LSTM, GRU or no memory. Without memory features and state pass unchanged, and a state has size 0.
 
     A state holds, layer after layer, the hidden vector and then (LSTM) the cell vector.
     """
@@ -36,9 +36,8 @@ class Core(nn.Module):
             self.rnn = (nn.LSTM if config.kind == "lstm" else nn.GRU)(in_features, config.hidden, config.layers)
             for name, values in self.rnn.named_parameters():
                 (nn.init.zeros_ if "bias" in name else nn.init.orthogonal_)(values)
-            # Memory is kept by default: the forget gate of an LSTM and the update gate of a GRU, second of the gates in
-            # both, start open. At zero a state halves with every step, and nothing is left of a cue to learn from. A
-            # GRU's has to be open wider: what it does not keep it overwrites, while an LSTM's cell adds up.
+            # The gate that keeps the state, the second of both, starts open. At zero a state would halve with each step.
+            # A GRU's opens wider: what it does not keep it overwrites, while an LSTM's cell adds up.
             for layer in range(config.layers):
                 gate = getattr(self.rnn, f"bias_ih_l{layer}")[config.hidden : 2 * config.hidden]
                 nn.init.constant_(gate, 1.0 if config.kind == "lstm" else 2.0)
@@ -47,9 +46,7 @@ class Core(nn.Module):
         """One decision of each row: features [B, F] and states [B, S] before it to out [B, H] and states after it."""
         if self.config.kind == "none":
             return features, state
-        # The cells, not the module over a length of 1. On a CPU (one thread, batches of 16 to 64, sizes of 128 to 512)
-        # nn.LSTM took 2 to 5 times as long and nn.GRU up to a fifth longer; on an H200 cuDNN takes 1.5 to 3 times as
-        # long eagerly and about the same in a CUDA graph, provided that matrix products too may use TF32.
+        # The cells, not the module over a length of 1: on a CPU nn.LSTM takes several times as long.
         vectors = state.split(self.config.hidden, dim=1)
         after: list[Tensor] = []
         out = features
@@ -66,7 +63,7 @@ class Core(nn.Module):
     def sequence(self, features: Tensor, batch_sizes: Tensor, initial_state: Tensor) -> Tensor:
         """Whole sequences: features [M, F] to out [M, H], rows in the order of torch's PackedSequence.
 
-        The K sequences are sorted by falling length; row block t holds step t of the `batch_sizes[t]` sequences that
+        The K sequences are sorted by falling length. Row block t holds step t of the `batch_sizes[t]` sequences that
         are longer than t (int64, on the CPU). `initial_state` [K, S] has, in the same order, the state BEFORE each
         sequence's first row.
         """
@@ -82,21 +79,17 @@ class Core(nn.Module):
     def scan(self, features: Tensor, starts: Tensor, initial_state: Tensor) -> Tensor:
         """Columns of a rollout: features [T, B, F] to out [T, B, H], from the states [B, S] before the first row.
 
-        Where `starts` [T, B] says that an episode begins, its state is zero. Shapes depend on nothing but T and B, so
-        that this can be recorded, which packed sequences cannot.
+        Where `starts` [T, B] says that an episode begins, its state is zero. Shapes depend on T and B alone: unlike
+        packed sequences, this can be recorded in a CUDA graph.
         """
         if self.config.kind == "none":
             return features
         if self.config.kind == "lstm" and self.layer_by_layer:
             return self.scan_layers(features, starts, initial_state)
-        outs, state = [], initial_state
-        for row, start in zip(features.unbind(), starts.unbind(), strict=True):
-            out, state = self.step(row, torch.where(start[:, None], 0.0, state))
-            outs.append(out)
-        return torch.stack(outs)
+        return scan_steps(self, features, starts, initial_state)
 
     def scan_layers(self, features: Tensor, starts: Tensor, initial_state: Tensor) -> Tensor:
-        """`scan` of an LSTM, layer by layer instead of turn by turn."""
+        """`scan` of an LSTM, layer by layer."""
         vectors = initial_state.split(self.config.hidden, dim=1)
         out = features
         for layer in range(self.config.layers):
@@ -107,3 +100,26 @@ class Core(nn.Module):
 
     def _weights(self, layer: int) -> list[Tensor]:
         return [getattr(self.rnn, f"{name}_l{layer}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+
+
+def make_core(in_features: int, config: CoreConfig) -> Core:
+    """The core that `config.kind` names; one of the user's own has at least `step` of `Core`."""
+    return build(CORE, "policy.core.kind", config.kind, dict.fromkeys(CORES, Core), in_features, config)
+
+
+def scan_steps(core: nn.Module, features: Tensor, starts: Tensor, initial_state: Tensor) -> Tensor:
+    """`Core.scan` by `step`, for any core."""
+    outs, state = [], initial_state
+    for row, start in zip(features.unbind(), starts.unbind(), strict=True):
+        out, state = core.step(row, torch.where(start[:, None], 0.0, state))  # type: ignore[operator]
+        outs.append(out)
+    return torch.stack(outs)
+
+
+def sequence_steps(core: nn.Module, features: Tensor, batch_sizes: Tensor, initial_state: Tensor) -> Tensor:
+    """`Core.sequence` by `step`, for any core."""
+    outs, state = [], initial_state
+    for rows in features.split(batch_sizes.tolist()):
+        out, state = core.step(rows, state[: len(rows)])  # type: ignore[operator]
+        outs.append(out)
+    return torch.cat(outs)

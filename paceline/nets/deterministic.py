@@ -1,6 +1,7 @@
 """`DeterministicPolicy` and `ActionCritic`: D4PG's networks, for observations of numbers and actions in boxes.
 
-B rows, A numbers of an action. Networks speak of actions in [-1, 1]; environments get them scaled to their bounds.
+Legend: B rows, A numbers of an action, P outputs of the critic. Networks use actions in [-1, 1]; environments get them
+scaled to their bounds.
 """
 
 from __future__ import annotations
@@ -11,19 +12,19 @@ from torch import Tensor, nn
 
 from paceline.accel.activations import Tanh
 from paceline.errors import UsageError
-from paceline.nets.actor_critic import flat_size, is_image, join
-from paceline.nets.config import Activation, ControlConfig
-from paceline.nets.encoders import ACTIVATIONS
+from paceline.nets.config import ControlConfig
+from paceline.nets.layers import make_activation
+from paceline.nets.trunk import flat_size, is_image, join
 from paceline.nets.value_heads import make_value_head
 from paceline.pool.protocol import PoolSpec
 from paceline.pool.spaces import Leaf
 
 LAST_LAYER = 1e-3
-"""Weights of last layers are drawn within this: a new policy does next to nothing, and a new critic has no opinion."""
+"""Bound of the initial weights of last layers: the first actions and values are close to 0."""
 
 
 class DeterministicPolicy(nn.Module):
-    """The action of every observation."""
+    """One action for each observation."""
 
     low: Tensor
     high: Tensor
@@ -38,7 +39,6 @@ class DeterministicPolicy(nn.Module):
         self.torso = Torso(sum(map(flat_size, self.leaves)), config.actor_hidden, config.layer_norm, config.activation)
         self.last = _last_layer(self.torso.out_features, self.num_actions)
         self.name = action.name
-        """Of the one leaf of the actions."""
         self.register_buffer("low", torch.as_tensor(box.low).flatten())
         self.register_buffer("high", torch.as_tensor(box.high).flatten())
 
@@ -47,7 +47,7 @@ class DeterministicPolicy(nn.Module):
         return self.last(self.torso(join(obs, self.leaves))).tanh()
 
     def env_actions(self, actions: Tensor) -> Tensor:
-        """[B, ...]: actions as the environment takes them; what noise has brought out of [-1, 1] is brought back."""
+        """[B, ...]: actions as the environment takes them. Those that noise moved out of [-1, 1] are clipped first."""
         share = 0.5 * (actions.clamp(-1.0, 1.0) + 1.0)
         return (self.low + share * (self.high - self.low)).view(-1, *self._shape)
 
@@ -58,14 +58,14 @@ class DeterministicPolicy(nn.Module):
     def play(
         self, obs: dict[str, Tensor], state: Tensor, generator: torch.Generator | None = None
     ) -> tuple[dict[str, Tensor], Tensor]:
-        """Actions as the environment takes them, and the state as it was."""
+        """Actions as the environment takes them, and the state unchanged."""
         if generator is not None:
-            raise UsageError("a policy that d4pg trained has nothing to sample: its actions are what it takes for best")
+            raise UsageError("a policy trained by d4pg is deterministic: there are no actions to sample")
         return {self.name: self.env_actions(self(obs))}, state
 
 
 class ActionCritic(nn.Module):
-    """What returns are to be expected of observations and actions."""
+    """The return distribution of observations and actions."""
 
     def __init__(self, spec: PoolSpec, config: ControlConfig) -> None:
         super().__init__()
@@ -76,23 +76,25 @@ class ActionCritic(nn.Module):
         self.last = _last_layer(self.torso.out_features, self.head.num_outputs)
 
     def forward(self, obs: dict[str, Tensor], actions: Tensor) -> Tensor:
-        """[B, P]: outputs that the head understands; `actions` [B, A] are in [-1, 1]."""
+        """[B, P]: inputs of the value head; `actions` [B, A] are in [-1, 1]."""
         return self.last(self.torso(torch.cat([join(obs, self.leaves), actions], 1)))
 
 
 class Torso(nn.Module):
-    """Linear, layer normalisation, tanh; then linear layers with the activation. Results are float32, whatever `precision` the
-    layers compute in: it is the last layer, which is not here, that says what a thing is worth."""
+    """Linear, layer normalisation, tanh; then linear layers with the activation.
+
+    Layers compute in `precision`. The result is float32, for the last layer, which is not part of the torso.
+    """
 
     precision = torch.float32
 
-    def __init__(self, inputs: int, hidden: tuple[int, ...], layer_norm: bool, activation: Activation) -> None:
+    def __init__(self, inputs: int, hidden: tuple[int, ...], layer_norm: bool, activation: str) -> None:
         super().__init__()
         first, *others = hidden
         layers: list[nn.Module] = [nn.Linear(inputs, first)]
-        layers += [nn.LayerNorm(first), Tanh()] if layer_norm else [ACTIVATIONS[activation]()]
+        layers += [nn.LayerNorm(first), Tanh()] if layer_norm else [make_activation(activation)]
         for size in others:
-            layers += [nn.Linear(first, size), ACTIVATIONS[activation]()]
+            layers += [nn.Linear(first, size), make_activation(activation)]
             first = size
         self.layers = nn.Sequential(*layers)
         self.out_features = first
@@ -100,7 +102,7 @@ class Torso(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.precision == torch.float32:
             return self.layers(x)
-        # Casts are not cached: within a recorded graph a cached one would be of weights long gone.
+        # Casts are not cached: a recorded graph would keep a cast of old weights.
         with torch.autocast(x.device.type, self.precision, cache_enabled=False):
             return self.layers(x).float()
 
@@ -120,7 +122,7 @@ def _vectors(spec: PoolSpec) -> tuple[Leaf, ...]:
 
 
 def _box(spec: PoolSpec) -> tuple[Leaf, spaces.Box]:
-    """The one leaf of the actions, and its space."""
+    """The only leaf of the actions, and its space."""
     space = spec.actions[0].space
     if len(spec.actions) != 1 or not isinstance(space, spaces.Box) or not space.is_bounded():
         raise UsageError(

@@ -2,11 +2,10 @@
 
 Legend: B rows, K components, n choices of the widest component.
 
-A family turns `num_outputs` outputs of a network into `num_params` parameters; from parameters alone it samples and
-evaluates all of its components at once, as [B, K] tables. Log-probabilities and entropies are sums over components.
-`max_entropy` is what no policy can exceed, in nats.
-Nothing here waits for a device. torch.distributions is the oracle in the tests; at the batch sizes of acting it costs
-about twice as much (64 rows of 6 choices on a CPU, logits to action and log-probability: 437 against 227 microseconds).
+A family turns `num_outputs` outputs of a network into `num_params` parameters. From parameters alone it samples and
+evaluates all its components at once, as [B, K] tables. Log-probabilities and entropies are sums over components.
+`max_entropy` is an upper bound, in nats. Nothing here waits for a device. The tests compare with torch.distributions,
+which costs about twice as much at the batch sizes of acting.
 """
 
 from __future__ import annotations
@@ -19,21 +18,21 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 LOWEST = torch.finfo(torch.float32).min
-"""The logit of what does not exist: finite, so that 0 * log 0 is 0 and no gradient is NaN."""
+"""The logit of a choice that does not exist: finite, so that 0 * log 0 is 0 and no gradient is NaN."""
 FORBIDDEN = LOWEST / 2
-"""The logit of what a mask forbids: higher, so that a row with nothing allowed is uniform over what exists."""
+"""The logit of a masked choice: higher, so that a row with nothing allowed is uniform over the choices that exist."""
 HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
 
 
 class Categoricals(nn.Module):
     """K choices, the k-th among `sizes[k]`.
 
-    Parameters are log-probabilities [B, K * n], normalised once for all uses; where sizes differ, the narrower
-    components are filled up with choices of probability 0, so that one operation serves all components.
+    Parameters are log-probabilities [B, K * n], normalised once for all uses. Where sizes differ, the narrower
+    components are padded with choices of probability 0, so that one operation serves all components.
     """
 
     _source: Tensor
-    """Where sizes differ: for every parameter the output it comes from."""
+    """Where sizes differ: the output that each parameter comes from."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
         super().__init__()
@@ -51,10 +50,9 @@ class Categoricals(nn.Module):
             self.register_buffer("_source", torch.tensor(source), persistent=False)
 
     def params(self, outputs: Tensor, allowed: Tensor | None = None) -> Tensor:
-        """Parameters from logits [B, sum of sizes]; `allowed` (bool, the same shape) forbids where it is False.
+        """Parameters from logits [B, sum of sizes]. Where `allowed` (bool, same shape) is False, the probability is 0.
 
-        What is forbidden has probability 0. Where nothing is allowed the choice is uniform: a mask is data from a
-        device, and refusing it would make every decision wait.
+        Where nothing is allowed the choice is uniform: to refuse such a mask, every decision would wait for the device.
         """
         if allowed is not None:
             outputs = outputs.masked_fill(~allowed, FORBIDDEN)
@@ -64,9 +62,9 @@ class Categoricals(nn.Module):
 
     @torch.no_grad()
     def sample(self, params: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        # An exponential race: the choice with the smallest E / p wins, E ~ Exp(1) as -log U. At batch 64 this costs a
-        # little over half of torch.multinomial. U starts above 0, so that p / log U is below zero for every choice
-        # that is possible and zero for the others, which therefore never win.
+        # An exponential race, cheaper than torch.multinomial: the choice with the smallest E / p wins, E ~ Exp(1) as
+        # -log U. U starts above 0: p / log U is below zero for every possible choice, and zero for the others, which
+        # therefore never win.
         p = self._table(params).exp()
         return p.div_(torch.empty_like(p).uniform_(1e-30, 1.0, generator=generator).log_()).argmin(-1)
 
@@ -111,9 +109,8 @@ class Binaries(nn.Module):
 class Gaussians(nn.Module):
     """K normal variables; parameters are means, then log standard deviations, [B, 2 * K].
 
-    With `squash` an environment's action is low + (high - low) * (1 + tanh(u)) / 2 of a normal u, and densities are
-    those of that action. The actions of this class are always u: a bounded action does not determine u in floating
-    point near the bounds, and its log-probability would be wrong there.
+    With `squash` the environment's action is low + (high - low) * (1 + tanh(u)) / 2 of a normal u, and densities are
+    those of that action. The actions of this class are always u: near the bounds a rounded action does not determine u.
     """
 
     low: Tensor
@@ -167,14 +164,14 @@ class Gaussians(nn.Module):
         return log_density.sum(1)
 
     def entropy(self, params: Tensor) -> Tensor:
-        """Exact without `squash`; with it there is no closed form, and -log_prob of one fresh sample stands in: an
-        unbiased estimate, through which gradients flow."""
+        """Exact without `squash`. With it there is no closed form: -log_prob of one fresh sample, an unbiased estimate
+        with gradients."""
         if self.squash:
             return -self.log_prob(params, self._draw(params))
         return (params[:, self.num_components :] + (0.5 + HALF_LOG_TAU)).sum(1)
 
     def env_actions(self, actions: Tensor) -> Tensor:
-        """What the environment gets: within its bounds."""
+        """Actions within the environment's bounds."""
         if self.squash:
             actions = self.low + (self.high - self.low) * (0.5 * (actions.tanh() + 1))
         # Also after squashing: rounding may end just outside.

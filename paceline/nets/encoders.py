@@ -2,9 +2,9 @@
 
 Legend: B rows, C channels, H x W pixels.
 
-Every encoder is built from the shape of its leaf, maps [B, *leaf_shape] to [B, out_features], and says `out_features`.
-Images are channel-first. uint8 is scaled to [0, 1] inside, so that bytes and not floats travel to the device; floats
-are taken as they come.
+An encoder is built from the shape of its leaf, maps [B, *leaf_shape] to [B, out_features], and has `out_features`.
+Images are channel-first. Encoders scale uint8 to [0, 1] themselves, so that bytes and not floats travel to the device.
+Floats are taken as they come.
 """
 
 from __future__ import annotations
@@ -12,44 +12,31 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from paceline.accel import block_convolution as blocks
-from paceline.accel.activations import ELU, Tanh
 from paceline.accel.matrix_convolution import convolve
 from paceline.errors import UsageError
-from paceline.nets.config import Activation
-
-Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
-ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": Tanh, "relu": nn.ReLU, "elu": ELU}
-
-
-def as_float(obs: Tensor) -> Tensor:
-    """`obs` as float32: bytes in [0, 1], other numbers as they are."""
-    if obs.dtype == torch.uint8:
-        return obs * (1 / 255)  # cast and scaled in one pass over memory
-    return obs if obs.dtype == torch.float32 else obs.float()
+from paceline.nets.layers import as_float, make_activation, orthogonal
 
 
 class VectorEncoder(nn.Module):
     """A multi-layer perceptron over the flattened leaf; without hidden sizes, the leaf itself."""
 
     def __init__(
-        self, leaf_shape: Sequence[int], *, hidden_sizes: Sequence[int] = (64, 64), activation: Activation = "tanh"
+        self, leaf_shape: Sequence[int], *, hidden_sizes: Sequence[int] = (64, 64), activation: str = "tanh"
     ) -> None:
         super().__init__()
-        if activation not in ACTIVATIONS:
-            raise UsageError(f"activation {activation!r} does not exist; allowed: {', '.join(ACTIVATIONS)}")
         if any(size < 1 for size in hidden_sizes):
             raise UsageError(f"hidden sizes must be at least 1, got {tuple(hidden_sizes)}")
         self._leaf_size = width = math.prod(leaf_shape)
         layers: list[nn.Module] = []
         for size in hidden_sizes:
-            layers += [orthogonal(nn.Linear(width, size), math.sqrt(2)), ACTIVATIONS[activation]()]
+            layers += [orthogonal(nn.Linear(width, size), math.sqrt(2)), make_activation(activation)]
             width = size
         self.layers = nn.Sequential(*layers)
         self.out_features = width
@@ -69,37 +56,31 @@ class Conv(NamedTuple):
     stride: int
 
 
-def _computes_in_bfloat16(device: torch.device) -> bool:
-    return torch.is_autocast_enabled(device.type) and torch.get_autocast_dtype(device.type) == torch.bfloat16
-
-
 class ConvEncoder(nn.Module):
     """Convolutions without padding, then one fully connected layer; the same activation after each."""
 
     def __init__(
-        self, leaf_shape: Sequence[int], *, convs: Sequence[Conv], hidden: int, activation: Activation, gain: float
+        self, leaf_shape: Sequence[int], *, convs: Sequence[Conv], hidden: int, activation: str, gain: float
     ) -> None:
         super().__init__()
         channels = check_image(leaf_shape, least=_least_side(convs), encoder=type(self).__name__)
         layers: list[nn.Module] = []
         for conv in convs:
-            layers += [
-                orthogonal(nn.Conv2d(channels, conv.channels, conv.kernel, conv.stride), gain),
-                ACTIVATIONS[activation](),
-            ]
+            layers.append(orthogonal(nn.Conv2d(channels, conv.channels, conv.kernel, conv.stride), gain))
+            layers.append(make_activation(activation))
             channels = conv.channels
         self.convs = nn.Sequential(*layers)
         self.linear = orthogonal(nn.Linear(flat_features(self.convs, leaf_shape), hidden), gain)
-        self.activation = ACTIVATIONS[activation]()
+        self.activation = make_activation(activation)
         self.out_features = hidden
         self.as_matrices = False
-        """Compute convolutions as matrix products (see `convolution`): the same results, other speeds."""
+        """Compute convolutions as matrix products (`accel/matrix_convolution.py`)."""
         self.channels_last = False
-        """Lay images out pixel by pixel, or block by block (see `blocks`), for kernels that like it."""
+        """Lay images out pixel by pixel, or bytes in bfloat16 block by block (`accel/block_convolution.py`)."""
 
     def forward(self, obs: Tensor) -> Tensor:
         if self.as_matrices:
-            features = self._convolve(as_float(obs))
+            features = self._convolve_as_matrices(as_float(obs))
         elif obs.dtype == torch.uint8 and _computes_in_bfloat16(obs.device):
             features = self._convolve_bytes(obs)
         else:
@@ -110,8 +91,8 @@ class ConvEncoder(nn.Module):
         return self.activation(self.linear(features.flatten(1)))
 
     def _convolve_bytes(self, obs: Tensor) -> Tensor:
-        """In bfloat16, which has all whole numbers up to 256: bytes go in as they are, in one pass over memory instead of three, and
-        the first layer's weights are scaled. (Two cores with AMX trained a Nature CNN on 7,790 images a second instead of 4,501.)"""
+        """In bfloat16, which represents all integers up to 256: bytes go in unscaled, in one pass over memory instead
+        of three, and the first layer's weights are scaled instead."""
         first, *others = self.convs
         assert isinstance(first, nn.Conv2d)
         weight = first.weight * (1 / 255)
@@ -124,7 +105,7 @@ class ConvEncoder(nn.Module):
             images = layer(images)
         return images
 
-    def _convolve(self, images: Tensor) -> Tensor:
+    def _convolve_as_matrices(self, images: Tensor) -> Tensor:
         images = images.permute(0, 2, 3, 1).contiguous()
         for layer in self.convs:
             if isinstance(layer, nn.Conv2d):
@@ -143,20 +124,27 @@ class NatureCNN(ConvEncoder):
         super().__init__(leaf_shape, convs=convs, hidden=hidden, activation="relu", gain=math.sqrt(2))
 
 
-class PatchEncoder(nn.Module):
-    """Small images on a CPU: patches of 4x4 pixels to 32 features, of 2x2 of those to 64, and all of them to `hidden`.
+class SampleFactoryConv(ConvEncoder):
+    """The network of Petrenko et al., "Sample Factory", 2020, for Doom and DMLab."""
 
-    Convolutions whose stride is their kernel, so that they are plain matrix products. On an ARM Neoverse-N1 this trains
-    7 times as many 32x32 images a second as three overlapping convolutions of a similar size (11,900 against 1,700, one
-    thread, one run, a busy machine): PyTorch's convolutions are made for many more channels.
+    def __init__(self, leaf_shape: Sequence[int], *, hidden: int = 512) -> None:
+        convs = (Conv(32, 8, 4), Conv(64, 4, 2), Conv(128, 3, 2))
+        super().__init__(leaf_shape, convs=convs, hidden=hidden, activation="elu", gain=1.0)
+
+
+class PatchEncoder(nn.Module):
+    """For small images on a CPU: patches of 4x4 pixels to 32 features, 2x2 of those to 64, and all of them to `hidden`.
+
+    These are convolutions whose stride is their kernel size, computed as plain matrix products. On CPUs they are
+    several times as fast as overlapping convolutions of a similar size.
     """
 
     PATCH, MERGE = 4, 2
 
     def __init__(self, leaf_shape: Sequence[int], *, hidden: int = 128) -> None:
         super().__init__()
-        channels = check_image(leaf_shape, least=self.PATCH * self.MERGE, encoder="patches")
         step = self.PATCH * self.MERGE
+        channels = check_image(leaf_shape, least=step, encoder="patches")
         height, width = leaf_shape[1:]
         if height % step or width % step:
             raise UsageError(f"encoder patches needs images whose sides are multiples of {step}, got {height}x{width}")
@@ -177,25 +165,15 @@ class PatchEncoder(nn.Module):
         return F.relu(self.linear(x.view(batch, -1)))
 
 
-class SampleFactoryConv(ConvEncoder):
-    """The network of Petrenko et al., "Sample Factory", 2020, for Doom and DMLab."""
-
-    def __init__(self, leaf_shape: Sequence[int], *, hidden: int = 512) -> None:
-        convs = (Conv(32, 8, 4), Conv(64, 4, 2), Conv(128, 3, 2))
-        super().__init__(leaf_shape, convs=convs, hidden=hidden, activation="elu", gain=1.0)
-
-
 class ImpalaResNet(nn.Module):
     """The deep network of Espeholt et al., "IMPALA", 2018: three sections, each a convolution, a pool of stride 2 and
-    two residual blocks. `width` multiplies the channels 16, 32, 32. Any image size is allowed."""
+    two residual blocks. Any image size is allowed."""
 
-    def __init__(self, leaf_shape: Sequence[int], *, width: int = 1, hidden: int = 256) -> None:
+    def __init__(self, leaf_shape: Sequence[int], *, hidden: int = 256) -> None:
         super().__init__()
-        if width < 1:
-            raise UsageError(f"the width multiplier of ImpalaResNet must be at least 1, got {width}")
         channels = check_image(leaf_shape, least=1, encoder="ImpalaResNet")
         sections: list[nn.Module] = []
-        for out_channels in (16 * width, 32 * width, 32 * width):
+        for out_channels in (16, 32, 32):
             sections += [
                 nn.Conv2d(channels, out_channels, 3, padding=1),
                 nn.MaxPool2d(3, stride=2, padding=1),
@@ -212,7 +190,7 @@ class ImpalaResNet(nn.Module):
 
 
 class _ImpalaBlock(nn.Module):
-    """x + conv(relu(conv(relu(x)))): nothing after the sum, so that the identity path stays linear."""
+    """x + conv(relu(conv(relu(x)))). Nothing follows the sum, so that the identity path stays linear."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -223,16 +201,8 @@ class _ImpalaBlock(nn.Module):
         return x + self.second(F.relu(self.first(F.relu(x))))
 
 
-def orthogonal(layer: Layer, gain: float) -> Layer:
-    """`layer`, with orthogonal weights times `gain` and zero biases."""
-    nn.init.orthogonal_(layer.weight, gain)
-    if layer.bias is not None:
-        nn.init.zeros_(layer.bias)
-    return layer
-
-
 def check_image(leaf_shape: Sequence[int], *, least: int, encoder: str) -> int:
-    """The channels of an image leaf [C, H, W] with sides of at least `least` pixels; anything else is refused."""
+    """The channels of an image leaf [C, H, W] with sides of at least `least` pixels; other leaves are refused."""
     if len(leaf_shape) != 3:
         raise UsageError(f"{encoder} needs images [channels, height, width], got a leaf of shape {tuple(leaf_shape)}")
     channels, height, width = leaf_shape
@@ -242,14 +212,18 @@ def check_image(leaf_shape: Sequence[int], *, least: int, encoder: str) -> int:
 
 
 def flat_features(body: nn.Module, leaf_shape: Sequence[int]) -> int:
-    """How many features `body` gives for one leaf, found without computing any."""
+    """How many features `body` gives for one leaf, found from shapes alone."""
     shadow = copy.deepcopy(body).to("meta")
     return shadow(torch.empty(1, *leaf_shape, device="meta")).numel()
 
 
 def _least_side(convs: Sequence[Conv]) -> int:
-    """The smallest side that leaves one pixel after all convolutions."""
+    """The smallest side of which one pixel is left after all convolutions."""
     side = 1
     for conv in reversed(convs):
         side = (side - 1) * conv.stride + conv.kernel
     return side
+
+
+def _computes_in_bfloat16(device: torch.device) -> bool:
+    return torch.is_autocast_enabled(device.type) and torch.get_autocast_dtype(device.type) == torch.bfloat16

@@ -1,16 +1,18 @@
 """`ActionHead`: features to a distribution over an environment's actions.
 
-Legend: B rows, F features, P parameters.
+Legend: B rows, F features, P parameters, K components of a family.
 
-Actions are independent given the features, so that log-probabilities and entropies are sums. Components of one kind
-are evaluated in one operation, whichever leaf they belong to.
+The components of an action are independent given the features: log-probabilities and entropies are sums. Components of
+one family are evaluated in one operation, whichever leaf they belong to.
 """
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -20,23 +22,31 @@ from torch import Tensor, nn
 from paceline.errors import UsageError
 from paceline.nets.config import HeadConfig
 from paceline.nets.distributions import Binaries, Categoricals, Gaussians
-from paceline.nets.encoders import orthogonal
-from paceline.nets.last_layer import LastLayer
-
-if TYPE_CHECKING:
-    from paceline.pool.spaces import Leaf
+from paceline.nets.layers import LastLayer, orthogonal
+from paceline.nets.registry import HEAD, build
+from paceline.pool.spaces import Leaf
 
 Family = Categoricals | Binaries | Gaussians
 OUTPUT_GAIN = 0.01
 """A fresh policy is close to uniform, or to a zero mean."""
 
 
+class Place(NamedTuple):
+    """Where a leaf is among its family's components. Computed once, for the hot path."""
+
+    name: str
+    shape: tuple[int, ...]
+    num_components: int
+    num_choices: int
+    """Of all components together: the width of the leaf's mask. 0 if the leaf is not discrete."""
+
+
 class ActionHead(nn.Module):
     """One linear layer to the parameters [B, P] of a distribution; everything else is a function of parameters.
 
     Actions are a dict by leaf name: Discrete [B] int64, MultiDiscrete [B, *shape] int64, MultiBinary [B, *shape] int8,
-    Box [B, *shape] float32. They are what `log_prob` takes and what is stored; for a Box that is the unbounded normal
-    variable, and `env_actions` makes of it what the environment takes.
+    Box [B, *shape] float32. `log_prob` takes them and rollouts store them. For a Box they are the unbounded normal
+    variable; `env_actions` turns them into what the environment takes.
     """
 
     def __init__(self, leaves: Sequence[Leaf], in_features: int, config: HeadConfig | None = None) -> None:
@@ -80,7 +90,7 @@ class ActionHead(nn.Module):
         return self.params(self.linear(features), mask)
 
     def params(self, outputs: Tensor, mask: Mapping[str, Tensor] | None = None) -> Tensor:
-        """Parameters [B, P] of what the linear layer gave."""
+        """Parameters [B, P] from the output of the linear layer."""
         parts = []
         columns = _columns(outputs, self._output_sizes)
         for family, group, part in zip(self._typed_families(), self._groups, columns, strict=True):
@@ -103,7 +113,7 @@ class ActionHead(nn.Module):
         return _sum(family.log_prob(part, _joined(group, actions)) for family, group, part in self._parts(params))
 
     def entropy(self, params: Tensor) -> Tensor:
-        """[B]: exact, but for squashed Boxes, where it is -log_prob of one fresh sample."""
+        """[B]: exact, except for squashed Boxes, where it is -log_prob of one fresh sample."""
         return _sum(family.entropy(part) for family, _, part in self._parts(params))
 
     def env_actions(self, actions: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -130,6 +140,11 @@ class ActionHead(nn.Module):
         for group, table in zip(self._groups, tables, strict=True):
             found.update(_split(group, table))
         return {name: found[name] for name in self._names}
+
+
+def make_head(leaves: Sequence[Leaf], in_features: int, config: HeadConfig) -> ActionHead:
+    """The head that `config.kind` names; `registry` lists what one of the user's own needs."""
+    return build(HEAD, "policy.head.kind", config.kind, {"independent": ActionHead}, leaves, in_features, config)
 
 
 def _family_of(leaf: Leaf) -> type:
@@ -176,16 +191,6 @@ def _sizes(leaf: Leaf) -> list[int]:
     return [int(size) for size in cast("spaces.MultiDiscrete", leaf.space).nvec.ravel()]
 
 
-class Place(NamedTuple):
-    """Where a leaf is found among its family's components; computed once, for the hot path."""
-
-    name: str
-    shape: tuple[int, ...]
-    num_components: int
-    num_choices: int
-    """Of all components together, the width of its mask; 0 if it is not discrete."""
-
-
 def _place(leaf: Leaf) -> Place:
     num_choices = sum(_sizes(leaf)) if _family_of(leaf) is Categoricals else 0
     return Place(leaf.name, leaf.shape, math.prod(leaf.shape), num_choices)
@@ -228,7 +233,4 @@ def _joined_mask(group: Sequence[Place], mask: Mapping[str, Tensor], outputs: Te
 
 
 def _sum(values: Iterator[Tensor]) -> Tensor:
-    total = next(values)
-    for value in values:
-        total = total + value
-    return total
+    return functools.reduce(operator.add, values)

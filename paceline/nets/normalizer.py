@@ -1,11 +1,9 @@
-"""Running means and variances, of observations and of returns, that are the same on every rank.
+"""Running means and variances of observations and returns, the same on every rank.
 
 Legend: B rows, N slots, D features of a leaf (its elements, or the channels of an image).
 
-A rank never changes a statistic by itself: it computes sums over its rows (a count, sums, sums of squares), the sums of
-all ranks are added, and every rank absorbs the same total. The result is that of all rows in one place, however they
-were spread: ranks with more rows weigh more. Sums of several batches may be added before they are absorbed.
-
+Each rank computes sums over its rows (a count, sums, sums of squares). The sums of all ranks are added, and every rank
+absorbs the same total: the statistics of all rows. Sums of several batches may be added before they are absorbed.
 Statistics are buffers: saved, restored and published with the weights. Nothing here waits for a device.
 """
 
@@ -18,17 +16,18 @@ import torch
 from torch import Tensor, nn
 
 from paceline.errors import UsageError
-from paceline.nets.encoders import as_float
+from paceline.nets.layers import as_float
 
+CLIP = 10.0
 VECTOR_MIN_STD = 1e-4
 IMAGE_MIN_STD = 0.1
-"""Images that hardly vary (a dark room, the first rollout) are not blown up into noise: DD-PPO's floor."""
+"""DD-PPO's floor: the noise of images that hardly vary (a dark room, the first rollout) is not amplified."""
 
 
 class RunningMoments(nn.Module):
     """Count, mean and (population) variance of everything absorbed, in float64.
 
-    float32 would not do: after 10^8 rows a batch's contribution to the mean is below its resolution.
+    In float32 a batch's contribution to the mean would vanish after 10^8 rows.
     """
 
     count: Tensor
@@ -43,7 +42,7 @@ class RunningMoments(nn.Module):
 
     @torch.no_grad()
     def update_from_sums(self, count: Tensor, total: Tensor, total_of_squares: Tensor) -> None:
-        """Merge in rows given by their sums; with a count of 0 nothing changes (Chan et al., 1979, equation 2.1)."""
+        """Merge rows given by their sums; a count of 0 changes nothing (Chan et al., 1979, equation 2.1)."""
         batch_mean = total / count.clamp(min=1)
         batch_m2 = (total_of_squares - batch_mean * total).clamp(min=0)  # rounding may end just below 0
         merged = self.count + count
@@ -55,45 +54,43 @@ class RunningMoments(nn.Module):
         self.count.copy_(merged)
 
     def inverse_std(self, min_std: float) -> Tensor:
-        """1 / std, for the std at least `min_std`; 1 before any data."""
+        """1 / max(std, min_std); 1 before any data."""
         return torch.where(self.count > 0, 1 / self.var.sqrt().clamp(min=min_std), torch.ones_like(self.var))
 
 
 class ObservationNormalizer(nn.Module):
-    """One leaf to zero mean and unit variance, clipped at +-`clip`; the identity before any data.
+    """One leaf to zero mean and unit variance, clipped at +-`CLIP`; the identity before any data.
 
-    Images (leaves [C, H, W]) are normalised channel by channel, all other leaves element by element. uint8 is scaled to
-    [0, 1] first, so that the result is floating point and an encoder scales it no more.
+    Images (leaves [C, H, W]) are normalised channel by channel, other leaves element by element. uint8 is scaled to
+    [0, 1] first: the result is floating point, which encoders do not scale again.
     """
 
     shift: Tensor
     scale: Tensor
     limit: Tensor
 
-    def __init__(self, leaf_shape: Sequence[int], *, clip: float = 10.0) -> None:
+    def __init__(self, leaf_shape: Sequence[int]) -> None:
         super().__init__()
-        if not clip > 0:
-            raise UsageError(f"the clip of normalised observations must be above 0, got {clip}")
         self._image = len(leaf_shape) == 3
-        self._clip, self._min_std = clip, IMAGE_MIN_STD if self._image else VECTOR_MIN_STD
+        self._min_std = IMAGE_MIN_STD if self._image else VECTOR_MIN_STD
         shape = (leaf_shape[0], 1, 1) if self._image else tuple(leaf_shape)
         self.moments = RunningMoments(shape)
-        # What `forward` reads, derived from the moments when they change and not in every forward pass. Buffers, so
-        # that no copy of the weights can carry the one without the other.
+        # `forward` reads these. They are derived when the moments change, not in every forward pass. They are buffers,
+        # so that copies of the weights have them.
         self.register_buffer("shift", torch.zeros(shape))
         self.register_buffer("scale", torch.ones(shape))
         self.register_buffer("limit", torch.full((), math.inf))
 
     @torch.no_grad()
     def sums(self, obs: Tensor) -> Tensor:
-        """[1 + 2 D] float64: how many values, their sums and their sums of squares, of rows [B, *leaf_shape]."""
+        """[1 + 2 D] float64: count, sums and sums of squares of the values in rows [B, *leaf_shape]."""
         values = obs if obs.is_floating_point() else obs.float()
-        unit = 1 / 255 if obs.dtype == torch.uint8 else 1.0  # applied to the sums: a pass over the rows less
+        unit = 1 / 255 if obs.dtype == torch.uint8 else 1.0  # applied to the sums: saves a pass over the rows
         if self._image:
-            pixels = values.flatten(2)  # [B, C, H * W]: float32 within an image, float64 from there on
+            pixels = values.flatten(2)  # [B, C, H * W]: float32 within an image, float64 across images
             size = pixels.shape[2]
             means = pixels.mean(2, keepdim=True)
-            # Squares about each image's own mean: float32 squares of large pixels would round their variance away.
+            # Squares about each image's mean: float32 squares of large pixels would round the variance away.
             spread = torch.linalg.vector_norm(pixels - means, dim=2).double().square()
             means = means.squeeze(2).double()
             per_row = torch.stack([size * means, spread + size * means.square()])
@@ -107,13 +104,13 @@ class ObservationNormalizer(nn.Module):
 
     @torch.no_grad()
     def absorb(self, sums: Tensor) -> None:
-        """Take in the sums of all ranks."""
+        """Add the sums of all ranks to the statistics."""
         total, total_of_squares = sums[1:].view(2, *self.shift.shape)
         self.moments.update_from_sums(sums[0], total, total_of_squares)
         started = self.moments.count > 0
         self.shift.copy_(self.moments.mean)
         self.scale.copy_(self.moments.inverse_std(self._min_std))
-        self.limit.copy_(torch.where(started, self._clip, math.inf))
+        self.limit.copy_(torch.where(started, CLIP, math.inf))
 
     def forward(self, obs: Tensor) -> Tensor:
         """[B, *leaf_shape], floating point."""
@@ -121,11 +118,10 @@ class ObservationNormalizer(nn.Module):
 
 
 class ReturnNormalizer(nn.Module):
-    """Divides rewards by the standard deviation of the discounted returns so far, clipped at +-`clip`.
+    """Divides rewards by the standard deviation of the discounted returns so far, clipped at +-`CLIP`.
 
-    For every slot the running return R <- gamma R + r is kept while an episode lasts; it begins at zero again after a
-    termination and after a truncation, which end an episode alike. Rewards are not centred: that would change what is
-    optimal. Before any data they pass unchanged.
+    Every slot has a running return R <- gamma R + r, which is reset to zero when an episode terminates or is truncated.
+    Rewards are not centred: that would change the optimal policy. Before any data they pass unchanged.
 
     `running` belongs to this rank's slots: saved with a checkpoint, never reduced or broadcast.
     """
@@ -134,13 +130,11 @@ class ReturnNormalizer(nn.Module):
     scale: Tensor
     limit: Tensor
 
-    def __init__(self, num_slots: int, *, gamma: float, clip: float = 10.0) -> None:
+    def __init__(self, num_slots: int, *, gamma: float) -> None:
         super().__init__()
         if not 0 <= gamma <= 1:
             raise UsageError(f"gamma must be within [0, 1], got {gamma}")
-        if not clip > 0:
-            raise UsageError(f"the clip of normalised rewards must be above 0, got {clip}")
-        self._gamma, self._clip = gamma, clip
+        self.gamma = gamma
         self.moments = RunningMoments()
         self.register_buffer("running", torch.zeros(num_slots, dtype=torch.float64))
         self.register_buffer("scale", torch.ones(()))
@@ -152,10 +146,10 @@ class ReturnNormalizer(nn.Module):
     ) -> Tensor:
         """Advance the running returns of B slots by one step each; [3] float64 sums of those returns.
 
-        `real` [B] bool is False where no decision led to the row: a slot's first batch, a replaced simulator, an agent
-        out of the game. Such a row's reward is not looked at, and its slot's return begins at zero.
+        `real` [B] bool is False where no decision led to the row: a slot's first batch, a replaced simulator, an
+        inactive agent. The row's reward is ignored, and the slot's return starts at zero.
         """
-        returns = self.running[slots] * self._gamma + reward
+        returns = self.running[slots] * self.gamma + reward
         if real is None:
             count = returns.new_full((), len(returns))
         else:
@@ -166,10 +160,10 @@ class ReturnNormalizer(nn.Module):
 
     @torch.no_grad()
     def absorb(self, sums: Tensor) -> None:
-        """Take in the sums of all ranks."""
+        """Add the sums of all ranks to the statistics."""
         self.moments.update_from_sums(*sums.unbind())
         self.scale.copy_(self.moments.inverse_std(VECTOR_MIN_STD))
-        self.limit.copy_(torch.where(self.moments.count > 0, self._clip, math.inf))
+        self.limit.copy_(torch.where(self.moments.count > 0, CLIP, math.inf))
 
     def forward(self, reward: Tensor) -> Tensor:
         """Rewards of any shape, scaled."""

@@ -1,11 +1,10 @@
-"""What a critic says of returns: a distribution over atoms, a mixture of Gaussians, or a single number (D4PG, appendix A).
+"""Value heads of D4PG's critic: a categorical distribution, a mixture of Gaussians, or one number (D4PG, appendix A).
 
-Legend: B rows, K atoms, G Gaussians, P parameters of a row.
+Legend: B rows, K atoms, G Gaussians, P outputs of the critic per row.
 
-A head turns the output of a linear layer into a distribution's parameters. `loss` is how wrong they are about the
-return reward + discount * Z, with Z distributed by the target critic's parameters; it is what the critic minimises.
-`surprise` is what priorities are made of, and is never negative: the loss itself of a categorical distribution, and
-otherwise the absolute error of the mean (a mixture's loss is a density's logarithm, which has no sign).
+`loss` is the critic's loss against the target distribution reward + discount * Z, with Z from the target critic.
+`surprise` is the priority in the replay, never negative: the loss of a categorical distribution, and otherwise the
+absolute error of the mean, because a mixture's loss is a log-density and may be negative.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from paceline.nets.config import ValueConfig
+from paceline.nets.registry import VALUE_HEAD, build
 from paceline.ops.categorical import atoms, cross_entropy, mean, project
 
 
@@ -25,15 +25,15 @@ class ValueHead(Protocol):
     num_outputs: int
 
     def mean(self, outputs: Tensor) -> Tensor:
-        """[B]: the expected return by the critic's `outputs` [B, P]."""
+        """[B]: the expected return of the critic's `outputs` [B, P]."""
         ...
 
     def loss(self, outputs: Tensor, reward: Tensor, discount: Tensor, target: Tensor) -> Tensor:
-        """[B]: of `outputs`, where the target critic's outputs of what followed are `target`, without gradient."""
+        """[B]: the loss. `target` is the target critic's output for the next observation, without gradient."""
         ...
 
     def surprise(self, outputs: Tensor, reward: Tensor, discount: Tensor, target: Tensor, loss: Tensor) -> Tensor:
-        """[B]: how unexpected what followed was, given the `loss` of the same."""
+        """[B]: the priority, given the `loss` of the same arguments."""
         ...
 
 
@@ -59,7 +59,7 @@ class Categorical(nn.Module):
 
 
 class Mixture(nn.Module):
-    """Weights, means and scales of G Gaussians; the loss is that of samples of the target (equation 12)."""
+    """Weights, means and scales of G Gaussians; the loss is -log-likelihood of target samples (equation 12)."""
 
     LEAST_SCALE = 1e-3
 
@@ -98,6 +98,9 @@ class Scalar(nn.Module):
 
     num_outputs = 1
 
+    def __init__(self, config: ValueConfig) -> None:
+        super().__init__()
+
     def mean(self, outputs: Tensor) -> Tensor:
         return outputs.squeeze(-1)
 
@@ -109,6 +112,6 @@ class Scalar(nn.Module):
 
 
 def make_value_head(config: ValueConfig) -> Categorical | Mixture | Scalar:
-    if config.kind == "scalar":
-        return Scalar()
-    return Categorical(config) if config.kind == "categorical" else Mixture(config)
+    """The value head that `config.kind` names; one of the user's own has the methods of `ValueHead`."""
+    known = {"categorical": Categorical, "mixture": Mixture, "scalar": Scalar}
+    return build(VALUE_HEAD, "control.value.kind", config.kind, known, config)

@@ -10,16 +10,15 @@ from torch import Tensor
 
 
 def atoms(low: float, high: float, count: int, device: torch.device | None = None) -> Tensor:
-    """[K]: the returns that a distribution speaks of, both bounds included."""
+    """[K]: the returns of the atoms, both bounds included."""
     return torch.linspace(low, high, count, device=device)
 
 
 def project(values: Tensor, probabilities: Tensor, support: Tensor) -> Tensor:
-    """[B, K]: distributions over `values` [B, K], brought onto the atoms of `support` [K].
+    """[B, K]: distributions over `values` [B, K], projected onto the atoms of `support` [K].
 
-    The mass at a value is shared by the two atoms around it, in proportion to how near they are, so that the mean is
-    kept; mass beyond the bounds goes to the outermost atoms. It sums to what it summed to before, and a value that is
-    an atom gives all of its mass to it.
+    The two atoms around a value share its mass in proportion to their distances, which keeps the mean. Mass beyond the bounds
+    goes to the outermost atoms. The sum of the mass does not change.
     """
     low, high, count = support[0], support[-1], len(support)
     position = ((values - low) * ((count - 1) / (high - low))).clamp(0, count - 1)
@@ -38,5 +37,5 @@ def mean(logits: Tensor, support: Tensor) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
-    """[B]: of predicted distributions `logits` [B, K] against `target` [B, K]; what the critic minimises."""
+    """[B]: the critic's loss, of predicted distributions `logits` [B, K] against `target` [B, K]."""
     return -(target * logits.log_softmax(-1)).sum(-1)

@@ -1,6 +1,6 @@
-"""Generalized advantage estimation (Schulman et al., 2016), exact at every kind of end.
+"""Generalized advantage estimation (Schulman et al., 2016).
 
-T steps, N columns. A column is one slot's rows of one rollout, in order.
+T steps, N columns. A column is consecutive rows of one slot.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ def gae(
 ) -> Tensor:
     """Advantages [T, N]: A_t = delta_t + discount * trace_decay * A_{t+1}, with delta_t = r_t + discount * V_{t+1} - V_t.
 
-    All ends are said by two arguments. `next_value` [T, N] is V of what followed row t: the value of row t+1 where the
-    episode went on, 0 where it terminated, V(final observation) where it was truncated, V(next observation) where the
-    rollout ended. `continues` [T, N] says that row t+1 exists and belongs to the same episode: the sum stops elsewhere.
+    `next_value` [T, N] is V_{t+1}: the value of row t+1 where the episode continues, 0 where it terminated, V(final
+    observation) where it was truncated, V(next observation) where the column ends. `continues` [T, N] is set where row t+1
+    exists and belongs to the same episode. Elsewhere the sum ends.
     """
     delta = reward + discount * next_value - value
     weight = continues.to(delta.dtype) * (discount * trace_decay)

@@ -1,6 +1,6 @@
-"""V-trace (Espeholt et al., 2018): value targets for a policy other than the one that acted, exact at every kind of end.
+"""V-trace (Espeholt et al., 2018): value targets for another policy than the one that acted.
 
-T steps, N columns. A column is consecutive rows of one slot. Ends are said as for `gae`.
+T steps, N columns. A column is consecutive rows of one slot.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from paceline.ops.ratio import ratio_of
 
 class VTrace(NamedTuple):
     targets: Tensor
-    """[T, N]: v_t, what V_t is to become."""
+    """[T, N]: v_t, the target of V_t."""
     advantage: Tensor
-    """[T, N]: r_t + discount * (V_{t+1} + trace_decay * (v_{t+1} - V_{t+1})) - V_t. No importance weight is in it: the
-    probability ratio of a policy loss is that of row t already."""
+    """[T, N]: r_t + discount * (V_{t+1} + trace_decay * (v_{t+1} - V_{t+1})) - V_t, without an importance weight: the
+    probability ratio in the policy loss is that of row t already."""
     rho: Tensor
     """[T, N]: the truncated importance weights."""
 
@@ -30,17 +30,16 @@ def vtrace(
     next_value: Tensor,
     continues: Tensor,
     *,
-    discount: float,
-    trace_decay: float = 1.0,
-    max_rho: float = 1.0,
-    max_c: float = 1.0,
+    discount: float | Tensor,
+    trace_decay: float | Tensor = 1.0,
+    max_rho: float | Tensor = 1.0,
+    max_c: float | Tensor = 1.0,
 ) -> VTrace:
-    """Targets of rows that were decided by a policy mu, for a policy pi; `log_ratio` [T, N] is log pi - log mu.
+    """Targets for a policy pi of rows decided by a policy mu; `log_ratio` [T, N] is log pi - log mu.
 
     v_t = V_t + rho_t * (r_t + discount * V_{t+1} - V_t) + discount * c_t * (v_{t+1} - V_{t+1}), with rho_t = min(max_rho, pi / mu)
-    and c_t = trace_decay * min(max_c, pi / mu). `next_value` [T, N] is V_{t+1}: 0 where the episode terminated, V(final
-    observation) where it was truncated, V(next observation) where the column ends. `continues` [T, N] says that row t+1
-    exists and belongs to the same episode. Where pi = mu, the advantages are those of `gae`.
+    and c_t = trace_decay * min(max_c, pi / mu). `next_value` and `continues` are those of `gae`. Where pi = mu, the advantages
+    are those of `gae`.
     """
     ratio = ratio_of(log_ratio)
     rho = ratio.clamp(max=max_rho)

@@ -37,6 +37,8 @@ class PoolSpec:
     """Those of a group that were sent together come back together: there is no waiting for a part of them."""
     truncation_gap: int = 1
     """No slot is truncated twice within so many of its steps, as far as the pool knows."""
+    on_device: bool = False
+    """Whether the arrays of batches and actions are tensors on the policy's device. Otherwise they are NumPy arrays on the host."""
     measures: tuple[str, ...] = ()
     """Numbers that every finished episode has in its `info`, and that a run reports the means of."""
     obs: tuple[Leaf, ...] = field(init=False)

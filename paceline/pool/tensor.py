@@ -110,6 +110,7 @@ class TensorPool:
             num_groups=len(simulators),
             truncation_gap=getattr(first, "truncation_gap", 1),
             measures=tuple(getattr(first, "measure_names", ())),
+            on_device=True,
         )
         self._device = first.device
         self._ranges = [self.spec.group_slots(group) for group in range(len(simulators))]

@@ -1,63 +1,86 @@
 """DD-PPO (Wijmans et al., 2020): every rank collects in lock-step, stragglers are preempted, gradients are averaged.
 
-There is no server: all ranks run this loop, and meet in the gradient all-reduce of `learner.update`.
+There is no server. All ranks run this loop, and meet in the gradient all-reduce of the update.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
-
-from torch import Tensor
-
-from paceline.collect.acting import StepByStep, make_acting
+from paceline.collect.sampler import Sampler
+from paceline.config import Config
+from paceline.distributed.config import PreemptionKind
 from paceline.distributed.preemption import make_preemption
-from paceline.experience.rollout import Rollout
+from paceline.experience.layouts import LockStep
+from paceline.experience.rollout_buffer import RolloutBuffer
+from paceline.experience.training_batch import TrainingBatch
+from paceline.learner.ppo import PPOLearner
 from paceline.pool.protocol import StepBatch
-
-if TYPE_CHECKING:
-    from paceline.agent.on_policy import OnPolicy
-    from paceline.run import Run
+from paceline.schedule.protocol import TrainingRun
 
 
-def ddppo(run: Run[OnPolicy]) -> None:
-    """Algorithm of the paper's figure 9."""
-    lock_step(run, run.receive_all(), own="count")
+class DDPPO:
+    """The algorithm of the paper's figure 9. Simulators on a device are stepped this way under every PPO system."""
 
+    preempts_by: PreemptionKind = "count"
 
-def lock_step(run: Run[OnPolicy], batch: StepBatch, own: Literal["count", "deadline"]) -> None:
-    """Rollouts of T steps of all slots, the first of which begins with `batch`."""
-    config, pool, agent, clock = run.config, run.pool, run.agent, run.clock
-    slots = pool.spec.num_slots
-    rollout = Rollout(config.rollout_steps, slots, run.group.device, pool.spec.truncation_gap)
-    on_device = isinstance(batch.reward, Tensor)
-    acting = StepByStep(agent.actor, rollout) if on_device else make_acting(agent.actor, rollout, recorded=False)
-    preemption = make_preemption(config, run.group, config.rollout_steps * slots, own)
-    while run.begin_iteration():
-        rollout.clear()
-        preemption.begin(0)
-        run.phases.show("collecting", 0, config.rollout_steps)
-        for step in range(1, config.rollout_steps + 1):
-            with clock.time("inference"):
-                actions = acting.decide(batch)
-            with clock.time("simulation"):
-                pool.send(actions, batch.slots)
-            with clock.time("inference"):
-                acting.note()  # while simulators step
-            with clock.time("simulation"):
-                batch = pool.recv(min_slots=None)
-            if len(batch) < slots:  # the wait was ended: the run has to stop
+    @staticmethod
+    def learns_concurrently(config: Config) -> bool:
+        return False
+
+    @staticmethod
+    def update_rows(config: Config, num_slots: int) -> int:
+        """Rows of an update."""
+        return config.rollout_steps * num_slots
+
+    def __init__(
+        self,
+        run: TrainingRun,
+        config: Config,
+        learner: PPOLearner,
+        sampler: Sampler,
+        preempts_by: PreemptionKind = "count",
+    ) -> None:
+        self._run, self._learner, self._sampler, self._steps = run, learner, sampler, config.rollout_steps
+        spec = run.pool.spec
+        layout = LockStep(config.rollout_steps, spec.num_slots)
+        self._buffer = RolloutBuffer(layout, run.group.device, truncation_gap=spec.truncation_gap)
+        self._batch = TrainingBatch(self._buffer)
+        self._preemption = make_preemption(
+            config.preemption, run.group, layout.capacity, preempts_by, deterministic=config.deterministic
+        )
+        self._held: StepBatch | None = None
+
+    def __call__(self) -> None:
+        """Collect, learn, collect, learn."""
+        run, preemption, clock = self._run, self._preemption, self._run.clock
+        if self._held is None:
+            self._sampler.fill(self._buffer)
+            self._held = run.receive_all()
+        while run.begin_iteration():
+            self._buffer.start_rollout()
+            steps = self._collect()
+            run.stop.raise_if_agreed()
+            episodes = run.pool.take_episodes()  # before learning: simulators on a device raise their errors here
+            preemption.finished(steps)
+            with clock.time("learning"):
+                self._batch.select(self._buffer.layout.select(), self._buffer.take_truncations())
+                self._learner.targets.complete(self._batch, self._held, self._sampler.actor)
+                losses = self._learner.learn(self._batch, run.progress)
+            preemption.learned()
+            run.report(self._batch.num_steps, losses, episodes)
+
+    def _collect(self) -> int:
+        """T steps of all slots, or fewer if enough ranks are done. Returns their number."""
+        run, sampler, slots = self._run, self._sampler, self._run.pool.spec.num_slots
+        assert self._held is not None
+        self._preemption.begin(0)
+        run.phases.show("collecting", 0, self._steps)
+        for step in range(1, self._steps + 1):
+            sampler.act(self._held)
+            self._held = sampler.receive_all()
+            if len(self._held) < slots:  # the wait was ended: the run has to stop
                 break
-            with clock.time("inference"):
-                acting.complete(batch)
-            run.phases.show("collecting", step, config.rollout_steps)
-            if run.stop.is_requested or preemption.should_stop(step * slots):
+            run.phases.show("collecting", step, self._steps)
+            if run.stop.is_requested or self._preemption.should_stop(step * slots):
                 break
-        acting.flush()
-        run.stop.raise_if_agreed()
-        episodes = pool.take_episodes()  # before learning: a simulator on the device names its mistakes here
-        preemption.finished(step * slots)
-        with clock.time("learning"):
-            agent.targets.complete(rollout, batch)
-            losses = agent.learn(rollout, run.progress)
-        preemption.learned()
-        run.report(rollout.num_steps, losses, episodes)
+        sampler.flush()
+        return step * slots

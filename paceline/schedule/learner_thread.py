@@ -1,45 +1,42 @@
-"""The thread that learns, beside the main one, which decides and has the simulators."""
+"""The learner thread of systems that collect and learn at the same time. The main thread acts and has the simulators."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 
 from paceline.accel.cuda_streams import stream_for
 from paceline.accel.kernels import use_threads
-
-if TYPE_CHECKING:
-    from paceline.run import Run
+from paceline.schedule.protocol import TrainingRun
 
 POLL_SECONDS = 0.2
-"""How often a waiting thread looks whether the other is still there."""
+"""How often a waiting thread checks whether the other one is still there."""
 JOIN_SECONDS = 30.0
 
 
-class Companion:
-    """Runs `work` in a thread of its own, on a stream of its own, from the beginning of a context to its end at the latest.
+class LearnerThread:
+    """Runs `work` in a thread of its own, on a CUDA stream of its own. The thread ends with the context at the latest.
 
-    What goes wrong in it is raised in the main thread. A checkpoint is the main thread's to write, since it has the
-    simulators, while this one stands still.
+    An exception in it is raised in the main thread. The main thread writes checkpoints, since it has the simulators, while the learner
+    thread waits. The context can be entered again after its end.
     """
 
-    def __init__(self, run: Run, work: Callable[[], None]) -> None:
+    def __init__(self, run: TrainingRun, work: Callable[[], None]) -> None:
         self._run, self._work = run, work
+        self._device = run.group.device
+
+    def __enter__(self) -> LearnerThread:
         self._over, self._closed, self._ended = threading.Event(), threading.Event(), threading.Event()
         self._saving, self._saved = threading.Event(), threading.Event()
         self._error: BaseException | None = None
-        self._device = run.group.device
         self._ready: torch.cuda.Event | None = None
-        """What the main thread has done on the device before this one begins."""
-        self._thread = threading.Thread(target=self._main, name="learner", daemon=True)
-
-    def __enter__(self) -> Companion:
+        """What the main thread has launched on the device before the learner thread begins."""
         if self._device.type == "cuda":
             self._ready = torch.cuda.current_stream(self._device).record_event()
+        self._thread = threading.Thread(target=self._main, name="learner", daemon=True)
         self._thread.start()
         return self
 
@@ -54,7 +51,7 @@ class Companion:
 
     @property
     def is_over(self) -> bool:
-        """Whether the work is done. Raises what ended it otherwise."""
+        """Whether the work is done. Raises the exception that ended it otherwise."""
         if self._error is not None:
             raise self._error
         return self._over.is_set()
@@ -68,7 +65,7 @@ class Companion:
         return self._saving.is_set()
 
     def save(self) -> None:
-        """The checkpoint that was wanted; all slots are held."""
+        """Write the checkpoint that the work wants. All slots are held."""
         self._saving.clear()
         self._run.save()
         self._saved.set()
@@ -81,7 +78,7 @@ class Companion:
         return self._closed.is_set()
 
     def let_save(self) -> None:
-        """Stand still until the main thread has saved."""
+        """Wait until the main thread has saved."""
         self._saved.clear()
         self._saving.set()
         while not (self._saved.wait(POLL_SECONDS) or self._closed.is_set()):

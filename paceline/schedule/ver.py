@@ -1,136 +1,145 @@
-"""VER (Wijmans et al., 2022): T * N steps from whichever environments are ready; nobody waits for the slowest.
+"""VER (Wijmans et al., 2022): T * N steps from the environments that are ready. None waits for the slowest.
 
-The main process decides and learns in turn. What is in flight when a rollout is full stays in flight while the policy
-learns, and is the beginning of the next rollout. docs/ver.md has the invariants of that bookkeeping.
+One process acts and learns in turn. Rows in flight when a rollout is full stay in flight while the policy learns, and are the first
+rows of the next rollout. docs/ver.md has the invariants of this bookkeeping.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
-from torch import Tensor
 
 from paceline.accel.kernels import use_threads
-from paceline.distributed.preemption import Preemption, make_preemption
-from paceline.errors import UsageError
+from paceline.collect.sampler import Sampler
+from paceline.config import Config
+from paceline.distributed.config import PreemptionKind
+from paceline.distributed.preemption import make_preemption
 from paceline.experience.layouts import Variable
-from paceline.experience.rollout import Rollout
+from paceline.experience.rollout_buffer import RolloutBuffer
+from paceline.experience.training_batch import TrainingBatch
+from paceline.learner.ppo import PPOLearner
 from paceline.pool.batches import part, union
 from paceline.pool.protocol import StepBatch
-from paceline.schedule.ddppo import lock_step
-from paceline.schedule.turns import Turns
-
-if TYPE_CHECKING:
-    from paceline.agent.on_policy import OnPolicy
-    from paceline.run import Run
+from paceline.schedule.protocol import TrainingRun
 
 
-def ver(run: Run[OnPolicy]) -> None:
+class VER:
     """Section 2 of the paper."""
-    config, pool = run.config, run.pool
-    held = run.receive_all()
-    if isinstance(held.reward, Tensor):  # a batched simulator steps all of its streams at once: nothing is uneven
-        if config.ver.overlap:
-            raise UsageError("ver.overlap is for simulators in other processes; batched ones step in this one")
-        lock_step(run, held, own="deadline")
-        return
-    slots = pool.spec.num_slots
-    book = Variable(config.rollout_steps, slots, kept=2 if config.ver.overlap else 0)
-    weighted = config.ver.importance_weights
-    rollout = Rollout(config.rollout_steps, slots, run.group.device, book=book, weighted=weighted, spare=True)
-    run.agent.keep(rollout)
-    preemption = make_preemption(run.config, run.group, book.goal, own="deadline")
-    with Turns(run, rollout, book) as turns:
-        collector = Collector(run, turns, book, preemption, held)
-        if config.ver.overlap:
-            overlapping(run, rollout, preemption, collector)
-        else:
-            in_turn(run, rollout, preemption, collector)
-        collector.take_in()  # the last checkpoint has every simulator
 
+    preempts_by: PreemptionKind = "deadline"
 
-def in_turn(run: Run[OnPolicy], rollout: Rollout, preemption: Preemption, collector: Collector) -> None:
-    """Collect, learn, collect, learn."""
-    while collector.begin_iteration():
-        collector.collect()
-        run.stop.raise_if_agreed()
-        with run.clock.time("learning"):
-            run.agent.targets.complete(rollout, collector.held)
-            losses = run.agent.learn(rollout, run.progress)
-        preemption.learned()
-        run.report(rollout.num_steps, losses)
-        rollout.clear()
+    @staticmethod
+    def learns_concurrently(config: Config) -> bool:
+        return config.ver.overlap
 
+    @staticmethod
+    def update_rows(config: Config, num_slots: int) -> int:
+        """Rows of an update."""
+        return config.rollout_steps * num_slots
 
-def overlapping(run: Run[OnPolicy], rollout: Rollout, preemption: Preemption, collector: Collector) -> None:
-    """Learn from a rollout beside the collection of the next. Ranks meet either here or in the update, never in both."""
-    agent = run.agent
-    lesson: Rollout | None = None
-    with ThreadPoolExecutor(1, initializer=use_threads, initargs=(torch.get_num_threads(),)) as beside:
-        while collector.begin_iteration():
-            learning = beside.submit(_timed, agent.learn, lesson, run.progress) if lesson is not None else None
-            collector.collect()
+    def __init__(self, run: TrainingRun, config: Config, learner: PPOLearner, sampler: Sampler) -> None:
+        self._run, self._learner, self._sampler, self._config = run, learner, sampler, config
+        slots, overlap, weighted = run.pool.spec.num_slots, config.ver.overlap, config.ver.importance_weights
+        self._layout = Variable(config.rollout_steps, slots, kept=2 if overlap else 0, weighted=weighted)
+        self._buffer = RolloutBuffer(self._layout, run.group.device, spare=True)
+        self._batch = TrainingBatch(self._buffer, weighted=weighted)
+        self._preemption = make_preemption(
+            config.preemption, run.group, self._layout.goal, self.preempts_by, deterministic=config.deterministic
+        )
+        self._held: StepBatch | None = None
+        self._has_batch = False
+        """Whether a rollout waits to be learned from, where learning overlaps with collection."""
+
+    def __call__(self) -> None:
+        if self._held is None:
+            self._sampler.fill(self._buffer)
+            self._held = self._run.receive_all()
+        with self._sampler:
+            if self._config.ver.overlap:
+                self._overlapping()
+            else:
+                self._in_turn()
+            self._drain()  # the last checkpoint has every simulator
+
+    def _in_turn(self) -> None:
+        """Collect, learn, collect, learn."""
+        run = self._run
+        while self._begin_iteration():
+            self._collect()
+            run.stop.raise_if_agreed()
             with run.clock.time("learning"):
-                losses, seconds = learning.result() if learning is not None else ({}, 0.0)
-                run.stop.raise_if_agreed()
-                agent.targets.complete(rollout, collector.held)
-                agent.publish()
-                agent.pick_up()
-            preemption.learned(beside=seconds)
-            if lesson is not None:
-                run.report(lesson.num_steps, losses)
-            lesson = rollout.frozen()
-            rollout.clear()
+                self._complete()
+                losses = self._learner.learn(self._batch, run.progress)
+            self._preemption.learned()
+            run.report(self._batch.num_steps, losses)
+            self._buffer.start_rollout()
 
+    def _overlapping(self) -> None:
+        """Learn from a rollout while the next one is collected. Ranks communicate either here or in the update, never in both."""
+        run, learner = self._run, self._learner
+        with ThreadPoolExecutor(1, initializer=use_threads, initargs=(torch.get_num_threads(),)) as executor:
+            while self._begin_iteration():
+                learning = executor.submit(self._learn) if self._has_batch else None
+                self._collect()
+                with run.clock.time("learning"):
+                    losses, steps, seconds = learning.result() if learning is not None else ({}, 0, 0.0)
+                    run.stop.raise_if_agreed()
+                    self._complete()
+                    learner.publish()
+                self._preemption.learned(concurrent_seconds=seconds)
+                if self._has_batch:
+                    run.report(steps, losses)
+                self._has_batch = True
+                self._buffer.start_rollout()
 
-def _timed(
-    learn: Callable[[Rollout, float], dict[str, float]], rollout: Rollout, progress: float
-) -> tuple[dict[str, float], float]:
-    begin = time.monotonic()
-    return learn(rollout, progress), time.monotonic() - begin
+    def _learn(self) -> tuple[dict[str, float], int, float]:
+        begin = time.monotonic()
+        losses = self._learner.learn(self._batch, self._run.progress)
+        return losses, self._batch.num_steps, time.monotonic() - begin
 
+    def _complete(self) -> None:
+        """The rollout becomes the training batch."""
+        assert self._held is not None
+        self._batch.select(self._layout.select(), self._buffer.take_truncations())
+        self._learner.targets.complete(self._batch, self._held, self._sampler.actor)
 
-class Collector:
-    """Fills rollouts from whoever is ready; between two of them it holds the slots that were received last."""
-
-    def __init__(
-        self, run: Run[OnPolicy], turns: Turns, book: Variable, preemption: Preemption, held: StepBatch
-    ) -> None:
-        self._run, self._turns, self._book, self._preemption = run, turns, book, preemption
-        self.held = held
-
-    def collect(self) -> None:
+    def _collect(self) -> None:
         """Steps until the rollout is full, or until the deadline."""
-        run, turns, book, preemption = self._run, self._turns, self._book, self._preemption
+        run, sampler, layout, preemption = self._run, self._sampler, self._layout, self._preemption
         parked: list[StepBatch] = []
-        held = self.held
-        preemption.begin(book.completed)
-        while not (book.is_full or run.stop.is_requested or preemption.should_stop(book.completed)):
-            run.phases.show("collecting", book.completed, book.goal)
-            missing = book.goal - book.completed
-            if not run.config.ver.variable:
-                done = book.collected[held.slots] >= run.config.rollout_steps
-                if done.any():
-                    parked.append(part(held, done))
-                    held = part(held, ~done)
+        held = self._held
+        assert held is not None
+        preemption.begin(layout.completed)
+        while not (layout.is_full or run.stop.is_requested or preemption.should_stop(layout.completed)):
+            run.phases.show("collecting", layout.completed, layout.goal)
+            missing = layout.goal - layout.completed
+            if not self._config.ver.variable:
+                held = self._park(held, parked)
             if len(held):
-                turns.decide(held)
-            held = turns.receive(missing, preemption.seconds_left(), first=book.collected)
-        preemption.finished(book.completed)
-        turns.pause()
-        self.held = union([*parked, held]) if parked else held
+                sampler.act(held)
+            held = sampler.receive(missing, preemption.seconds_left(), first=layout.collected)
+        preemption.finished(layout.completed)
+        sampler.flush()
+        self._held = union([*parked, held]) if parked else held
 
-    def begin_iteration(self) -> bool:
-        """Save if it is time to, with all simulators; whether the run goes on. A deterministic run takes the same course whether it
-        saves or not."""
-        if self._run.checkpoint_due or self._run.config.deterministic:
-            self.take_in()
+    def _park(self, held: StepBatch, parked: list[StepBatch]) -> StepBatch:
+        """The paper's NoVER: slots that have given T steps wait for the others. Returns those that continue."""
+        done = self._layout.collected[held.slots] >= self._config.rollout_steps
+        if not np.any(done):
+            return held
+        parked.append(part(held, done))
+        return part(held, ~done)
+
+    def _begin_iteration(self) -> bool:
+        """Save if a checkpoint is due, with all simulators. A deterministic run waits for them whether it saves or not."""
+        if self._run.checkpoint_due or self._config.deterministic:
+            self._drain()
         return self._run.begin_iteration()
 
-    def take_in(self) -> None:
-        """Wait for everything in flight, which the next rollout begins with."""
-        self.held = self._turns.take_in(self.held)
+    def _drain(self) -> None:
+        """Wait for everything in flight. The next rollout begins with it."""
+        assert self._held is not None
+        self._held = self._sampler.drain(self._held)

@@ -1,1 +1,1 @@
-"""What a run tells about itself while it goes on."""
+"""What a run reports while it trains: metrics, time shares, progress."""

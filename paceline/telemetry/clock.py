@@ -1,20 +1,35 @@
-"""Where the time goes: every second of a training loop belongs to one activity."""
+"""Time shares: every second of a training loop belongs to one activity."""
 
 from __future__ import annotations
 
 import threading
 import time
-from types import TracebackType
+from collections.abc import Mapping
 
-ACTIVITIES = ("simulation", "inference", "transfer", "learning", "communication", "other")
+ADVICE = {
+    "simulation": "more cores, more --pool.workers, more --pool.num-envs",
+    "inference": "a smaller policy, a GPU (--device cuda), or more --pool.num-envs to share each forward pass",
+    "transfer": "fewer or smaller observations; --pool.pin-memory on a GPU",
+    "learning": "fewer --ppo.epochs, larger mini-batches, a GPU (--device cuda)",
+    "communication": "a faster network, larger rollouts, or stronger --preemption.threshold",
+    "other": "the program itself: profile it with py-spy",
+}
+"""What to try if an activity takes the most time."""
+ACTIVITIES = tuple(ADVICE)
+
+
+def bottleneck(shares: Mapping[str, float]) -> tuple[str, str]:
+    """A phrase that names the activity with the largest share of the time, and what to try."""
+    activity = max(shares, key=lambda name: shares[name])
+    return f"{activity} takes {shares[activity]:.0%} of the time", ADVICE[activity]
 
 
 class Clock:
-    """Adds up the seconds spent in each activity; what is in none is "other".
+    """Adds up the seconds of each activity. Time outside all activities is "other".
 
-    Within an activity another may be timed: its seconds are its own, and not the outer one's as well. Times are the
-    host's: on CUDA a kernel's time shows up where the host waits for it. They are of the thread that made the clock;
-    what others do beside it takes none of its time.
+    Activities may be nested: the seconds of an inner activity do not count for the outer one. Times are host times: the
+    time of a CUDA kernel appears where the host waits for it. Only the thread that made the clock is timed: other
+    threads take none of its time.
     """
 
     def __init__(self) -> None:
@@ -22,30 +37,17 @@ class Clock:
         self._spent = dict.fromkeys(ACTIVITIES, 0.0)
         self._since = time.perf_counter()
         self._inner = 0.0
-        """Seconds of activities within the one that is being timed."""
+        """Seconds of the activities inside the current one."""
 
-    def time(self, activity: str) -> Stretch:
-        """A context: what happens in it is `activity`."""
-        return Stretch(self, activity)
-
-    def begin(self) -> tuple[float, float] | None:
-        """What `end` needs; None in a thread that is not timed."""
-        if threading.get_ident() != self._thread:
-            return None
-        outer, self._inner = self._inner, 0.0
-        return outer, time.perf_counter()
-
-    def end(self, activity: str, begun: tuple[float, float] | None) -> None:
-        if begun is None:
-            return
-        outer, start = begun
-        seconds = time.perf_counter() - start
-        self._spent[activity] += seconds - self._inner
-        self._inner = outer + seconds
+    def time(self, activity: str) -> TimedActivity:
+        """A context whose time counts as `activity`."""
+        return TimedActivity(self, activity)
 
     def take_shares(self) -> dict[str, float]:
-        """The share of each activity since the last call; they add up to 1. Any thread may ask: an activity that goes on
-        meanwhile counts as a whole to the next call."""
+        """The share of each activity since the last call; the shares add up to 1.
+
+        Any thread may call it. An activity that is not finished counts for the next call, with all of its time.
+        """
         now = time.perf_counter()
         spent, self._spent = self._spent, dict.fromkeys(ACTIVITIES, 0.0)
         total = max(now - self._since, sum(spent.values()), 1e-9)
@@ -55,18 +57,23 @@ class Clock:
         return shares
 
 
-class Stretch:
-    """One stretch of an activity. (A class and not a generator: it is entered several times per decision.)"""
+class TimedActivity:
+    """The context of `Clock.time`. It is a class, because a generator is slower and every decision enters several."""
 
-    __slots__ = ("_activity", "_begun", "_clock")
+    __slots__ = ("_activity", "_clock", "_outer", "_start")
 
     def __init__(self, clock: Clock, activity: str) -> None:
         self._clock, self._activity = clock, activity
 
     def __enter__(self) -> None:
-        self._begun = self._clock.begin()
+        clock = self._clock
+        self._start: float | None = None
+        if threading.get_ident() == clock._thread:
+            self._outer, clock._inner = clock._inner, 0.0
+            self._start = time.perf_counter()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._clock.end(self._activity, self._begun)
+    def __exit__(self, *_: object) -> None:
+        if self._start is not None:
+            clock, seconds = self._clock, time.perf_counter() - self._start
+            clock._spent[self._activity] += seconds - clock._inner
+            clock._inner = self._outer + seconds

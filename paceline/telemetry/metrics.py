@@ -1,17 +1,18 @@
-"""Metrics on disk: one JSON object per report in metrics.jsonl, the same numbers in TensorBoard and, if asked, W&B.
+"""Writes a run's reports: one JSON object each in metrics.jsonl, the same numbers to TensorBoard and optionally W&B.
 
-A report that cannot be written does not end a run: it is said once, and at the end how many are missing.
+A report that cannot be written does not end a run. The first failure is logged, and at the end their number.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,33 +23,32 @@ log = logging.getLogger(__name__)
 
 
 class MetricsWriter:
-    """Writes the reports of one run; only the first rank has one. In the run's folder nothing changes before the first
-    report."""
+    """Writes the reports of a run, on rank 0. It changes nothing in the run folder before the first report."""
 
     def __init__(
         self, folder: Path, *, wandb_project: str | None = None, config: Mapping[str, Any] | None = None
     ) -> None:
         self._lines = LineFile(folder / "metrics.jsonl")
-        self._tensorboard = OptionalSink("TensorBoard", lambda: EventFile(folder / "tensorboard"))
-        wandb = _start_wandb(folder, wandb_project, config) if wandb_project else None
-        self._wandb = None if wandb is None else OptionalSink("Weights & Biases", lambda: wandb)
+        self._sinks = [OptionalSink("TensorBoard", lambda: EventFile(folder / "tensorboard"))]
+        if wandb_project:
+            run = _start_wandb(folder, wandb_project, config)
+            self._sinks.append(OptionalSink("Weights & Biases", lambda: run))
 
     def write(self, report: Mapping[str, Any]) -> None:
-        """One report; it needs a `step`. Numbers that are not finite are written as null: JSON has no others."""
-        self._lines.append(json.dumps({key: _plain(value) for key, value in report.items()}))
-        self._tensorboard.use(lambda events: events.add(report))
-        if self._wandb is not None:
-            self._wandb.use(lambda run: run.log(dict(report), step=report["step"]))
+        """Write a report, which needs a `step`. Non-finite numbers become null, because JSON does not have them."""
+        finite = {key: None if _is_nonfinite(value) else value for key, value in report.items()}
+        self._lines.append(json.dumps(finite))
+        for sink in self._sinks:
+            sink.write(report)
 
     def close(self) -> None:
         self._lines.close()
-        self._tensorboard.close(lambda events: events.close())
-        if self._wandb is not None:
-            self._wandb.close(lambda run: run.finish())
+        for sink in self._sinks:
+            sink.close()
 
 
 class LineFile:
-    """A file of whole lines. A line that does not fit on the disk is left out, and half of one is never there."""
+    """A file of whole lines. A line that does not fit on the disk is left out, never written in part."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -60,12 +60,12 @@ class LineFile:
         try:
             if self._file is None:
                 self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 - kept open for the whole run
-                _cut_half_line(self._path, self._file)
+                self._file.truncate(self._path.read_bytes().rfind(b"\n") + 1)  # a killed run may leave a partial line
             _append_all(self._file, line.encode() + b"\n")
         except OSError as error:
             self.missing += 1
             if self.missing == 1:
-                log.warning("%s; training goes on", cannot_write(self._path, error))
+                log.warning("%s; training continues", cannot_write(self._path, error))
 
     def close(self) -> None:
         if self.missing:
@@ -75,7 +75,7 @@ class LineFile:
 
 
 class EventFile:
-    """TensorBoard's events. torch's own writer has a thread, which ends with a traceback when the disk is full."""
+    """A TensorBoard event file. torch's own writer has a thread that prints a traceback when the disk is full."""
 
     def __init__(self, folder: Path) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
@@ -84,72 +84,69 @@ class EventFile:
 
         self._event, self._summary = Event, Summary
         folder.mkdir(exist_ok=True)
-        # TensorBoard reads the files of a folder in the order of their names.
+        # TensorBoard reads the files of a folder in order of their names, so the time comes first.
         name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}"
         self._file = open(folder / name, "xb", buffering=0)  # noqa: SIM115 - kept open for the whole run
         self._records = RecordWriter(self._file)
         self._records.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
 
-    def add(self, report: Mapping[str, Any]) -> None:
-        """The numbers of a report, by their names."""
+    def log(self, report: Mapping[str, Any], step: int) -> None:
         values = [
             self._summary.Value(tag=name, simple_value=value)
             for name, value in report.items()
-            if isinstance(value, int | float) and name != "step" and math.isfinite(value)
+            if isinstance(value, int | float) and name != "step" and not _is_nonfinite(value)
         ]
-        event = self._event(wall_time=time.time(), step=report["step"], summary=self._summary(value=values))
+        event = self._event(wall_time=time.time(), step=step, summary=self._summary(value=values))
         self._records.write(event.SerializeToString())
 
-    def close(self) -> None:
+    def finish(self) -> None:
         self._file.close()
 
 
 class OptionalSink:
-    """Another place for reports. A run does not depend on it: its first failure is logged, and ends its use."""
+    """A destination of reports that may fail: its first failure is logged, and then it is no longer used.
+
+    The first report makes the destination. It has W&B's methods `log` and `finish`.
+    """
 
     def __init__(self, name: str, make: Callable[[], Any]) -> None:
         self._name, self._make = name, make
         self._made: Any = None
         self._failed = False
 
-    def use(self, action: Callable[[Any], Any]) -> None:
-        """Do `action` with it, which is made first if it was not yet."""
-        if self._failed:
-            return
+    def write(self, report: Mapping[str, Any]) -> None:
+        if not self._failed:
+            with self._failure_logged():
+                if self._made is None:
+                    self._made = self._make()
+                self._made.log(dict(report), step=report["step"])
+
+    def close(self) -> None:
+        if self._made is not None and not self._failed:
+            with self._failure_logged():
+                self._made.finish()
+
+    @contextlib.contextmanager
+    def _failure_logged(self) -> Iterator[None]:
         try:
-            if self._made is None:
-                self._made = self._make()
-            action(self._made)
+            yield
         except Exception as error:
             self._failed = True
-            log.warning("no more reports go to %s: %s: %s", self._name, type(error).__name__, error)
-
-    def close(self, action: Callable[[Any], Any]) -> None:
-        """End it by `action`, if it was made and has not failed."""
-        if self._made is not None:
-            self.use(action)
+            log.warning("no more reports are sent to %s: %s: %s", self._name, type(error).__name__, error)
 
 
 def _append_all(file: BinaryIO, data: bytes) -> None:
     end = file.seek(0, 2)
     try:
-        while data:  # a disk that is nearly full takes a part
+        while data:  # an almost full disk takes a part
             data = data[file.write(data) :]
     except OSError:
         file.truncate(end)
         raise
 
 
-def _cut_half_line(path: Path, file: BinaryIO) -> None:
-    """A run that was killed as it wrote has left half a line, to which the next would be added."""
-    data = path.read_bytes()
-    whole = data.rfind(b"\n") + 1
-    if whole < len(data):
-        file.truncate(whole)
-
-
-def _plain(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _is_nonfinite(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
 
 
 def _start_wandb(folder: Path, project: str, config: Mapping[str, Any] | None) -> Any:
@@ -160,4 +157,4 @@ def _start_wandb(folder: Path, project: str, config: Mapping[str, Any] | None) -
     try:
         return wandb.init(project=project, dir=str(folder), name=folder.name, config=dict(config or {}))
     except Exception as error:
-        raise PacelineError(f"Weights & Biases cannot be started: {type(error).__name__}: {error}") from error
+        raise PacelineError(f"Weights & Biases does not start: {type(error).__name__}: {error}") from error

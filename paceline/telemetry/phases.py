@@ -1,19 +1,19 @@
-"""What a run is doing right now: starting simulators, collecting, learning. The display shows it."""
+"""What a run does right now (starting simulators, collecting, learning), for the display."""
 
 from __future__ import annotations
 
 STARTING = "starting simulators"
-"""What pools call the time in which they make their environments."""
+"""The phase in which pools make their environments."""
 
 
 class Phases:
-    """The steps of work that are under way, by name. Any thread may write, and the display's thread reads."""
+    """The phases under way, by name. Any thread may write; the display's thread reads."""
 
     def __init__(self) -> None:
         self._current: dict[str, tuple[int, int, str | None]] = {}
 
     def show(self, name: str, done: int, total: int, unit: str | None = None) -> None:
-        """`done` of `total` units are finished; shown in percent without a unit."""
+        """`done` of `total` units are finished. Shown in percent without a unit, and not at all if `total` is 0."""
         self._current[name] = done, total, unit
 
     def over(self, name: str) -> None:

@@ -15,8 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from paceline.telemetry.bottleneck import bottleneck
-from paceline.telemetry.clock import ACTIVITIES
+from paceline.telemetry.clock import ACTIVITIES, bottleneck
 from paceline.telemetry.console import console as shared_console
 from paceline.telemetry.phases import Phases
 
@@ -40,28 +39,25 @@ _WIDE_COLUMNS = {
     "rate": ("learning_rate", ".2e"),
     "evaluation": ("evaluation_return", ".1f"),
 }
-"""Shown where the terminal has room, and the run has them."""
+"""Shown if the terminal is wide and the run reports them."""
 _WIDE = 120
 
 
 class Progress:
-    """Shows what a run does and the latest report, from `__enter__` to `__exit__`."""
+    """A context in which the phases and the latest report of a run are shown."""
 
     def __init__(
         self, title: str, folder: Path, phases: Phases, *, line_seconds: float = 10.0, console: Console | None = None
     ) -> None:
-        """Without a terminal there is a line every `line_seconds`."""
+        """Without a terminal a line is written every `line_seconds`."""
         self._title, self._folder, self._phases, self._line_seconds = title, folder, phases, line_seconds
         self._console = console or shared_console()
         self._began = time.monotonic()
-        self._report: Mapping[str, Any] | None = None
-        self._share_done, self._seconds_left = 0.0, None
+        self._shown: tuple[Mapping[str, Any], float, float | None] | None = None
         self._closed = threading.Event()
-        self._live = (
-            Live(console=self._console, refresh_per_second=4, get_renderable=self._render)
-            if self._console.is_terminal
-            else None
-        )
+        self._live = None
+        if self._console.is_terminal:
+            self._live = Live(console=self._console, refresh_per_second=4, get_renderable=self._render)
         self._thread = threading.Thread(target=self._write_lines, name="progress", daemon=True)
 
     def __enter__(self) -> Progress:
@@ -77,22 +73,20 @@ class Progress:
 
     def show(self, report: Mapping[str, Any], share_done: float, seconds_left: float | None) -> None:
         """Show the latest report, the share of the run that is done, and the estimated time left."""
-        self._report, self._share_done, self._seconds_left = report, share_done, seconds_left  # type: ignore[assignment]
+        self._shown = report, share_done, seconds_left
 
     def _render(self) -> RenderableType:
         head = f"{self._title}   {duration(time.monotonic() - self._began)}   {self._phases}"
+        report = [] if self._shown is None else [render(*self._shown, self._console.width)]
         foot = Text(f"run folder: {self._folder}", style="bright_black", overflow="fold")
-        if self._report is None:
-            return Group(Text(head, style="bold"), foot)
-        width = self._console.width
-        return Group(Text(head, style="bold"), render(self._report, self._share_done, self._seconds_left, width), foot)
+        return Group(Text(head, style="bold"), *report, foot)
 
     def _write_lines(self) -> None:
         self._write(f"{self._title}; run folder: {self._folder}")
         while not self._closed.wait(self._line_seconds):
-            began = duration(time.monotonic() - self._began)
-            parts = [line(self._report, self._share_done, self._seconds_left)] if self._report is not None else []
-            self._write(f"[{began}] " + ", ".join([*parts, *filter(None, [str(self._phases)])]))
+            report = "" if self._shown is None else line(*self._shown)
+            parts = ", ".join(filter(None, [report, str(self._phases)]))
+            self._write(f"[{duration(time.monotonic() - self._began)}] {parts}")
 
     def _write(self, text: str) -> None:
         file = self._console.file if self._console is not shared_console() else sys.stderr
@@ -101,21 +95,22 @@ class Progress:
 
 
 def render(report: Mapping[str, Any], share_done: float, seconds_left: float | None, width: int) -> RenderableType:
-    """The display of one report, for a terminal of so many columns."""
+    """One report, for a terminal of `width` columns."""
     columns = _COLUMNS if width < _WIDE else _COLUMNS | {n: c for n, c in _WIDE_COLUMNS.items() if c[0] in report}
     numbers = Table.grid(padding=(0, 3))
     numbers.add_row(*columns, style="bright_black")
     numbers.add_row(*(_number(report.get(key), digits) for key, digits in columns.values()), style="bold")
     left = "" if seconds_left is None else f", {duration(seconds_left)} left"
-    bar = Table.grid(padding=(0, 2))  # on a line of its own, which a bare ProgressBar does not end
+    bar = Table.grid(padding=(0, 2))  # a ProgressBar alone does not end its line
     label = f"{share_done:.0%}{left}"
     bar.add_row(ProgressBar(total=1.0, completed=share_done, width=max(10, width - len(label) - 4)), label)
-    shares = {name: report.get(f"time/{name}", 0.0) for name in ACTIVITIES}
-    return Group(bar, numbers, share_bar(shares, width), Text(bottleneck(shares), style="italic bright_black"))
+    shares = _shares(report)
+    advice = Text("; try: ".join(bottleneck(shares)), style="italic bright_black")
+    return Group(bar, numbers, share_bar(shares, width), advice)
 
 
 def share_bar(shares: Mapping[str, float], width: int) -> Text:
-    """The time shares as one coloured bar with its legend."""
+    """The time shares as one coloured bar with a legend."""
     legend = {name: f"{name} {share:.0%}" for name, share in shares.items() if share >= 0.01}
     room = max(10, width - sum(len(text) + 1 for text in legend.values()) - 4)
     bar = Text(overflow="ellipsis", no_wrap=True)
@@ -128,20 +123,18 @@ def share_bar(shares: Mapping[str, float], width: int) -> Text:
 
 
 def line(report: Mapping[str, Any], share_done: float, seconds_left: float | None) -> str:
-    """One report as one line, for grep."""
+    """One report as one line of text."""
     parts = [f"step {report['step']:,} ({share_done:.0%})", f"sps {report['sps']:,.0f}", f"fps {report['fps']:,.0f}"]
     parts.append(f"return {_number(report.get('episode_return'), '.1f')}")
     if report.get("policy_lag") is not None:
         parts.append(f"lag {report['policy_lag']:.1f}")
     if seconds_left is not None:
         parts.append(f"{duration(seconds_left)} left")
-    shares = {name: report.get(f"time/{name}", 0.0) for name in ACTIVITIES}
-    busiest = max(shares, key=lambda name: shares[name])
-    return ", ".join([*parts, f"{busiest} takes {shares[busiest]:.0%} of the time"])
+    return ", ".join([*parts, bottleneck(_shares(report))[0]])
 
 
 def duration(seconds: float) -> str:
-    """As a clock shows it: 42 s, 3:07, 1:02:30.
+    """A time as a clock shows it: 42 s, 3:07, 1:02:30.
 
     >>> duration(3750)
     '1:02:30'
@@ -152,6 +145,10 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(whole, 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _shares(report: Mapping[str, Any]) -> dict[str, float]:
+    return {name: report.get(f"time/{name}", 0.0) for name in ACTIVITIES}
 
 
 def _number(value: float | None, digits: str) -> str:

@@ -1,4 +1,4 @@
-"""Activations that are computed in another way are what they are called, forwards and backwards."""
+"""Fast activations equal PyTorch's, forwards and backwards."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ INFINITE = float("inf")
 
 
 @pytest.fixture(autouse=True)
-def ours_whatever_the_processor(monkeypatch):
+def fast_on_any_processor(monkeypatch):
     monkeypatch.setattr(activations, "ON_ARM", True)
     monkeypatch.setattr(activations, "LEAST_FOR_TANH", 0)
     monkeypatch.setattr(activations, "LEAST_FOR_ELU", 0)
 
 
 @pytest.mark.parametrize(("module", "reference"), [(Tanh(), torch.tanh), (ELU(), functional.elu)])
-def test_it_is_what_it_is_called(module, reference):
+def test_results_and_gradients_equal_those_of_pytorch(module, reference):
     numbers = torch.cat([torch.linspace(-20, 20, 4001), torch.tensor([0.0, 1e-4, -1e-4, 100.0, -100.0])])
     plain, fast = numbers.clone().requires_grad_(), numbers.clone().requires_grad_()
     expected, found = reference(plain), module(fast)
@@ -30,10 +30,10 @@ def test_it_is_what_it_is_called(module, reference):
     torch.testing.assert_close(fast.grad, plain.grad, rtol=1e-6, atol=1e-6)
     with torch.no_grad():
         torch.testing.assert_close(module(numbers), found.detach(), rtol=0, atol=0)
-    assert torch.equal(numbers[:3], torch.linspace(-20, 20, 4001)[:3]), "what goes in is left alone"
+    assert torch.equal(numbers[:3], torch.linspace(-20, 20, 4001)[:3]), "the input is not changed"
 
 
-def test_what_is_no_number():
+def test_infinity_and_nan():
     assert by_numpy(torch.tensor([INFINITE, -INFINITE])).tolist() == [1.0, -1.0]
     assert by_exp(torch.tensor([INFINITE, -INFINITE])).tolist() == [INFINITE, -1.0]
     nan = torch.tensor([float("nan")])
@@ -43,7 +43,7 @@ def test_what_is_no_number():
 @pytest.mark.parametrize("layout", ["rows", "channels last", "neither"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_an_elu_of_images(monkeypatch, dtype, layout):
-    """More than a chunk of them, however they are laid out; in bfloat16 as exact as PyTorch's, of numbers near 0 too."""
+    """More than a chunk, in any memory layout; in bfloat16 as exact as PyTorch's, also near 0."""
     monkeypatch.setattr(activations, "CHUNK", 100)
     images = torch.randn(3, 4, 5, 7).pow(3).to(dtype)
     if layout == "channels last":
@@ -57,6 +57,6 @@ def test_an_elu_of_images(monkeypatch, dtype, layout):
     toward = torch.randn_like(expected)
     expected.backward(toward)
     found.backward(toward)
-    # A slope is what is left of 1 after the result, which is rounded.
+    # A slope is 1 plus the result, which is rounded.
     off = (fast.grad - plain.grad).float().abs()
     assert (off <= (1e-6 if dtype == torch.float32 else 2**-8) * (1 + toward.float().abs())).all()

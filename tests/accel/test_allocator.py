@@ -43,7 +43,7 @@ print(json.dumps({"touched": counts, "freed": before - resident()}))
 
 
 def measured(how: str) -> tuple[list[int], int]:
-    """Pages that were touched anew, by turns, and the bytes that were given back."""
+    """New pages of each round, and the bytes that went back to the system."""
     done = subprocess.run([sys.executable, "-c", KEPT, how], capture_output=True, text=True, check=True)
     found = json.loads(done.stdout)
     return [count for thread in found["touched"] for count in thread], found["freed"]
@@ -53,19 +53,19 @@ def measured(how: str) -> tuple[list[int], int]:
 def left_alone() -> list[int]:
     touched, _ = measured("as it is")
     if max(touched) < 50:
-        pytest.skip("memory is not glibc's here, or it keeps it by itself")
+        pytest.skip("memory is not glibc's here, or glibc keeps it anyway")
     return touched
 
 
 def test_memory_that_was_freed_is_used_again(left_alone):
-    """By the main thread and by others: no page of it has to be asked for once more. There are 42,000 of 4 KiB in it, or 82 of 2 MiB.
-    Of arrays, since their memory is glibc's on every processor."""
+    """By the main thread and by other threads, without new pages; there would be 42,000 of 4 KiB, or 82 of 2 MiB.
+    With arrays: their memory is glibc's on every processor."""
     touched, _ = measured("kept")
     assert max(touched) < 10, touched
 
 
 def test_memory_that_was_kept_goes_back_to_the_system(left_alone):
-    """At once what is free by then, and later large blocks, as without all this."""
+    """Free memory goes back at once, and large blocks when they are freed."""
     touched, freed = measured("given back")
     assert freed > 100e6
     assert min(touched) > 0.5 * min(left_alone)

@@ -1,4 +1,4 @@
-"""Convolutions as matrix products are convolutions, gradients included."""
+"""Convolutions as matrix products, of bytes and of blocks equal PyTorch's, gradients included."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from paceline.nets.encoders import NatureCNN, SampleFactoryConv, as_float
     batch=st.sampled_from([1, 2, CHUNK, CHUNK + 3]),
     seed=st.integers(0, 1000),
 )
-def test_values_and_gradients_are_those_of_torch(size, stride, extra, channels, outputs, batch, seed):
+def test_matrix_products_equal_torchs_convolution(size, stride, extra, channels, outputs, batch, seed):
     torch.manual_seed(seed)
     images = torch.randn(batch, channels, size + extra[0], size + extra[1], dtype=torch.float64, requires_grad=True)
     weight = torch.randn(outputs, channels, size, size, dtype=torch.float64, requires_grad=True)
@@ -42,7 +42,7 @@ def test_values_and_gradients_are_those_of_torch(size, stride, extra, channels, 
 
 
 @pytest.mark.parametrize("encoder", [NatureCNN, SampleFactoryConv])
-def test_an_encoder_gives_the_same_either_way(encoder):
+def test_an_encoder_gives_the_same_with_every_layout(encoder):
     torch.manual_seed(0)
     module = encoder((4, 84, 84), hidden=16)
     images = torch.randint(0, 256, (5, 4, 84, 84), dtype=torch.uint8)
@@ -60,8 +60,7 @@ def test_an_encoder_gives_the_same_either_way(encoder):
 
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("encoder", [NatureCNN, SampleFactoryConv])
-def test_bytes_in_bfloat16_are_as_good_as_numbers_in_it(encoder, channels_last):
-    """They go in as they are, with other weights: the results are off by no more than those of scaled images."""
+def test_bytes_in_bfloat16_are_as_exact_as_scaled_floats(encoder, channels_last):
     torch.manual_seed(0)
     module = encoder((3, 48, 48), hidden=16)
     module.channels_last = channels_last
@@ -81,8 +80,7 @@ def test_bytes_in_bfloat16_are_as_good_as_numbers_in_it(encoder, channels_last):
 
 
 @pytest.mark.parametrize("amx", [False, True])
-def test_precision_is_the_processors_choice_where_it_is_left_to_it(monkeypatch, amx):
-    """bfloat16 for convolutions, on CPUs that are made for it; what was asked for otherwise."""
+def test_auto_precision_is_bfloat16_for_convolutions_on_cpus_with_amx(monkeypatch, amx):
     monkeypatch.setattr("paceline.accel.kernels.has_amx", lambda: amx)
     for has_convolutions in (False, True):
         policy = SimpleNamespace(has_convolutions=has_convolutions)
@@ -97,14 +95,14 @@ def test_precision_is_the_processors_choice_where_it_is_left_to_it(monkeypatch, 
 @pytest.mark.parametrize(
     ("channels", "kernel", "stride"), [(1, 8, 4), (3, 8, 4), (4, 8, 4), (3, 4, 2), (1, 6, 3), (5, 2, 2)]
 )
-def test_blocks_of_pixels_are_convolved_as_pixels_are(channels, kernel, stride, offset):
-    """Whole numbers, of which bfloat16 has nearly all: the results are the same, and so are the gradients."""
+def test_blocks_of_pixels_give_the_same_convolution(channels, kernel, stride, offset):
+    """With integers, which bfloat16 represents well: the same results and gradients."""
     torch.manual_seed(0)
     conv = nn.Conv2d(channels, 6, kernel, stride)
     with torch.no_grad():
         conv.weight.copy_(torch.randint(-1, 2, conv.weight.shape))
         conv.bias.copy_(torch.randint(-3, 4, conv.bias.shape))
-    # Memory need not begin with them.
+    # Images may begin anywhere in memory.
     images = (torch.rand(offset + 2 * channels * 24 * 36) < 0.3).to(torch.uint8)[offset:].view(2, channels, 24, 36)
     assert blocks.suits(images, conv)
     with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
@@ -120,12 +118,12 @@ def test_blocks_of_pixels_are_convolved_as_pixels_are(channels, kernel, stride, 
 @pytest.mark.parametrize(
     ("kernel", "stride", "sides"), [(8, 4, (30, 32)), (8, 4, (32, 34)), (3, 1, (32, 32)), (3, 2, (32, 32))]
 )
-def test_what_is_not_made_of_whole_blocks_is_told(kernel, stride, sides):
+def test_images_or_windows_without_whole_blocks_do_not_suit(kernel, stride, sides):
     images = torch.zeros((2, 3, *sides), dtype=torch.uint8)
     assert not blocks.suits(images, nn.Conv2d(3, 6, kernel, stride))
 
 
-def test_images_that_are_pixel_by_pixel_stay_so():
+def test_images_with_channels_last_do_not_suit():
     images = torch.zeros((2, 32, 32, 3), dtype=torch.uint8).permute(0, 3, 1, 2)
     assert not blocks.suits(images, nn.Conv2d(3, 6, 8, 4)) and blocks.suits(images.contiguous(), nn.Conv2d(3, 6, 8, 4))
 

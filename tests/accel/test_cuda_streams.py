@@ -1,4 +1,4 @@
-"""Streams of a GPU: nobody's work ends up in somebody else's recording."""
+"""GPU streams: no work is recorded by accident."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from paceline.accel.cuda_streams import stream_for
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 
-def test_every_role_has_a_stream_of_its_own_however_many_were_handed_out():
+def test_every_role_has_its_own_stream_however_many_were_handed_out():
     device = torch.device("cuda", 0)
     streams = []
     for number in range(8):
         streams.append(stream_for(f"role {number}", device))
-        for _ in range(31):  # PyTorch's next one is the one that was just given
+        for _ in range(31):  # PyTorch's next stream is the one of this role
             torch.cuda.Stream(device)
     assert len(set(streams)) == 8
     assert [stream_for(f"role {number}", device) for number in range(8)] == streams
@@ -30,7 +30,7 @@ def test_recording_is_never_on_the_stream_that_learns():
         used.add(torch.cuda.current_stream())
         return torch.zeros(1, device=device)
 
-    for _ in range(16):  # with their first runs, more than there are streams
+    for _ in range(16):  # with their warm-up runs, more than there are streams
         graph = CudaGraph(note)
         for _ in range(4):
             graph.run()

@@ -1,4 +1,4 @@
-"""The layer-wise scan of an LSTM against the one turn by turn, forwards and backwards."""
+"""The layer-by-layer scan of an LSTM equals the step-by-step one, forwards and backwards."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from paceline.nets.config import CoreConfig
 from paceline.nets.cores import Core
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-TURNS, COLUMNS, FEATURES, UNITS = 7, 5, 6, 11
+STEPS, COLUMNS, FEATURES, UNITS = 7, 5, 6, 11
 
 
 def gradients(core: Core, scan, features, starts, state) -> tuple[torch.Tensor, list[torch.Tensor]]:
@@ -24,15 +24,15 @@ def gradients(core: Core, scan, features, starts, state) -> tuple[torch.Tensor, 
 def case(layers: int, device: str = "cpu"):
     torch.manual_seed(layers)
     core = Core(FEATURES, CoreConfig(kind="lstm", hidden=UNITS, layers=layers)).to(device)
-    features = torch.randn(TURNS, COLUMNS, FEATURES, device=device)
-    starts = torch.rand(TURNS, COLUMNS, device=device) < 0.3
+    features = torch.randn(STEPS, COLUMNS, FEATURES, device=device)
+    starts = torch.rand(STEPS, COLUMNS, device=device) < 0.3
     starts[0, 0], starts[0, 1] = True, False
     return core, features, starts, torch.randn(COLUMNS, core.state_size, device=device)
 
 
 @pytest.mark.parametrize("layers", [1, 2])
-def test_layer_by_layer_is_turn_by_turn(layers):
-    """With states that are reset on the way, and at the first turn."""
+def test_layer_by_layer_equals_step_by_step(layers):
+    """With states that are reset inside the sequence, and at the first step."""
     core, *inputs = case(layers)
     expected, expected_gradients = gradients(core, core.scan, *inputs)
     out, found = gradients(core, core.scan_layers, *inputs)
@@ -41,8 +41,8 @@ def test_layer_by_layer_is_turn_by_turn(layers):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
-def test_half_the_precision_on_a_cpu():
-    """Products in bfloat16, the rest in single precision: close to what it is without."""
+def test_bfloat16_on_a_cpu():
+    """Products in bfloat16, the rest in float32: close to float32."""
     core, *inputs = case(1)
     expected, expected_gradients = gradients(core, core.scan_layers, *inputs)
     with torch.autocast("cpu", torch.bfloat16):
@@ -55,7 +55,7 @@ def test_half_the_precision_on_a_cpu():
 @pytest.mark.gpu
 @gpu
 @pytest.mark.parametrize("layers", [1, 2])
-def test_the_kernels_do_what_the_operations_do(layers):
+def test_the_triton_kernels_equal_the_operations(layers):
     core, *inputs = case(layers, "cuda")
     core.layer_by_layer = True
     out, found = gradients(core, core.scan, *inputs)

@@ -1,4 +1,4 @@
-"""Sleeping where many messages are on their way, and only there."""
+"""Naps happen where many messages arrive, and only there."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def after(seconds: float, slots: int, messages: int) -> Naps:
     return found
 
 
-def test_a_part_of_the_time_that_is_expected(slept):
+def test_a_nap_is_a_part_of_the_expected_time(slept):
     assert after(0.0016, slots=32, messages=16).take(20, 1.0)
     assert slept == [pytest.approx(0.6 * 20 * 0.00005, rel=0.01)]
 
 
-def test_no_longer_than_allowed(slept):
+def test_a_nap_is_no_longer_than_allowed(slept):
     many = after(0.1, slots=1000, messages=1000)
     assert many.take(1000, 1.0) and many.take(1000, 0.0005)
     assert slept == [LONGEST_SECONDS, 0.0005]
@@ -37,17 +37,17 @@ def test_no_longer_than_allowed(slept):
     ("seconds", "slots", "messages", "missing"),
     [
         (0.0007, 32, 2, 32),  # few messages: light environments in few workers
-        (0.0003, 32, 16, 32),  # it is over soon
-        (0.0016, 32, 16, 1),  # whoever comes first is waited for
+        (0.0003, 32, 16, 32),  # the wait is short
+        (0.0016, 32, 16, 1),  # one slot is missing
         (1.0, 16, 16, 16),  # slow simulators
     ],
 )
-def test_not_where_it_saves_nothing(slept, seconds, slots, messages, missing):
+def test_no_nap_where_it_saves_nothing(slept, seconds, slots, messages, missing):
     assert not after(seconds, slots, messages).take(missing, 1.0)
     assert slept == []
 
 
-def test_not_before_anything_is_known(slept):
+def test_no_nap_before_the_first_measurement(slept):
     fresh = Naps()
     fresh.note(0.5, slots=0, messages=0)
     assert not fresh.take(64, 1.0) and slept == []

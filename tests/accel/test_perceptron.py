@@ -1,4 +1,4 @@
-"""Decisions by NumPy are those of the policy itself, whatever it sees and does, and follow its weights."""
+"""Decisions by NumPy equal the policy's, for any observations and actions, and follow its weights."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paceline.collect.chooser import choose
 
 from paceline.accel.perceptron import Perceptron
-from paceline.collect.chooser import choose
 from paceline.nets.actor_critic import MASK, ActorCritic
 from paceline.nets.config import CoreConfig, HeadConfig, PolicyConfig
 from paceline.nets.normalizer import ObservationNormalizer
@@ -41,14 +41,13 @@ DONE = {
 def make(seen: spaces.Space = NUMBERS, done: spaces.Space = BOX, **options) -> ActorCritic:
     spec = PoolSpec(observation_space=seen, action_space=done, num_envs=1)
     policy = ActorCritic(spec, PolicyConfig(**({"hidden": (16, 8)} | options)))
-    with torch.no_grad():  # a fresh policy is indifferent: this one is not
+    with torch.no_grad():  # a fresh policy is nearly uniform
         for parameter in policy.head.parameters():
             parameter.normal_()
     return policy
 
 
 def observations(policy: ActorCritic, rows: int) -> dict[str, torch.Tensor]:
-    """As many as asked for, by PyTorch's generator."""
     found = {}
     for leaf in policy.trunk.leaves:
         leaf.space.seed(int(torch.randint(2**31, ())))
@@ -70,10 +69,10 @@ def observations(policy: ActorCritic, rows: int) -> dict[str, torch.Tensor]:
     head=st.sampled_from([HeadConfig(), HeadConfig(squash=True), HeadConfig(std="state")]),
     log_std=st.sampled_from([0.5, -15.0]),
 )
-def test_it_decides_as_the_policy_does(
+def test_decisions_equal_those_of_the_policy(
     seed, rows, by_numpy, seen, done, hidden, activation, critic, normalize, head, log_std
 ):
-    """The same actions from the same random numbers, with the same log-probabilities and values; by NumPy and by PyTorch."""
+    """The same random numbers give the same actions, log-probabilities and values, by NumPy and by PyTorch."""
     torch.manual_seed(seed)
     policy = make(
         SEEN[seen], DONE[done], hidden=hidden, activation=activation, critic=critic, normalize_obs=normalize, head=head
@@ -96,7 +95,7 @@ def test_it_decides_as_the_policy_does(
         actions, log_prob, value = perceptron.choose(obs)
     torch.testing.assert_close(actions, expected.actions, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close((log_prob, value), (expected.log_prob, expected.value), rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(obs, before, rtol=0, atol=0)  # it writes to nothing that it is given
+    torch.testing.assert_close(obs, before, rtol=0, atol=0)  # the observations are not changed
 
 
 def test_choices_are_drawn_by_their_probabilities():
@@ -111,8 +110,8 @@ def test_choices_are_drawn_by_their_probabilities():
 
 @pytest.mark.parametrize("done", ["choice", "box"])
 @pytest.mark.parametrize("rows", [8, 100])
-def test_it_follows_the_weights(done, rows):
-    """However they change: by an optimiser, or by being loaded."""
+def test_decisions_follow_the_weights(done, rows):
+    """An optimiser changes them, or they are loaded."""
     torch.manual_seed(0)
     policy, other = (make(done=DONE[done], hidden=(64, 64)) for _ in range(2))
     perceptron, obs, state = Perceptron(policy), observations(policy, rows), policy.initial_state(rows)
@@ -139,7 +138,7 @@ def test_it_follows_the_weights(done, rows):
         assert not any(torch.allclose(old, new) for old, new in zip(before, after, strict=True))
 
 
-def test_it_is_for_plain_perceptrons_and_numpy_for_not_too_many_rows():
+def test_which_policies_suit_and_which_batches_numpy_computes():
     small, large = Perceptron(make(hidden=(64, 64))), Perceptron(make(hidden=(128, 128)))
     assert small.is_few(1) and small.is_few(64) and not small.is_few(65)
     assert not large.is_few(1) and large.is_few(2) and not large.is_few(64)

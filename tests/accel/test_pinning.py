@@ -1,4 +1,4 @@
-"""Threads that a library starts are found, and bound to cores where that pays."""
+"""The threads of a library are found, and bound to cores where that is faster."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from paceline.pool import make_pool
 from paceline.pool.config import PoolConfig, available_core_ids
 from paceline.pool.envpool_engine import BOUND_SECONDS, LOOKS, Binding
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells of them")
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux")
 CORES = available_core_ids()
 
 
@@ -41,7 +41,7 @@ def name_of(thread: int) -> str:
     return (TASKS / str(thread) / "comm").read_text()
 
 
-def test_its_threads_and_no_others_are_found(sleepers):
+def test_only_the_threads_that_make_starts_are_found(sleepers):
     over = threading.Event()
     another = threading.Thread(target=over.wait)
     another.start()
@@ -55,30 +55,29 @@ def test_its_threads_and_no_others_are_found(sleepers):
     assert name_of(threading.get_native_id()) == before
 
 
-def test_what_cannot_be_made_leaves_nothing_behind():
+def test_the_name_of_the_thread_is_restored_after_an_error():
     before = name_of(threading.get_native_id())
     with pytest.raises(ZeroDivisionError):
         make_noting_threads(lambda: 1 / 0)
     assert name_of(threading.get_native_id()) == before
 
 
-def test_each_gets_a_core_and_all_get_them_back(sleepers):
+def test_bind_gives_each_a_core_and_unbind_gives_all_cores_back(sleepers):
     _, threads = make_noting_threads(sleepers)
     bind(threads, CORES)
     assert [os.sched_getaffinity(thread) for thread in threads] == [{CORES[n % len(CORES)]} for n in range(3)]
     unbind(threads, CORES)
     assert all(os.sched_getaffinity(thread) == set(CORES) for thread in threads)
-    bind([2**22 + 1], CORES)  # one that has ended, which is no error
+    bind([2**22 + 1], CORES)  # a thread that has ended is no error
 
 
-def test_where_threads_have_no_names_none_are_found(monkeypatch, tmp_path, sleepers):
-    """In a sandbox without /proc, or elsewhere: what is made is made all the same."""
+def test_without_proc_no_threads_are_found(monkeypatch, tmp_path, sleepers):
     monkeypatch.setattr("paceline.accel.pinning.TASKS", tmp_path)
     made, found = make_noting_threads(sleepers)
     assert len(made) == 3 and found == []
 
 
-def test_a_system_that_does_not_let_us_bind_is_no_error(monkeypatch, sleepers):
+def test_a_system_that_forbids_binding_is_no_error(monkeypatch, sleepers):
     def refuse(*_):
         raise PermissionError
 
@@ -88,14 +87,14 @@ def test_a_system_that_does_not_let_us_bind_is_no_error(monkeypatch, sleepers):
 
 
 class Work:
-    """What a binding needs to know of an assignment."""
+    """The fields of an assignment that a binding reads."""
 
     def __init__(self, affinity, threads=2):
         self.cores, self.threads, self.affinity = [0, 1], threads, affinity
 
 
 def bound(monkeypatch, work, *times) -> list[bool]:
-    """Whether threads are bound in the beginning, and after looks at each of `times`."""
+    """Whether threads are bound at the start, and after `LOOKS` batches of each of `times`."""
     calls = []
     monkeypatch.setattr("paceline.pool.envpool_engine.bind", lambda threads, cores: calls.append(True))
     monkeypatch.setattr("paceline.pool.envpool_engine.unbind", lambda threads, cores: calls.append(False))
@@ -115,7 +114,7 @@ def test_the_time_of_a_batch_decides(monkeypatch):
     assert bound(monkeypatch, Work(None), *times) == [False, False, True, True, False, True]
 
 
-def test_whoever_says_so_decides(monkeypatch):
+def test_the_setting_overrides_the_time_of_a_batch(monkeypatch):
     times = (BOUND_SECONDS[0] * 2, BOUND_SECONDS[1] * 2)
     assert bound(monkeypatch, Work(True), *times) == [True] * 3
     assert bound(monkeypatch, Work(False), *times) == [False] * 3

@@ -1,4 +1,4 @@
-"""Recorded decisions and recorded simulators, on a GPU: the same as those that are not."""
+"""On a GPU, recorded decisions and simulators equal those that are not recorded."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-
 from paceline.collect.chooser import GraphedChoice, choose
+
 from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.pool import PoolConfig, make_pool
@@ -34,11 +34,11 @@ def test_a_recorded_decision_sees_new_observations_states_and_weights():
         params, _, _ = policy.act(obs, state)
         torch.testing.assert_close(actual.log_prob, policy.head.log_prob(params, actual.actions))
         kept.append((actual.value, expected.value))
-    for actual_value, expected_value in kept:  # results are the caller's: no later replay has overwritten them
+    for actual_value, expected_value in kept:  # no later replay overwrites a result
         torch.testing.assert_close(actual_value, expected_value)
 
 
-def test_a_recorded_simulator_gives_the_streams_of_one_that_is_not():
+def test_a_recorded_simulator_equals_one_that_is_not_recorded():
     env = "pointnav:small?resolution=16&scenes=4&max_episode_steps=12"
     pools = [
         make_pool(env, PoolConfig(num_envs=32, cuda_graphs=graphs), seed=3, device="cuda") for graphs in (False, True)
@@ -58,8 +58,7 @@ def test_a_recorded_simulator_gives_the_streams_of_one_that_is_not():
 
 
 def test_two_recordings_on_two_streams_draw_different_numbers():
-    """As two threads that decide do. With the device's own numbers both would read where they go on from one place, which the other
-    moves: of 720 actions 424 were different."""
+    """Each has its own generator. With the device's default generator concurrent replays draw the same numbers."""
     spec = PoolSpec(
         observation_space=spaces.Box(-1, 1, (4,), np.float32),
         action_space=spaces.Box(-9, 9, (3,), np.float32),

@@ -43,7 +43,7 @@ def test_what_a_cell_leaves_running_is_ended():
 
 
 def ended(process: psutil.Process, seconds: float = 10.0) -> bool:
-    """Whether a process ends in this time; whoever adopts orphans need not have buried it."""
+    """Whether a process ends in this time. A zombie has ended, even if its new parent has not reaped it yet."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if process.status() == psutil.STATUS_ZOMBIE:

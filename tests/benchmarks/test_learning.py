@@ -1,4 +1,4 @@
-"""What benchmarks of learning say of several seeds."""
+"""Statistics over seeds, and runs that are kept."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_steps_to_a_return_are_compared_seed_by_seed_where_all_have_it(capsys):
 
 
 def test_steps_to_a_return_are_asked_of_one_task():
-    with pytest.raises(SystemExit, match="a return of one task"):
+    with pytest.raises(SystemExit, match="needs exactly one task"):
         efficiency.Plan(reach=0.5)
 
 

@@ -6,7 +6,7 @@ from benchmarks.peers import environment
 
 @pytest.fixture
 def commands(tmp_path, monkeypatch):
-    """Pins of a peer called `other`, an empty cache, and commands that are noted instead of run."""
+    """Pins of a peer called `other`, an empty cache, and commands that are recorded instead of run."""
     noted: list[list[str]] = []
 
     def run(command):
@@ -31,6 +31,6 @@ def test_an_environment_is_made_once_and_again_when_its_pins_change(commands, tm
 
 
 def test_an_environment_that_may_not_be_made_is_an_error(commands):
-    with pytest.raises(CellError, match="is not there yet"):
+    with pytest.raises(CellError, match="does not exist yet"):
         environment.python_of("other", make=False)
     assert commands == []

@@ -21,7 +21,7 @@ CHOICES = {"slow": {"rate": 10.0}, "fast": {"rate": 30.0}, "broken": {"rate": No
 
 @pytest.fixture(autouse=True)
 def measured(monkeypatch):
-    """Measurements that give what the options say, and a note of each."""
+    """Replaces measurements: each returns the rate in its options. The list records these rates."""
     notes: list[float | None] = []
 
     def measure_system(system, options):

@@ -4,7 +4,6 @@ actor, and with the pool."""
 from __future__ import annotations
 
 import copy
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -17,18 +16,20 @@ from hypothesis import strategies as st
 
 from paceline.accel.config import ComputeConfig
 from paceline.accel.cuda_graph import CudaGraph
-from paceline.collect.acting import Recorded, SendFirst, StepByStep, make_acting
+from paceline.accel.recorded_acting import RecordedActing
+from paceline.accel.send_first import SendFirst
+from paceline.collect import sampler as sampling
+from paceline.collect.acting import PlainActing, make_acting
 from paceline.collect.actor import Actor
 from paceline.experience.chunks import Chunks
-from paceline.experience.layouts import Variable
-from paceline.experience.rollout import Rollout
+from paceline.experience.layouts import LockStep, Variable
+from paceline.experience.rollout_buffer import RolloutBuffer
 from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.pool.config import PoolConfig
 from paceline.pool.protocol import PoolSpec, StepBatch
-from paceline.run import train
-from paceline.schedule import turns
 from paceline.schedule.config import VERConfig
+from paceline.session import train
 from tests.integration.test_training import tiny
 
 ACTIONS = spaces.Dict({"aim": spaces.Discrete(5), "push": spaces.Box(-0.5, 0.5, (2,), np.float32)})
@@ -44,28 +45,28 @@ class Replay:
         self.run = function
 
 
-def send_first(actor: Actor, rollout: Rollout) -> SendFirst:
+def send_first(actor: Actor, rollout: RolloutBuffer) -> SendFirst:
     """With batches of more than three done otherwise."""
-    assert actor.chooser.perceptron is not None
-    actor.chooser.perceptron._few = range(4)
-    return SendFirst(actor, rollout, actor.chooser.perceptron)
+    assert actor.inference.perceptron is not None
+    actor.inference.perceptron._few = range(4)
+    return SendFirst(actor, rollout, actor.inference.perceptron)
 
 
 class Side:
     """One of the two ways, with a rollout, an actor and weights of its own."""
 
-    def __init__(self, policy: ActorCritic, spec: PoolSpec, book: Any, device: str, way: Any = StepByStep) -> None:
+    def __init__(self, policy: ActorCritic, spec: PoolSpec, book: Any, device: str, way: Any = PlainActing) -> None:
         self.policy = copy.deepcopy(policy).to(device)
         # Of as many rows as there are; random numbers would be other ones.
         self.policy.head.sample = lambda params, generator=None: self.policy.head.mode(params)
         self.actor = Actor(self.policy, spec, torch.device(device), ComputeConfig(cuda_graphs=False))
-        self.rollout = Rollout(STEPS, spec.num_slots, torch.device(device), book=book, spare=True)
+        self.rollout = RolloutBuffer(book, torch.device(device), spare=True)
         self.acting = way(self.actor, self.rollout)
 
     def columns(self) -> dict[str, torch.Tensor]:
-        rows = slice(0, self.rollout.num_rows)
+        rows = slice(0, self.rollout.layout.capacity)
         table = {name: column[rows].cpu() for name, column in self.rollout._columns().items() if len(column)}
-        cuts = self.rollout.cuts()
+        cuts = self.rollout.take_truncations()
         if cuts is not None:
             table |= {"cut rows": cuts.rows.cpu(), "cut state": cuts.state.cpu(), "cut obs": cuts.obs["numbers"].cpu()}
         return table | {"states": self.actor.state.cpu(), "starts": self.actor.episode_start.cpu()}
@@ -106,11 +107,11 @@ def play(
     held = [random_batch(rng, np.arange(num_slots), num_slots, obs)]
     for turn in range(num_turns):
         for batch in (held[index] for index in rng.permutation(len(held))):
-            plain, recorded = ([a.copy() for _, a in sorted(side.acting.decide(batch).items())] for side in sides)
+            plain, recorded = ([a.copy() for _, a in sorted(side.acting.act(batch).items())] for side in sides)
             for values in (*batch.obs.values(), *(getattr(batch, name) for name in OUTCOME)):
                 values[:] = 0  # sent: it is the simulators' memory again
             for side in sides:
-                side.acting.note()
+                side.acting.write_decisions()
             for ours, theirs in zip(recorded, plain, strict=True):
                 np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
         in_flight = rng.permutation(np.flatnonzero(books[0]._pending >= 0))
@@ -121,7 +122,7 @@ def play(
         held = [random_batch(rng, np.sort(part), num_slots, obs) for part in parts if len(part)]
         for batch in held:
             for side in sides:
-                side.acting.complete(batch)
+                side.acting.write_outcomes(batch)
         for side in sides:
             side.policy.version += 1
             for weights in side.policy.parameters():
@@ -139,7 +140,7 @@ def play(
             )
         if is_full:
             for side in sides:
-                side.rollout.clear()
+                side.rollout.start_rollout()
 
 
 @settings(max_examples=25, deadline=None)
@@ -151,7 +152,7 @@ def play(
 )
 def test_a_recorded_turn_is_the_same_turn(seed, num_slots, core, variable):
     """Over random batches, ends, lost simulators, absent agents, cuts and new weights."""
-    play(seed, num_slots, core, variable, "cpu", lambda *parts: Recorded(*parts, Replay))
+    play(seed, num_slots, core, variable, "cpu", lambda *parts: RecordedActing(*parts, Replay))
 
 
 @settings(max_examples=25, deadline=None)
@@ -167,15 +168,15 @@ def test_a_turn_whose_actions_are_sent_first_is_the_same_turn(seed, num_slots, v
 @pytest.mark.parametrize("variable", [True, False], ids=["ver", "appo"])
 def test_a_recorded_turn_on_a_gpu(monkeypatch, core, variable):
     """Long enough for replays of every size, and with a device that is late: what is on its way may not be overwritten."""
-    flush = Recorded.flush
+    flush = RecordedActing.flush
 
     def late(self):
         torch.cuda._sleep(1_000_000)  # half a millisecond
         flush(self)
 
-    monkeypatch.setattr(Recorded, "flush", late)
+    monkeypatch.setattr(RecordedActing, "flush", late)
     for seed in range(2):
-        play(seed, 6, core, variable, "cuda", lambda *parts: Recorded(*parts, CudaGraph), num_turns=60)
+        play(seed, 6, core, variable, "cuda", lambda *parts: RecordedActing(*parts, CudaGraph), num_turns=60)
 
 
 @pytest.mark.parametrize("variable", [True, False], ids=["ver", "nover"])
@@ -185,11 +186,11 @@ def test_a_run_with_recorded_turns_is_the_same_run(tmp_path, monkeypatch, variab
     plain = train(config, tmp_path / "plain")
     used = []
 
-    def recorded(actor, rollout, *, recorded):
-        used.append(Recorded(actor, rollout, Replay))
+    def recorded(actor, rollout, **_):
+        used.append(RecordedActing(actor, rollout, Replay))
         return used[-1]
 
-    monkeypatch.setattr(turns, "make_acting", recorded)
+    monkeypatch.setattr(sampling, "make_acting", recorded)
     run = train(config, tmp_path / "recorded")
     assert used and run.step == plain.step
     for ours, theirs in zip(run.policy.parameters(), plain.policy.parameters(), strict=True):
@@ -210,12 +211,7 @@ def test_a_run_that_sends_first_is_the_same_run(tmp_path, monkeypatch, system):
     monkeypatch.setattr(SendFirst, "__init__", noted)
     first = train(config, tmp_path / "first")
     assert used
-    for module in ("turns", "ddppo"):  # by name: the package has a function of that name too
-        monkeypatch.setattr(
-            sys.modules[f"paceline.schedule.{module}"],
-            "make_acting",
-            lambda actor, rollout, recorded: StepByStep(actor, rollout),
-        )
+    monkeypatch.setattr(sampling, "make_acting", lambda actor, rollout, **_: PlainActing(actor, rollout))
     plain = train(config, tmp_path / "plain")
     assert first.step == plain.step
     for ours, theirs in zip(first.policy.parameters(), plain.policy.parameters(), strict=True):
@@ -225,15 +221,15 @@ def test_a_run_that_sends_first_is_the_same_run(tmp_path, monkeypatch, system):
 def test_turns_are_recorded_where_they_can_be(monkeypatch):
     spec = PoolSpec(observation_space=OBS, action_space=ACTIONS, num_envs=2)
     actor = Actor(ActorCritic(spec, PolicyConfig(hidden=(8,))), spec, torch.device("cpu"))
-    rollout = Rollout(STEPS, 2, torch.device("cpu"), book=Chunks(STEPS, 2, 2, 1), spare=True)
-    assert isinstance(make_acting(actor, rollout, recorded=True), StepByStep), "there is no GPU"
-    monkeypatch.setattr(type(actor.chooser), "is_recorded", True)
-    assert isinstance(make_acting(actor, rollout, recorded=True), Recorded)
-    assert isinstance(make_acting(actor, rollout, recorded=False), StepByStep)
+    rollout = RolloutBuffer(Chunks(STEPS, 2, 2, 1), torch.device("cpu"), spare=True)
+    assert isinstance(make_acting(actor, rollout, on_device=False, recorded=True), PlainActing), "there is no GPU"
+    monkeypatch.setattr(type(actor.inference), "is_recorded", True)
+    assert isinstance(make_acting(actor, rollout, on_device=False, recorded=True), RecordedActing)
+    assert isinstance(make_acting(actor, rollout, on_device=False, recorded=False), PlainActing)
 
 
 def test_small_perceptrons_send_first():
     spec = PoolSpec(observation_space=OBS["numbers"], action_space=ACTIONS, num_envs=2)
     actor = Actor(ActorCritic(spec, PolicyConfig(hidden=(8,))), spec, torch.device("cpu"))
-    rollout = Rollout(STEPS, 2, torch.device("cpu"))
-    assert isinstance(make_acting(actor, rollout, recorded=False), SendFirst)
+    rollout = RolloutBuffer(LockStep(STEPS, 2), torch.device("cpu"))
+    assert isinstance(make_acting(actor, rollout, on_device=False, recorded=False), SendFirst)

@@ -21,7 +21,7 @@ def test_an_agent_that_comes_back_starts_anew():
         episode = max(LIVES.values())
         for step in range(1, 3 * episode + 1):
             decision = actor.decide(batch)
-            pool.send(actor.env_actions(decision.actions, batch), batch.slots)
+            pool.send(actor.env_actions(decision.actions), batch.slots)
             batch = pool.recv(min_slots=None)
             actor.observe(batch)
             if step % episode == 0:

@@ -69,7 +69,7 @@ def test_waits_longer_where_a_worker_has_other_environments_to_step_and_cores_ar
     for shared, cores, learning, minimum, patience in cases:
         monkeypatch.setattr("paceline.collect.batching.available_core_ids", lambda cores=cores: list(range(cores)))
         scripted.spec = dataclasses.replace(pool.spec, envs_per_worker=shared)
-        batching = AdaptiveBatching(scripted, BatchingConfig(), learning=learning)
+        batching = AdaptiveBatching(scripted, BatchingConfig(), learner_shares_cores=learning)
         batching.receive(8)
         assert scripted.asked[-1][0] == minimum and batching._patience == patience
     with make_pool("gym:CartPole-v1", PoolConfig(kind="process", num_envs=4, workers=2)) as two_each:
@@ -92,13 +92,11 @@ def test_what_comes_before_a_decision_is_no_part_of_it(pool, monkeypatch):
 
 def test_who_steps_together_is_waited_for_without_interruption(pool):
     """There is no part of them to be had earlier, and a time-out would keep a pool from the fastest way to wait."""
-    scripted = Scripted(pool, [8, 8, 8])
+    scripted = Scripted(pool, [8, 8])
     scripted.spec = dataclasses.replace(pool.spec, in_step=True)
     AdaptiveBatching(scripted, BatchingConfig()).receive(8)
     AdaptiveBatching(scripted, BatchingConfig(minimum=0.5)).receive(8)
-    AdaptiveBatching(scripted, BatchingConfig(), Elsewhere(news=False, seconds=[])).receive(8)
-    assert scripted.asked[:2] == [(1, 8, None), (4, 8, 0.0)], "who asks for a minimum gets it"
-    assert scripted.asked[2][2] is not None, "nobody is deaf to what is decided elsewhere"
+    assert scripted.asked == [(1, 8, None), (4, 8, 0.0)], "who asks for a minimum gets it"
 
 
 def test_environments_of_an_envpool_step_together_unless_batches_are_smaller():
@@ -159,33 +157,3 @@ def test_real_pool_serves_every_slot(pool):
 def test_bad_settings_are_refused(options, message):
     with pytest.raises(UsageError, match=message):
         BatchingConfig(**options)
-
-
-class Elsewhere:
-    """Decisions of others: whether one is made, and what they took."""
-
-    def __init__(self, news: bool, seconds: list[float]) -> None:
-        self.have_news, self._seconds = news, seconds
-
-    def take_seconds(self) -> list[float]:
-        seconds, self._seconds = self._seconds, []
-        return seconds
-
-
-def test_is_interrupted_by_news_and_by_nothing_else(pool, monkeypatch):
-    """A pool that was woken up for what is known already goes on waiting for the minimum, as long as it has patience."""
-    now = [0.0]
-    monkeypatch.setattr("paceline.collect.batching.time.perf_counter", lambda: now[0])
-    monkeypatch.setattr("paceline.collect.batching.SMOOTHING", 1.0)
-    scripted, patient = Scripted(pool, [0, 4, 0, 3]), BatchingConfig(minimum=0.5, patience=2.0)
-    batching = AdaptiveBatching(scripted, patient, Elsewhere(news=False, seconds=[0.1]))
-    assert len(batching.receive(8)) == 4
-    assert [asked[0] for asked in scripted.asked] == [4, 4]
-    assert [asked[2] for asked in scripted.asked] == pytest.approx([0.2, 0.2])
-
-    batching = AdaptiveBatching(scripted, patient, Elsewhere(news=True, seconds=[0.1]))
-    assert len(batching.receive(8)) == 0
-    now[0] += 0.15
-    assert len(batching.receive(8)) == 3
-    waits = [asked[2] for asked in scripted.asked[2:]]
-    assert waits == pytest.approx([0.2, 0.05]), "who is ready waits no longer for being interrupted"

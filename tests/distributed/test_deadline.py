@@ -1,4 +1,4 @@
-"""VER's preemption: the deadline of equation 1, and that it is kept."""
+"""VER's preemption: ranks compute the deadline of equation 1 and keep it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.config import Config
 from paceline.distributed.config import PreemptionConfig
 from paceline.distributed.preemption import LEAST_GAIN, ByDeadline, best_deadline, make_preemption
 from paceline.distributed.runtime import Group, Place
@@ -24,7 +23,7 @@ GOAL = 100
     learning=st.floats(0.0, 20.0),
 )
 def test_the_deadline_is_the_best_of_all_times(step_times, learning):
-    """Equation 1 by its words: S / (Time(S) + LT) over all S, with every environment's own time per step."""
+    """Equation 1 as in the paper: S / (Time(S) + LT) over all S, with the time per step of every environment."""
     rates = np.array([sum(1 / seconds for seconds in rank) for rank in step_times])
     deadline = best_deadline(rates, learning, GOAL)
 
@@ -40,13 +39,13 @@ def test_the_deadline_is_the_best_of_all_times(step_times, learning):
 
 
 def test_even_ranks_are_not_preempted():
-    """Nor are those that differ by a little, as any two measurements do."""
+    """Nor are ranks that differ only a little, as any two measurements do."""
     assert best_deadline(np.full(8, 50.0), 1.0, GOAL) == float("inf")
     assert best_deadline(np.array([50.0, 46.0]), 1.0, GOAL) == float("inf")
 
 
-def test_a_straggler_is_preempted_unless_learning_is_what_takes_the_time():
-    """7 ranks are full after 1 s, the eighth after 10: waiting 9 s for one rank is not worth it, unless learning takes long."""
+def test_a_slow_rank_is_preempted_unless_learning_takes_most_of_the_time():
+    """7 ranks have all steps after 1 s, the eighth after 10 s. Waiting 9 s pays only if learning takes long."""
     rates = np.array([100.0] * 7 + [10.0])
     assert best_deadline(rates, 0.5, GOAL) == pytest.approx(1.0)
     assert best_deadline(rates, 500.0, GOAL) == float("inf")
@@ -63,8 +62,8 @@ class Clock:
         return self.now
 
 
-def test_being_late_is_learned():
-    """A rank that always notices 0.2 s late is given 0.2 s less, and is on time from then on."""
+def test_the_deadline_allows_for_a_rank_that_stops_late():
+    """A rank that always stops 0.2 s late gets a deadline 0.2 s earlier, and is on time from then on."""
     clock = Clock()
     rank = ByDeadline(Group(Place(), torch.device("cpu"), None), GOAL, now=clock)
     rank._deadline = 5.0
@@ -77,7 +76,7 @@ def test_being_late_is_learned():
 
 
 def test_steps_from_before_are_not_part_of_the_rate():
-    """After a checkpoint a rollout begins with steps that cost it nothing."""
+    """After a checkpoint a rollout begins with steps that were collected before."""
     clock = Clock()
     rank = ByDeadline(Group(Place(), torch.device("cpu"), None), GOAL, now=clock)
     rank.begin(20)
@@ -88,10 +87,10 @@ def test_steps_from_before_are_not_part_of_the_rate():
 
 @settings(max_examples=100, deadline=None)
 @given(rates=st.lists(st.floats(1.0, 500.0), min_size=1, max_size=6), learning=st.floats(0.0, 20.0))
-def test_learning_beside_collecting_lets_the_slow_collect(rates, learning):
-    """An iteration takes the longer of the two: what is collected while others still learn costs nothing."""
+def test_concurrent_learning_gives_slow_ranks_more_time(rates, learning):
+    """An iteration takes the longer of learning and collection, so steps collected during learning cost no time."""
     rates = np.array(rates)
-    deadline = best_deadline(rates, learning, GOAL, beside=True)
+    deadline = best_deadline(rates, learning, GOAL, concurrent=True)
     gain = 1.0
     if deadline == float("inf"):
         deadline, gain = max(GOAL / rates.min(), learning), LEAST_GAIN
@@ -112,20 +111,20 @@ def test_one_rank_has_no_deadline():
 def test_the_kind_is_the_systems_own_unless_it_is_named():
     group = Group(Place(), torch.device("cpu"), None)
     made = {
-        (kind, own): type(make_preemption(Config(preemption=PreemptionConfig(kind=kind)), group, GOAL, own)).__name__
+        (kind, own): type(make_preemption(PreemptionConfig(kind=kind), group, GOAL, own, deterministic=False)).__name__
         for kind in ("auto", "count", "deadline")
         for own in ("count", "deadline")
     }
     assert made["auto", "count"] == made["count", "count"] == made["count", "deadline"] == "ByCount"
     assert made["auto", "deadline"] == made["deadline", "count"] == made["deadline", "deadline"] == "ByDeadline"
-    deterministic = make_preemption(Config(deterministic=True), group, GOAL, "deadline")
-    assert deterministic.seconds_left() is None, "who is faster must not matter"
+    deterministic = make_preemption(PreemptionConfig(), group, GOAL, "deadline", deterministic=True)
+    assert deterministic.seconds_left() is None, "the result must not depend on speed"
     with pytest.raises(UsageError, match="allowed: auto, count, deadline"):
         PreemptionConfig(kind="luck")  # type: ignore[arg-type]
 
 
-def test_it_fires_over_real_ranks():
-    """Mistake 23. Two ranks collect fast, one slowly; from the second rollout on it stops with the others."""
+def test_real_ranks_are_preempted():
+    """Two ranks collect fast, one slowly. From the second rollout on, the slow rank stops with the others."""
 
     def work():
         import time

@@ -1,4 +1,4 @@
-"""States of all ranks on rank 0: everything a state consists of arrives, and nothing in it is executed."""
+"""Gathering states on rank 0: all types arrive unchanged, and nothing in them is executed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.integration.ranks import on_ranks
 
 
 def test_a_state_arrives_as_it_was():
-    """In parts: ranks' states are of different lengths, and longer than one part."""
+    """The states have different lengths, and are longer than one part."""
 
     def work():
         module.PART_BYTES = 1000
@@ -47,7 +47,7 @@ def test_a_state_arrives_as_it_was():
     assert [found[1] for found in first] == [b"", b"\x00\xff" * 1000, None]
     for rank, found in enumerate(first):
         expected = state(rank)
-        expected[0]["rng"] = found[0]["rng"]  # each process has its own
+        expected[0]["rng"] = found[0]["rng"]  # random, and different in each process
         assert found[0]["rng"].dtype == torch.uint8 and same(found, expected)
 
 

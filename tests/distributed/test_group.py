@@ -1,4 +1,4 @@
-"""The group of ranks: where a process stands, reductions, and the preemption of stragglers."""
+"""The group of ranks: rank numbers, reductions, and DD-PPO's preemption of slow ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.integration.ranks import on_ranks
 
 
 def test_local_rank_is_not_the_rank():
-    """Mistake 24: on the second machine, the first process is rank 8 and uses GPU 0."""
+    """On the second machine, the first process is rank 8 and uses GPU 0."""
     place = Place.find({"RANK": "8", "WORLD_SIZE": "16", "LOCAL_RANK": "0"})
     assert (place.rank, place.size, place.local_rank) == (8, 16, 0)
     place = Place.find({"SLURM_PROCID": "5", "SLURM_NTASKS": "6", "SLURM_LOCALID": "1"})
@@ -25,7 +25,7 @@ def test_local_rank_is_not_the_rank():
 
 
 def test_torchrun_wins_over_slurm():
-    """torchrun inside an allocation: what it says counts, once per process."""
+    """In a Slurm allocation torchrun's variables count, because it sets them for each process."""
     both = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}
     assert Place.find(both).rank == 1
 
@@ -41,7 +41,7 @@ def test_devices():
 
 
 def test_unused_parameters_do_not_break_the_reduction():
-    """Mistake 24: a parameter without a gradient is zero, not a hang."""
+    """The gradient of an unused parameter is zero, and no rank hangs."""
     used, unused = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
     gradients = FlatGradients([*used.parameters(), *unused.parameters()])
     used(torch.ones(1, 2)).sum().backward()
@@ -52,11 +52,11 @@ def test_unused_parameters_do_not_break_the_reduction():
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted as Linux lists them")
 def test_a_closed_group_leaves_no_thread():
-    """A thread of gloo that is alive when the interpreter ends may abort the process, though all went well."""
+    """A gloo thread that is alive when the interpreter ends may abort a process that succeeded."""
 
     def work():
         group = Group.join("cpu")
-        torch.optim.Adam([torch.nn.Parameter(torch.ones(1))])  # imports what would hold on to the group
+        torch.optim.Adam([torch.nn.Parameter(torch.ones(1))])  # imports modules that would keep the group alive
         group.sum_(torch.ones(1))
         running = threads()
         group.close()
@@ -113,7 +113,7 @@ def test_reductions_over_three_ranks():
 
 
 class FakeStore:
-    """A key-value store with the one method that counts."""
+    """A key-value store of counters."""
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
@@ -129,11 +129,12 @@ class FakeStore:
 def make_ranks(size: int, threshold: float, steps: int = 100) -> list[ByCount]:
     store = FakeStore()
     config = PreemptionConfig(threshold=threshold)
-    groups = [Group(Place(rank=r, size=size), torch.device("cpu"), store) for r in range(size)]  # type: ignore[arg-type]
+    places = [Place(rank=rank, size=size) for rank in range(size)]
+    groups = [Group(place, torch.device("cpu"), store) for place in places]  # type: ignore[arg-type]
     return [ByCount(config, group, steps) for group in groups]
 
 
-def test_stragglers_stop_once_more_than_the_threshold_are_done():
+def test_slow_ranks_stop_once_more_than_the_threshold_are_done():
     ranks = make_ranks(10, 0.6)
     for rank in ranks[:6]:
         rank.finished(100)
@@ -158,7 +159,7 @@ def test_a_threshold_of_one_never_preempts():
 
 
 def test_every_iteration_has_its_own_counter():
-    """Mistake 23: nothing is reset, so a rank that is an iteration behind reads its own iteration's count."""
+    """No counter is reset, so a rank that is one iteration behind reads the counter of its own iteration."""
     ranks = make_ranks(2, 0.4)
     for _ in range(5):
         ranks[0].finished(100)
@@ -168,7 +169,7 @@ def test_every_iteration_has_its_own_counter():
 
 
 def test_a_second_training_by_the_same_ranks_has_counters_of_its_own():
-    """Mistake 23: those of the first one's last iterations are still there."""
+    """The store still has the counters of the first training's last iterations."""
     first = make_ranks(2, 0.4)
     for _ in range(5):
         for rank in first:
@@ -201,7 +202,7 @@ def test_bad_thresholds_are_refused():
 
 
 def test_preemption_over_real_ranks():
-    """Mistake 23: it fires. Two of three ranks finish at once; the third stops as soon as it has heard, not at the end."""
+    """Two of three ranks finish at once. The third stops when it reads the counter, not at its last step."""
 
     def work():
         import time

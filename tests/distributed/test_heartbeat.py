@@ -1,4 +1,4 @@
-"""Which rank is silent, who notices, and who is not to blame."""
+"""Which rank is silent, which rank notices it, and which ranks are not blamed."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ import pytest
 import torch.distributed as dist
 
 from paceline.distributed.config import GroupConfig
-from paceline.distributed.heartbeat import Answer, RankHeartbeat, Silence
+from paceline.distributed.heartbeat import RankHeartbeat, SilenceTimer, StoreReply
 from paceline.errors import UsageError
 
 
-def observe(*answers: tuple[int, int, int]) -> tuple[float, float]:
-    """Seconds of silence of the store and of the watched rank, after answers (number, watched, count), one a second."""
-    silence = Silence()
-    for number, watched, count in answers:
-        silence.observe(Answer(number, watched, count, "host"), 1.0)
+def observe(*replies: tuple[int, int, int]) -> tuple[float, float]:
+    """Seconds of silence of the store and of the watched rank, after one reply (number, watched, beats) a second."""
+    silence = SilenceTimer()
+    for number, watched, beats in replies:
+        silence.observe(StoreReply(number, watched, beats, "host"), 1.0)
     return silence.store, silence.rank
 
 
-def test_a_number_that_stands_still_is_silence():
+def test_a_counter_that_does_not_change_is_silence():
     assert observe((1, 1, 7), (2, 1, 8), (3, 1, 8), (4, 1, 8)) == (0.0, 2.0)
     assert observe((1, 1, 7), (2, 1, 7), (3, 1, 7), (4, 1, 8)) == (0.0, 0.0)
 
 
 def test_a_silent_store_is_not_the_silence_of_the_watched_rank():
-    """Rank 0 serves the store. When it is stopped nothing is known of the others, and they are not to blame."""
+    """Rank 0 serves the store. When rank 0 is stopped, nothing is known about other ranks, so none is blamed."""
     assert observe((1, 1, 7), (2, 1, 8), (2, 1, 8), (2, 1, 8)) == (2.0, 0.0)
 
 
@@ -72,7 +72,7 @@ def test_one_rank_notices_and_names_the_silent_one(four):
     noticed_by, message = four.lost.get(timeout=30)
     assert noticed_by == 1
     assert message.startswith("rank 2 on machine-2 has not answered for ")
-    assert "stopped, hung or cut off" in message
+    assert "stopped, hung or disconnected" in message
 
 
 def test_a_rank_that_has_left_is_not_missed_and_the_one_after_it_is_watched(four):
@@ -84,7 +84,7 @@ def test_a_rank_that_has_left_is_not_missed_and_the_one_after_it_is_watched(four
 
 
 def test_rank_0_leaves_last(four):
-    """It may serve the store, which the others need until they have left."""
+    """It may serve the store, which the other ranks need until they have left."""
     first = threading.Thread(target=four.ranks[0].leave)
     first.start()
     for rank in four.ranks[1:]:
@@ -95,6 +95,6 @@ def test_rank_0_leaves_last(four):
     assert not first.is_alive() and four.lost.empty()
 
 
-def test_a_heartbeat_of_no_time_is_refused():
+def test_a_heartbeat_of_zero_seconds_is_refused():
     with pytest.raises(UsageError, match="group.heartbeat_seconds must be above 0, got 0"):
         GroupConfig(heartbeat_seconds=0)

@@ -1,4 +1,4 @@
-"""What the launcher of `--ranks` concludes from how its ranks ended, and when a rank continues after a restart."""
+"""How the launcher of `--ranks` explains the end of its ranks, and when a restarted rank continues."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.distributed.environment import RESTARTS
-from paceline.distributed.failures import RankFailure
+from paceline.distributed.failures import RESTARTS, RankFailure
 from paceline.distributed.launch import Ranks, is_restart, launch_ranks
 
 

@@ -13,7 +13,7 @@ from paceline.envs.dmc import names
 from paceline.errors import UsageError
 from paceline.pool import PoolConfig, make_pool
 from paceline.recipes.control import SUITE
-from paceline.run import pool_config
+from paceline.session import pool_config
 
 
 def resolve(env_id):

@@ -1,4 +1,4 @@
-"""Tiny finished runs, and the environments they were trained in."""
+"""Tiny finished runs and their environments."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from paceline.config import Config
 from paceline.learner.config import PPOConfig
 from paceline.nets.config import PolicyConfig
 from paceline.pool.config import PoolConfig
-from paceline.run import train
+from paceline.session import train
 
 STEPS = 256
 
 
 def make_run(folder: Path, env: str, policy: PolicyConfig | None = None) -> Path:
-    """A run of 256 steps on the CPU: its policy knows nothing, but its normaliser and weights have moved."""
+    """A run of 256 steps on the CPU. Its policy has learned nothing, but weights and normaliser have changed."""
     config = Config(
         env=env,
         steps=STEPS,
@@ -35,7 +35,7 @@ def make_run(folder: Path, env: str, policy: PolicyConfig | None = None) -> Path
 
 
 class Blank(gymnasium.Env):
-    """Images that are as grey as the episode is old, for 6 steps; it cannot render."""
+    """Grey images that get brighter with every step, for 6 steps. It cannot render."""
 
     def __init__(self, channels: int = 1, size: int = 40, start: int = 0) -> None:
         self._shape, self._time = (channels, size, size), 0
@@ -57,7 +57,7 @@ class Blank(gymnasium.Env):
 
 
 class Painted(Blank):
-    """`Blank` that renders odd-sized pictures, red like the episode is old, if it is asked to when it is made."""
+    """`Blank` with a render mode: frames of odd size that get redder with every step."""
 
     metadata: ClassVar = {"render_modes": ["rgb_array"], "render_fps": 10}
 
@@ -73,7 +73,7 @@ class Painted(Blank):
 
 
 class Reach(gymnasium.Env):
-    """Large, off-centre observations and bounded, lopsided Box actions; episodes of 8 steps."""
+    """Large observations far from zero, asymmetric Box actions, and episodes of 8 steps."""
 
     def __init__(self) -> None:
         self.observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float64)

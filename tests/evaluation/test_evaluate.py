@@ -1,8 +1,7 @@
-"""Evaluation: which episodes count, what the policy remembers, and what is reported."""
+"""Evaluation: which episodes count, recurrent state, and the report."""
 
 from __future__ import annotations
 
-import inspect
 import json
 import subprocess
 import sys
@@ -15,8 +14,8 @@ from rich.console import Console
 from paceline.cli.eval import Eval
 from paceline.envs.registry import Factory
 from paceline.errors import UsageError
-from paceline.evaluation import evaluate as module
-from paceline.evaluation.evaluate import confidence_interval, evaluate, for_people, play, quotas, summarize
+from paceline.evaluation.evaluate import confidence_interval, evaluate, play, quotas, summarize, table
+from paceline.evaluation.evaluators import SEED, EvaluationOptions
 from paceline.evaluation.player import Player
 from paceline.evaluation.saved import SavedRun
 from paceline.nets.config import CoreConfig, PolicyConfig
@@ -31,7 +30,7 @@ CPU = torch.device("cpu")
 
 
 class Counter:
-    """A policy whose state, and likeliest action, is the number of its decisions in the episode."""
+    """A policy whose state and most likely action count its decisions in the episode."""
 
     def initial_state(self, count: int) -> torch.Tensor:
         return torch.zeros(count, 1)
@@ -66,7 +65,7 @@ def test_quotas_are_even_and_add_up():
 
 
 def test_short_episodes_are_not_counted_more_often_than_long_ones():
-    """Of the first 10 episodes to end, 9 would be short. Half of those that count must be long."""
+    """Nine of the first 10 episodes to end are short. Half of those that count must be long."""
     with counting_pool([1, 9]) as pool:
         played = play(pool, player(pool), 10)
     assert [episode.length for episode in played.episodes] == [1] * 5 + [9] * 5
@@ -82,7 +81,7 @@ def test_exactly_as_many_episodes_as_asked_for():
 
 @pytest.mark.parametrize("max_slots", [None, 1, 2])
 def test_hidden_state_is_kept_between_calls_and_restarted_with_episodes(max_slots):
-    """Mistake 17: a state restarted at every call, or carried into the next episode. Batches are of any slots."""
+    """The state must not restart at every call, and not continue in the next episode, for batches of any slots."""
     with counting_pool([5, 3, 4]) as pool:
         watched = player(pool)
         for _ in range(40):
@@ -94,7 +93,7 @@ def test_hidden_state_is_kept_between_calls_and_restarted_with_episodes(max_slot
 
 
 def test_a_decision_moves_the_hidden_state_once(recurrent):
-    """Mistake 15: nothing but acting moves a state on, so that evaluation sees what training saw."""
+    """Only acting advances a state, so that evaluation is the same as training."""
     run = SavedRun.load(recurrent)
     with run.pool(run.config.env, num_envs=2, seed=0, device=CPU) as pool:
         policy = run.policy(pool.spec, CPU)
@@ -126,7 +125,7 @@ def test_agents_that_are_out_of_the_game_do_not_count_until_they_play_again():
     assert summarize(played.episodes)["info"] == {"lived": 3.0}
 
 
-def test_the_state_of_an_agent_that_comes_back_is_fresh():
+def test_an_agent_that_returns_has_a_fresh_state():
     with make_pool(Factory(make=Mortal), PoolConfig(kind="serial", num_envs=1)) as pool:
         watched = player(pool)
         for _ in range(12):
@@ -137,7 +136,7 @@ def test_the_state_of_an_agent_that_comes_back_is_fresh():
             pool.send({"action": actions["action"] % 5}, batch.slots)
 
 
-def test_environments_that_are_done_are_not_stepped_on():
+def test_environments_with_all_episodes_done_are_not_stepped():
     made = []
     factory = Factory(make=lambda env: made.append(Counting(env, 2 + 7 * env)) or made[-1])
     with make_pool(factory, PoolConfig(kind="serial", num_envs=2)) as pool:
@@ -191,14 +190,14 @@ def test_another_environment_can_be_asked_for(recurrent):
         evaluate(recurrent, episodes=2, env="gym:CartPole-v1")
 
 
-def test_numbers_that_are_none_are_null_and_not_nan(tmp_path):
+def test_values_that_are_not_finite_are_null(tmp_path):
     run = make_run(tmp_path / "run", "tests.evaluation.runs:Reach")
     report = evaluate(run, episodes=1)
     assert report["info"] == {"bad": None, "odd": 0.0}
     assert report["std_return"] is None and report["ci95_return"] is None
     json.dumps(report, allow_nan=False)
     console = Console(record=True, quiet=True)
-    console.print(for_people(report))
+    console.print(table(report))
 
 
 def test_the_device_pool_is_evaluated():
@@ -222,7 +221,7 @@ def test_impossible_requests_say_what_is_allowed(cartpole, options, message):
         evaluate(cartpole, **options)
 
 
-def test_a_folder_without_a_run_is_said_to_be_one(tmp_path):
+def test_a_folder_without_a_run_is_refused(tmp_path):
     with pytest.raises(UsageError, match="not the folder of a run"):
         evaluate(tmp_path)
 
@@ -237,6 +236,6 @@ def test_the_command_prints_one_json_object_or_a_table(cartpole):
     assert "95 % interval" in done.stdout and "return" in done.stdout
 
 
-def test_the_commands_default_seed_is_the_functions():
-    default = inspect.signature(evaluate).parameters["seed"].default
-    assert Eval.__dataclass_fields__["seed"].default == default == module.SEED
+def test_the_commands_default_seed_is_the_functions(cartpole):
+    assert Eval().options == EvaluationOptions() and Eval().options.seed == SEED
+    assert evaluate(cartpole, episodes=1)["seed"] == SEED

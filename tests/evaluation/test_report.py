@@ -1,4 +1,4 @@
-"""Reports: what is in them, that they need nothing else, and that they are HTML."""
+"""Reports: their content, valid HTML, and no external resources."""
 
 from __future__ import annotations
 
@@ -14,15 +14,13 @@ from paceline.errors import UsageError
 from paceline.evaluation.charts import running_mean, short
 from paceline.evaluation.history import History
 from paceline.evaluation.report import write_report
-from paceline.sims.navigation.report import chosen
 from tests.evaluation.runs import make_run
-from tests.sims.navigation.test_navigation import make_navigation_run
 
 VOID = {"meta", "img", "br", "hr", "link", "input"}
 
 
 class Checked(HTMLParser):
-    """Fails where elements are not closed in order; keeps what a browser would have to load, and the ids."""
+    """Fails if elements are not closed in order. Keeps the ids and the addresses that a browser would load."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -57,15 +55,6 @@ def cartpole(tmp_path_factory):
     return make_run(tmp_path_factory.mktemp("runs") / "cartpole", "gym:CartPole-v1")
 
 
-@pytest.fixture(scope="module")
-def pointnav(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        folder = make_navigation_run(tmp_path_factory.mktemp("runs") / "pointnav")
-        write_report(folder, evaluate_episodes=10)
-        yield folder
-
-
 def check(text: str, folder) -> Checked:
     page = Checked(text)
     assert page.loads and all(address.startswith("data:image/") for address in page.loads)
@@ -86,18 +75,6 @@ def test_a_report_of_any_run(cartpole):
         assert heading in page.headings
     for words in ("ddppo", "rollout_steps", "pool.num_envs", "PyTorch", "256"):
         assert words in text
-
-
-def test_a_report_of_a_navigation_run(pointnav):
-    text = (pointnav / "report.html").read_text()
-    page = check(text, pointnav)
-    assert page.ids[:3] == ["evaluation", "trajectories", "views"]
-    for words in ("this policy", "random walk", "always forward", "goal follower", "SoftSPL", "shortest path"):
-        assert words in text
-    assert text.count('alt="Map of episode') == 6
-    assert "data:image/gif" in text and 'alt="Depth at step 0"' in text and 'alt="Colours at step 0"' in text
-    assert "By distance to go" in page.headings and "SPL of the imperfect episodes" in page.headings
-    assert len(text) < 5_000_000
 
 
 def test_the_command_writes_where_it_is_told_to_and_prints_the_path(cartpole, tmp_path, monkeypatch, capsys):
@@ -124,7 +101,7 @@ def test_a_run_that_has_hardly_begun(cartpole, tmp_path):
     assert "No episode has ended" in write_report(tmp_path).read_text()
 
 
-def test_what_is_no_run_is_said_to_be_none(cartpole, tmp_path):
+def test_folders_without_a_run_or_reports_are_refused(cartpole, tmp_path):
     with pytest.raises(UsageError, match="not the folder of a run"):
         write_report(tmp_path)
     (tmp_path / "config.json").write_text((cartpole / "config.json").read_text())
@@ -143,7 +120,7 @@ def test_what_is_no_run_is_said_to_be_none(cartpole, tmp_path):
 
 
 def test_broken_lines_are_left_out_with_one_warning(tmp_path, caplog):
-    """A run that was killed as it wrote, and resumed, has left half a line in the middle."""
+    """A run that was killed while writing and then resumed leaves half a line in the middle."""
     lines = [
         b'{"step": 1}',
         b'{"step": 2, "ent{"step": 3}',
@@ -159,26 +136,16 @@ def test_broken_lines_are_left_out_with_one_warning(tmp_path, caplog):
     assert "4 damaged lines are left out, the first is line 2" in warning
     caplog.clear()
     (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n{"st')
-    assert len(History.load(tmp_path)) == 1 and not caplog.records, "of the last one nothing is said"
+    assert len(History.load(tmp_path)) == 1 and not caplog.records, "an incomplete last line is no warning"
 
 
-def test_what_a_resumed_run_has_left_behind_is_not_shown(tmp_path):
+def test_steps_that_a_resumed_run_repeats_are_shown_once(tmp_path):
     rows = [{"step": step, "entropy": value} for step, value in ((10, 1), (20, 2), (30, 3), (20, None), (25, 5))]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     history = History.load(tmp_path)
     assert history.columns["step"].tolist() == [10, 20, 25]
     assert history.last("entropy") == 5.0 and np.isnan(history.columns["entropy"][1])
     assert not history.has("episode_spl") and history.last("episode_spl") is None
-
-
-def test_maps_are_of_all_distances_and_of_one_failure():
-    geodesic = np.random.default_rng(0).permutation(np.arange(40.0))
-    success = np.ones(40)
-    shown = chosen({"geodesic": geodesic, "success": success}, 6)
-    assert geodesic[shown].tolist() == [3.0, 10.0, 16.0, 23.0, 30.0, 36.0]
-    success[np.flatnonzero(geodesic == 22.0)] = 0.0
-    assert 22.0 in geodesic[chosen({"geodesic": geodesic, "success": success}, 6)]
-    assert len(chosen({"geodesic": geodesic[:2], "success": success[:2]}, 6)) == 2
 
 
 def test_running_means_are_of_neighbours():

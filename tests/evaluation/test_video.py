@@ -1,4 +1,4 @@
-"""Films of trained policies: what is on them, and what is said where there can be none."""
+"""Videos of trained policies: their frames, and errors where none can be made."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def read_mp4(path) -> tuple[list[np.ndarray], float]:
         frames.append(frame[..., ::-1])
 
 
-def test_an_episode_is_filmed_from_its_first_picture_to_its_last(run, tmp_path):
+def test_an_episode_is_filmed_from_first_to_last_frame(run, tmp_path):
     path = tmp_path / "film.mp4"
     assert film(run, path, env=PAINTED) == 7
     frames, rate = read_mp4(path)
@@ -75,7 +75,7 @@ def test_gymnasium_environments_are_asked_to_render(tmp_path):
     assert len(frames) == count and frames[0].shape == (400, 600, 3) and rate == 50
 
 
-def test_where_there_is_nothing_to_film_it_is_said(tmp_path):
+def test_an_environment_without_images_is_refused(tmp_path):
     env = "paceline.envs.memory:Memory?length=4"
     run = SavedRun.load(make_run(tmp_path / "run", env))
     with pytest.raises(UsageError, match="nothing to film .* rendering it fails .* is an image"):
@@ -91,7 +91,7 @@ def test_a_renderer_that_fails_is_replaced_by_observations(run, tmp_path, monkey
     assert film(run, tmp_path / "film.gif", env=PAINTED) == 7
 
 
-def test_endless_episodes_are_cut(run, tmp_path, monkeypatch, caplog):
+def test_the_video_of_an_endless_episode_is_cut(run, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(video, "MAX_FRAMES", 3)
     assert film(run, tmp_path / "film.gif", env=PAINTED) == 3
     assert "cut" in caplog.text

@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.experience.rollout import Rollout
-from paceline.experience.rows import Cuts, Decision, Outcome
+from paceline.experience.rows import Decision, Outcome, Truncations
 from tests.experience.oracle import Step, lambda_advantages, random_slot
+from tests.experience.rollouts import Rollout
 
 CPU = torch.device("cpu")
 
@@ -29,18 +29,18 @@ def decision(values, *, actives=None, starts=None, state=None, obs=None) -> Deci
     )
 
 
-def cuts_at(slots: list[int], steps: list[Step]) -> Cuts:
-    """Cuts whose final observation is the value that they are to be given."""
+def cuts_at(slots: list[int], steps: list[Step]) -> Truncations:
+    """Truncations whose final observation is the value that they are to be given."""
     final = torch.tensor([[steps[slot].final_value] for slot in slots], dtype=torch.float32)
-    return Cuts(rows=torch.tensor(slots), obs={"obs": final}, state=torch.zeros(len(slots), 0))
+    return Truncations(rows=torch.tensor(slots), obs={"obs": final}, state=torch.zeros(len(slots), 0))
 
 
 def outcome(steps: list[Step], on_device: bool = False) -> Outcome:
     """`on_device`: as if the host did not know which slots were truncated."""
     cut = [slot for slot, step in enumerate(steps) if step.end == "truncated"]
     return Outcome(
-        cuts=cuts_at(cut, steps) if cut and not on_device else None,
-        unsure_cuts=cuts_at(list(range(len(steps))), steps) if on_device else None,
+        truncations=cuts_at(cut, steps) if cut and not on_device else None,
+        candidates=cuts_at(list(range(len(steps))), steps) if on_device else None,
         reward=torch.tensor([step.reward for step in steps], dtype=torch.float32),
         terminated=torch.tensor([step.end == "terminated" for step in steps]),
         truncated=torch.tensor([step.end == "truncated" for step in steps]),

@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.experience.rollout import Rollout
 from paceline.experience.rows import Outcome
 from paceline.experience.sequences import shuffled_rows, shuffled_sequences
+from tests.experience.rollouts import Rollout
 from tests.experience.test_rollout import CPU, decision
 
 
@@ -26,6 +26,7 @@ def random_rollout(seed: int, turns: int, num_slots: int, faults: bool) -> Rollo
         lost = torch.tensor(rng.random(num_slots) < (0.1 if faults else 0.0))
         never = torch.zeros(num_slots, dtype=torch.bool)
         rollout.complete(Outcome(reward=torch.zeros(num_slots), terminated=never, truncated=never, lost=lost))
+    rollout.select()
     return rollout
 
 

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 from paceline.distributed.runtime import Group, Place
 from paceline.experience.layouts import Variable
-from paceline.experience.rollout import Rollout
-from paceline.experience.rows import Cuts, Decision, Outcome
-from paceline.experience.sequences import sequences, shuffled_sequences, valid_rows
-from paceline.learner.config import PPOConfig
+from paceline.experience.rows import Decision, Outcome, Truncations
+from paceline.experience.sequences import sequences, shuffled_sequences
+from paceline.learner.config import OptimizerConfig, PPOConfig
+from paceline.learner.hyperparameters import ppo_hyperparameters
 from paceline.learner.targets import Targets
 from paceline.pool.protocol import StepBatch
 from tests.experience.oracle import Step, lambda_advantages
+from tests.experience.rollouts import Rollout
 
 CPU = torch.device("cpu")
 
@@ -93,7 +94,9 @@ class World:
             terminated=torch.tensor([step.end == "terminated" for step in steps]),
             truncated=torch.tensor([step.end == "truncated" for step in steps]),
             lost=torch.tensor(lost),
-            cuts=Cuts(rows=torch.tensor(cut), obs={"name": final}, state=torch.zeros(len(cut), 1)) if cut else None,
+            truncations=Truncations(rows=torch.tensor(cut), obs={"name": final}, state=torch.zeros(len(cut), 1))
+            if cut
+            else None,
         )
         return self.batch(slots, lost), outcome
 
@@ -106,16 +109,16 @@ def collect(
     rollout: Rollout, world: World, held: StepBatch, most: int, stop_after: int | None
 ) -> tuple[StepBatch, list[int]]:
     """One rollout of random batches; what is held at its end, and where each slot's account of it begins."""
-    book = rollout.book
+    book = rollout.layout
     assert isinstance(book, Variable)
-    carried = book.in_flight.copy()
+    carried = book._pending >= 0
     rollout.clear()
     begins = [len(world.account[slot]) - int(carried[slot]) for slot in range(world.num_slots)]
     turns = 0
     while True:
         if len(held.slots):
             rollout.begin(world.decide(held), held)
-        flying = np.flatnonzero(book.in_flight)
+        flying = np.flatnonzero(book._pending >= 0)
         count = int(world.rng.integers(1, len(flying) + 1))
         count = min(count, most, book.goal - book.completed)
         slots = sorted(world.rng.choice(flying, count, replace=False).tolist())
@@ -141,7 +144,7 @@ class Values:
     def last_values(self, batch: StepBatch) -> torch.Tensor:
         return torch.zeros(self._num_slots)
 
-    def cut_values(self, cuts: Cuts) -> torch.Tensor:
+    def truncated_values(self, cuts: Truncations) -> torch.Tensor:
         return torch.zeros(len(cuts.rows))
 
 
@@ -158,7 +161,7 @@ def rollouts(seed: int, steps: int, num_slots: int, faults: bool, preempted: boo
     """A world and `count` finished rollouts in it, one after the other in the same memory."""
     rng = np.random.default_rng(seed)
     world = World(rng, num_slots, faults)
-    rollout = Rollout(steps, num_slots, CPU, book=Variable(steps, num_slots), weighted=True)
+    rollout = Rollout(steps, num_slots, CPU, layout=Variable(steps, num_slots, weighted=True), weighted=True)
     held = world.batch(list(range(num_slots)))
     for _ in range(count):
         stop_after = int(rng.integers(1, 6)) if preempted else None
@@ -176,10 +179,10 @@ def test_no_step_is_lost_and_none_is_there_twice(seed, steps, num_slots, faults,
     account: dict[int, list[Step]] = {}
     for world, rollout, _, _ in rollouts(seed, steps, num_slots, faults, preempted):
         account = world.account
-        rows = valid_rows(rollout)
-        assert len(rows) <= rollout.book.completed <= steps * num_slots
+        rows = rollout.valid_rows()
+        assert len(rows) <= rollout.layout.completed <= steps * num_slots
         if not faults:
-            assert len(rows) == rollout.book.completed
+            assert len(rows) == rollout.layout.completed
             assert preempted or len(rows) == steps * num_slots
         for name in sorted(rollout.log_prob[rows].tolist()):
             seen[int(name // 1000)].append(int(name % 1000))
@@ -191,7 +194,7 @@ def test_no_step_is_lost_and_none_is_there_twice(seed, steps, num_slots, faults,
 @given(**cases)
 def test_every_row_has_its_own_outcome(seed, steps, num_slots, faults, preempted):
     for _, rollout, _, _ in rollouts(seed, steps, num_slots, faults, preempted):
-        rows = valid_rows(rollout)
+        rows = rollout.valid_rows()
         torch.testing.assert_close(rollout.reward[rows], rollout.log_prob[rows] / 1000)
         assert torch.equal(rollout.obs["name"][rows, 0], rollout.log_prob[rows])
         assert torch.equal(rollout.actions["action"][rows].float(), rollout.log_prob[rows])
@@ -208,7 +211,7 @@ def test_advantages_equal_the_oracle(seed, steps, num_slots, faults, preempted):
             as_lost = [Step(s.value, s.reward, "lost", 0.0, s.active) if s.end == "pending" else s for s in account]
             for at, advantage in enumerate(lambda_advantages(as_lost, last_values[slot], 0.9, 0.8)):
                 expected[name_of(slot, begins[slot] + at)] = advantage
-        rows = valid_rows(rollout)
+        rows = rollout.valid_rows()
         wanted = torch.tensor([expected[name] for name in rollout.log_prob[rows].tolist()])
         torch.testing.assert_close(rollout.advantage[rows], wanted.float(), rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(rollout.returns[rows], rollout.advantage[rows] + rollout.value[rows])
@@ -237,13 +240,14 @@ def test_running_returns_go_on_through_rollouts(seed, steps, num_slots, faults, 
     """Mistake 12: a slot's running return is that of its completed steps, whichever rollouts they are in."""
     rng = np.random.default_rng(seed)
     world = World(rng, num_slots, faults)
-    rollout = Rollout(steps, num_slots, CPU, book=Variable(steps, num_slots))
+    rollout = Rollout(steps, num_slots, CPU, layout=Variable(steps, num_slots))
     config = PPOConfig(discount=0.9, normalize_returns=True)
-    targets = Targets(Values(num_slots), Group(Place(), CPU, None), config, num_slots)  # type: ignore[arg-type]
+    hyperparameters = ppo_hyperparameters(config, OptimizerConfig())
+    targets = Targets(hyperparameters, Group(Place(), CPU, None), num_slots)
     held = world.batch(list(range(num_slots)))
     for _ in range(4):
         held, _ = collect(rollout, world, held, num_slots, int(rng.integers(1, 6)) if preempted else None)
-        targets.complete(rollout, held)
+        targets.complete(rollout.select(), held, Values(num_slots))
     observed = 0
     for slot in range(num_slots):
         running = 0.0
@@ -271,7 +275,7 @@ def test_a_short_rollout_is_filled_with_the_one_before(seed, steps, num_slots):
     """Its latest rows, with the targets that they had; no row is both, and nothing older comes in (mistake 10)."""
     rng = np.random.default_rng(seed)
     world = World(rng, num_slots, faults=False)
-    rollout = Rollout(steps, num_slots, CPU, book=Variable(steps, num_slots))
+    rollout = Rollout(steps, num_slots, CPU, layout=Variable(steps, num_slots))
     held = world.batch(list(range(num_slots)))
     targets: dict[float, float] = {}
     for short in (False, True):
@@ -279,9 +283,9 @@ def test_a_short_rollout_is_filled_with_the_one_before(seed, steps, num_slots):
         finish(rollout, rng.normal(size=num_slots))
         if not short:
             assert rollout.stale is None
-            rows = valid_rows(rollout)
+            rows = rollout.valid_rows()
             targets = dict(zip(rollout.log_prob[rows].tolist(), rollout.advantage[rows].tolist(), strict=True))
-    rows = valid_rows(rollout)
+    rows = rollout.valid_rows()
     if rollout.stale is None:
         assert len(rows) == steps * num_slots
         return
@@ -296,13 +300,13 @@ def test_only_the_rollout_before_fills_up():
     """Two short rollouts after a full one: what is left of the full one is too old."""
     rng = np.random.default_rng(1)
     world = World(rng, 2, faults=False)
-    rollout = Rollout(8, 2, CPU, book=Variable(8, 2))
+    rollout = Rollout(8, 2, CPU, layout=Variable(8, 2))
     held = world.batch([0, 1])
     brought, filled = [], []
     for stop in (None, 2, 2):
         held, _ = collect(rollout, world, held, 2, stop)
         finish(rollout, rng.normal(size=2))
-        brought.append(set(rollout.log_prob[valid_rows(rollout)].tolist()))
+        brought.append(set(rollout.log_prob[rollout.valid_rows()].tolist()))
         filled.append(set(rollout.log_prob[rollout.stale].tolist()) if rollout.stale is not None else set())
     assert not filled[0] and len(brought[1] | filled[1]) == 16 and filled[1] <= brought[0]
     assert filled[2] == brought[1]
@@ -310,8 +314,8 @@ def test_only_the_rollout_before_fills_up():
 
 def test_slots_that_gave_more_than_their_share_weigh_less():
     """The truncated importance weights of the paper: at most 1, so that no slot counts for more than the mean."""
-    book = Variable(4, 2)
-    rollout = Rollout(4, 2, CPU, book=book, weighted=True)
+    book = Variable(4, 2, weighted=True)
+    rollout = Rollout(4, 2, CPU, layout=book, weighted=True)
     world = World(np.random.default_rng(0), 2, faults=False)
     rollout.clear()
     held = world.batch([0, 1])
@@ -321,7 +325,7 @@ def test_slots_that_gave_more_than_their_share_weigh_less():
         rollout.complete(outcome, held)
     finish(rollout, np.zeros(2))
     assert book.collected.tolist() == [6, 2] and rollout.weight is not None
-    rows = valid_rows(rollout)
+    rows = rollout.valid_rows()
     by_slot = {slot: rollout.weight[rows[rollout.log_prob[rows] // 1000 == slot]] for slot in (0, 1)}
     torch.testing.assert_close(by_slot[0], torch.full((6,), 4 / 6))
     assert by_slot[1].tolist() == [1.0, 1.0]
@@ -332,16 +336,16 @@ def test_slots_that_gave_more_than_their_share_weigh_less():
 def test_a_saved_rollout_goes_on_as_it_would_have(seed, steps, num_slots):
     """Saved between two rollouts with everything taken in: the next one is the same to the bit."""
     world = World(np.random.default_rng(seed), num_slots, faults=False)
-    rollout = Rollout(steps, num_slots, CPU, book=Variable(steps, num_slots), weighted=True)
+    rollout = Rollout(steps, num_slots, CPU, layout=Variable(steps, num_slots, weighted=True), weighted=True)
     collect(rollout, world, world.batch(list(range(num_slots))), num_slots, None)
     finish(rollout, np.zeros(num_slots))
-    flying = np.flatnonzero(rollout.book.in_flight).tolist()
+    flying = np.flatnonzero(rollout.layout._pending >= 0).tolist()
     rollout.clear()
     if flying:
         batch, outcome = world.answer(flying)
         rollout.complete(outcome, batch)
-    copy = Rollout(steps, num_slots, CPU, book=Variable(steps, num_slots), weighted=True)
-    copy.load_state_dict(rollout.state_dict())
+    copy = Rollout(steps, num_slots, CPU, layout=Variable(steps, num_slots, weighted=True), weighted=True)
+    copy.buffer.load_state_dict(rollout.buffer.state_dict())
     everyone = world.batch(list(range(num_slots)))
     decision = world.decide(everyone)
     batch, outcome = world.answer(everyone.slots.tolist())
@@ -349,8 +353,8 @@ def test_a_saved_rollout_goes_on_as_it_would_have(seed, steps, num_slots):
         one.begin(decision, everyone)
         one.complete(outcome, batch)
         finish(one, np.ones(num_slots))
-    rows = valid_rows(rollout)
-    assert torch.equal(rows, valid_rows(copy)) and len(rows) == len(flying) + num_slots
+    rows = rollout.valid_rows()
+    assert torch.equal(rows, copy.valid_rows()) and len(rows) == len(flying) + num_slots
     for column in ("advantage", "returns", "log_prob", "reward", "state", "weight"):
         assert torch.equal(getattr(rollout, column)[rows], getattr(copy, column)[rows])
     assert torch.equal(sequences(rollout)[1], sequences(copy)[1]) or rollout.stale is not None
@@ -358,7 +362,7 @@ def test_a_saved_rollout_goes_on_as_it_would_have(seed, steps, num_slots):
 
 def test_a_slot_cannot_be_begun_or_completed_twice():
     world = World(np.random.default_rng(0), 2, faults=False)
-    rollout = Rollout(4, 2, CPU, book=Variable(4, 2))
+    rollout = Rollout(4, 2, CPU, layout=Variable(4, 2))
     both = world.batch([0, 1])
     rollout.begin(world.decide(both), both)
     with pytest.raises(AssertionError, match="in flight already"):

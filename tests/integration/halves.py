@@ -8,13 +8,13 @@ from gymnasium import spaces
 
 from paceline.distributed.reduce import synchronize
 from paceline.distributed.runtime import Group
-from paceline.experience.rollout import Rollout
 from paceline.experience.rows import Decision, Outcome
 from paceline.learner.config import OptimizerConfig, PPOConfig
 from paceline.learner.ppo import PPOLearner
 from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.pool.protocol import PoolSpec
+from tests.experience.rollouts import Rollout
 
 SLOTS, TURNS = 8, 5
 

@@ -14,7 +14,8 @@ from paceline import recipes
 from paceline.config import Config
 from paceline.nets.config import CoreConfig
 from paceline.pool.config import PoolConfig
-from paceline.run import Run, train
+from paceline.run import Run
+from paceline.session import train
 
 BALANCED = 300.0
 """A mean return of CartPole. An agent that learns nothing has less than 30."""
@@ -42,11 +43,11 @@ def train_until(config: Config, threshold: float, folder: Path) -> float:
     plain = Run.finished
 
     def finished(run: Run) -> bool:
-        over, mean = plain(run), run.episode_means()["episode_return"]  # both the same on all ranks
+        over, mean = plain(run), run.episodes.means()["episode_return"]  # both the same on all ranks
         return over or (mean is not None and mean >= threshold)
 
     with mock.patch.object(Run, "finished", finished):
-        mean = train(config, folder).episode_means()["episode_return"]
+        mean = train(config, folder).episodes.means()["episode_return"]
     assert mean is not None
     return mean
 

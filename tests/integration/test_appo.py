@@ -23,9 +23,9 @@ from paceline.learner.ppo import PPOLearner
 from paceline.learner.publication import Publication
 from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.pool.config import PoolConfig
-from paceline.run import train
-from paceline.schedule.appo import Learning, _collects_beside
+from paceline.schedule.appo import BatchQueue, _is_concurrent
 from paceline.schedule.config import APPOConfig
+from paceline.session import train
 from tests.integration.learning import BALANCED, REMEMBERED, balancing, learns, remembering, train_until
 from tests.integration.ranks import on_ranks
 from tests.integration.test_training import assert_equal, tiny, weights
@@ -71,7 +71,7 @@ def test_the_learner_has_all_cores_while_collection_waits_for_it(tmp_path, monke
 
     def slow(self, rollout, batch):
         deadline = time.monotonic() + 5
-        while not made[0]._is_waited_for and time.monotonic() < deadline:
+        while not made[0]._collection_waits and time.monotonic() < deadline:
             time.sleep(0.001)  # until collection is ahead
         sums = backward(self, rollout, batch)
         seen.append(torch.get_num_threads())
@@ -81,8 +81,8 @@ def test_the_learner_has_all_cores_while_collection_waits_for_it(tmp_path, monke
         collecting.add(torch.get_num_threads())
         return original_step(self, action)
 
-    original_step, original_make, made = Memory.step, Learning.__init__, []
-    monkeypatch.setattr(Learning, "__init__", make)
+    original_step, original_make, made = Memory.step, BatchQueue.__init__, []
+    monkeypatch.setattr(BatchQueue, "__init__", make)
     monkeypatch.setattr(PPOLearner, "update", begin)
     monkeypatch.setattr(PPOLearner, "_backward", slow)
     monkeypatch.setattr(Memory, "step", step)
@@ -128,15 +128,16 @@ def test_perceptrons_over_envpool_take_turns(tmp_path):
     pytest.importorskip("envpool")
     config = small("none", env="envpool:CartPole-v1", pool=PoolConfig(num_envs=4), policy=PolicyConfig(hidden=(8,)))
     run = train(dataclasses.replace(config, steps=64), tmp_path)
-    assert not _collects_beside(run)
+    assert not _is_concurrent(run, run.config, run.collection)
     run.config = dataclasses.replace(run.config, appo=APPOConfig(beside=True))
-    assert _collects_beside(run)
+    assert _is_concurrent(run, run.config, run.collection)
     run.config = dataclasses.replace(run.config, appo=APPOConfig())
     run.group.size = 2
-    assert _collects_beside(run)
+    assert _is_concurrent(run, run.config, run.collection)
     large, recurrent = PolicyConfig(hidden=(512, 512)), PolicyConfig(core=CoreConfig(kind="gru", hidden=8))
     for name, policy in {"large": large, "gru": recurrent}.items():
-        assert _collects_beside(train(dataclasses.replace(config, steps=64, policy=policy), tmp_path / name))
+        other = train(dataclasses.replace(config, steps=64, policy=policy), tmp_path / name)
+        assert _is_concurrent(other, other.config, other.collection)
 
 
 @pytest.mark.parametrize("waiting", [0, 3])
@@ -290,7 +291,7 @@ def test_weights_are_picked_up_whole(tmp_path):
 
     def read() -> None:
         while not done.is_set():
-            reader.pick_up()
+            reader.refresh()
             seen = {value.flatten()[0].item() for value in acting.state_dict().values()}
             if len(seen) != 1 and int(acting.version) > 0:
                 torn.append(seen)
@@ -304,7 +305,7 @@ def test_weights_are_picked_up_whole(tmp_path):
             publication.publish()
     done.set()
     thread.join()
-    reader.pick_up()
+    reader.refresh()
     assert not torn and int(acting.version) == 299
 
 

@@ -20,7 +20,7 @@ import torch
 from gymnasium import spaces
 
 from paceline.accel.config import ComputeConfig
-from paceline.agent.off_policy import _compiles
+from paceline.assembly import compiles_update
 from paceline.checkpoint import CheckpointFolder
 from paceline.collect.explorer import Explorer
 from paceline.config import Config
@@ -34,7 +34,7 @@ from paceline.learner.config import D4PGConfig
 from paceline.learner.d4pg import D4PGLearner
 from paceline.nets.config import ControlConfig, ValueConfig
 from paceline.pool.config import PoolConfig
-from paceline.run import train
+from paceline.session import train
 from tests.integration.ranks import on_ranks
 from tests.integration.test_training import assert_equal, weights
 from tests.pool.multi_agent import LIVES, Mortal
@@ -118,15 +118,15 @@ def test_draws_and_insertions_keep_their_ratio(tmp_path, pool, beside):
     run = train(config, tmp_path)
     last = reports(tmp_path)[-1]
     assert run.step == last["step"]
-    assert beside or run.step == run.agent.collected
+    assert beside or run.step == run.collection.collected
     assert config.steps <= run.step < config.steps + 300
-    inserted, drawn = (run.agent.limiter.state_dict()[name] for name in ("inserted", "drawn"))
-    assert drawn == 32 * last["updates"] == 32 * run.agent.learner.updates
+    inserted, drawn = (run.collection.limiter.state_dict()[name] for name in ("inserted", "drawn"))
+    assert drawn == 32 * last["updates"] == 32 * run.learners[0].updates
     assert 4.0 * (inserted - 200) == pytest.approx(drawn, abs=2 * 200)
-    assert last["replay"] == len(run.agent.replay) == 1000
+    assert last["replay"] == len(run.collection.replay) == 1000
     assert last["evaluation_return"] < 0 and last["episode_length"] == LENGTH
     # Every decision of the three streams that explore starts one transition, but for those that wait at the end.
-    assert run.agent.collected - 3 * 3 <= inserted <= run.agent.collected
+    assert run.collection.collected - 3 * 3 <= inserted <= run.collection.collected
 
 
 def test_deterministic_runs_are_bit_equal_and_so_are_resumed_ones(tmp_path):
@@ -156,16 +156,16 @@ def test_checkpoints_in_mid_run_are_whole(tmp_path):
     train(config, tmp_path)
     assert len(list((tmp_path / "checkpoints").glob("step_*"))) > 2
     resumed = train(dataclasses.replace(config, steps=2500), tmp_path, resume="latest")
-    assert 2500 <= resumed.step < 3000 and len(resumed.agent.replay) == 1000
+    assert 2500 <= resumed.step < 3000 and len(resumed.collection.replay) == 1000
 
 
 def test_a_resumed_run_counts_what_was_collected_and_not_yet_reported(tmp_path):
     """SIGTERM before anything is learned: what is in the replay are steps of the run."""
     stopping = small(f"?marker={tmp_path / 'stopped'}&harm=stop&at=20", deterministic=True)
     stopped = train(stopping, tmp_path / "run")
-    assert stopped.interrupted and stopped.step == 0 and 0 < stopped.agent.collected < 200
+    assert stopped.interrupted and stopped.step == 0 and 0 < stopped.collection.collected < 200
     resumed = train(stopping, tmp_path / "run", resume="latest")
-    assert resumed.step == resumed.agent.collected >= 2000
+    assert resumed.step == resumed.collection.collected >= 2000
 
 
 def test_segments_of_the_replay_come_back(tmp_path, monkeypatch):
@@ -194,7 +194,7 @@ def test_a_run_is_resumed_with_other_settings(tmp_path, changes):
     config = dataclasses.replace(small(**changes), steps=2400)
     run = train(config, tmp_path, resume="latest")
     assert run.step >= 2400
-    rates = {name: trained.adam["rate"] for name, trained in run.agent.learner.trained.items()}
+    rates = {name: trained.adam["rate"] for name, trained in run.learners[0].trained.items()}
     assert rates == {"policy": config.d4pg.actor_rate, "critic": config.d4pg.critic_rate}
 
 
@@ -214,7 +214,7 @@ def test_two_ranks_have_the_same_weights_and_replays_of_their_own(tmp_path):
 
     def work():
         run = train(config, Path(folder))
-        shown = run.agent.replay.state_dict()["columns"]["obs/obs"]
+        shown = run.collection.replay.state_dict()["columns"]["obs/obs"]
         return run.step, {name: value.clone() for name, value in run.policy.state_dict().items()}, shown
 
     (steps, first, mine), (other, second, theirs) = on_ranks(2, work)
@@ -229,12 +229,12 @@ def test_two_ranks_have_the_same_weights_and_replays_of_their_own(tmp_path):
         run = train(dataclasses.replace(config, steps=3600), Path(folder), resume="latest")
         return (
             run.step,
-            run.agent.learner.updates,
+            run.learners[0].updates,
             {name: value.clone() for name, value in run.policy.state_dict().items()},
         )
 
     (steps, updates, first), (_, _, second) = on_ranks(2, again)
-    assert steps >= 3600 and updates > alone.agent.learner.updates
+    assert steps >= 3600 and updates > alone.learners[0].updates
     assert_equal(first, second)
 
 
@@ -276,7 +276,7 @@ def test_nothing_acts_while_an_update_is_compiled(tmp_path, monkeypatch):
 
     monkeypatch.setattr(CompiledUpdate, "_compile", compile_)
     monkeypatch.setattr(Explorer, "act", act)
-    monkeypatch.setattr("paceline.agent.off_policy.require_compiler", lambda: None)
+    monkeypatch.setattr("paceline.assembly.require_compiler", lambda: None)
     train(small(compute=ComputeConfig(compile=True)), tmp_path)
     assert len(seen) > 100 and not any(seen)
 
@@ -296,7 +296,7 @@ def test_compiling_without_a_compiler_is_refused(tmp_path, monkeypatch, system):
 def test_several_ranks_are_told_that_nothing_is_compiled(caplog):
     caplog.set_level("INFO")
     group = Group(Place(size=2), torch.device("cpu"), None)
-    assert not _compiles(small(compute=ComputeConfig(compile=True)), group)
+    assert not compiles_update(small(compute=ComputeConfig(compile=True)), group)
     assert "on the CPU of a single rank" in caplog.text
 
 
@@ -345,7 +345,7 @@ def test_agents_out_of_the_game_are_not_experience(tmp_path):
     """Mistake 28, of agents with boxes of actions: only steps of those in the game are collected."""
     run = train(small(env="tests.integration.test_d4pg:MortalBox?env=1", steps=800), tmp_path)
     assert run.step >= 800
-    shown = run.agent.replay.state_dict()["columns"]["obs/obs"].long()
+    shown = run.collection.replay.state_dict()["columns"]["obs/obs"].long()
     agent, step = shown[:, 1], shown[:, 3]
     lives = torch.tensor(list(LIVES.values()))
     assert len(shown) > 700 and (step < lives[agent]).all(), "what a dead agent sees is nothing to learn from"
@@ -358,7 +358,7 @@ def test_the_memory_of_the_replay_is_said(tmp_path, caplog):
     caplog.set_level("INFO")
     run = train(small(), tmp_path)
     assert "replay: 1,000 transitions of 20 bytes, 0.00 GiB" in caplog.text
-    assert run.agent.replay.bytes == 20 * 1000
+    assert run.collection.replay.bytes == 20 * 1000
 
 
 def test_bounds_that_cut_returns_off_are_named(tmp_path, caplog):
@@ -427,9 +427,9 @@ def test_a_task_is_learned_on_a_gpu(tmp_path, prioritized, recorded):
 
 def test_layers_compute_in_the_precision_that_was_asked_for(tmp_path):
     run = train(small(compute=ComputeConfig(precision="bfloat16")), tmp_path)
-    agent = run.agent
-    torsos = [agent.policy.torso, agent.critic.torso, agent.acting.torso]
-    torsos += [target.module.torso for target in (agent.learner._target_policy, agent.learner._target_critic)]
+    learner, acting = run.learners[0], run.collection.explorer._policy
+    torsos = [learner.policy.torso, learner._critic.module.torso, acting.torso]
+    torsos += [target.module.torso for target in (learner._target_policy, learner._target_critic)]
     assert [torso.precision for torso in torsos] == [torch.bfloat16] * 5
     assert all(torch.isfinite(value).all() for value in run.policy.parameters())
 
@@ -443,5 +443,5 @@ def test_a_run_goes_on_in_envpool_with_new_episodes(tmp_path, caplog):
     other = dataclasses.replace(config, steps=1200, pool=PoolConfig(num_envs=4))
     with caplog.at_level("WARNING"):
         run = train(other, tmp_path, resume="latest")
-    assert "EnvPool cannot go on" in caplog.text
+    assert "EnvPool cannot continue" in caplog.text
     assert not run.pool.can_restore and run.step >= 1200

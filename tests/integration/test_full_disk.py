@@ -1,4 +1,4 @@
-"""A disk that fills up costs a run what does not fit, and is said in words."""
+"""On a full disk a run loses the files that do not fit, and says so."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paceline.files import DiskFull
 from paceline.learner.config import PPOConfig
 from paceline.nets.config import PolicyConfig
 from paceline.pool.config import PoolConfig
-from paceline.run import train
+from paceline.session import train
 
 CONFIG = Config(
     steps=256,
@@ -29,7 +29,7 @@ CONFIG = Config(
 
 @pytest.fixture
 def full_at(monkeypatch):
-    """Let the disk be full at these steps."""
+    """A function that makes the disk full at the given steps."""
     save = CheckpointFolder.save
 
     def choose(*steps: int) -> None:
@@ -90,7 +90,7 @@ def test_a_run_folder_below_a_file_exits_2_at_once(tmp_path, monkeypatch, capsys
     def fail(*_, **__):
         raise AssertionError("something was started")
 
-    for name in ("paceline.run.make_pool", "paceline.cli.train.launch_ranks"):
+    for name in ("paceline.session.make_pool", "paceline.cli.train.launch_ranks"):
         monkeypatch.setattr(name, fail)
     (tmp_path / "afile").write_text("")
     monkeypatch.setattr(

@@ -19,7 +19,7 @@ from paceline.learner.config import D4PGConfig, PPOConfig
 from paceline.learner.finite import FiniteSteps, NonFiniteError, require_finite
 from paceline.nets.config import PolicyConfig
 from paceline.pool.config import PoolConfig
-from paceline.run import train
+from paceline.session import train
 from tests.integration.ranks import on_ranks
 
 SYSTEMS = ["ddppo", "ver", "appo", "d4pg"]

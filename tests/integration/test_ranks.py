@@ -1,4 +1,4 @@
-"""Several ranks by `--ranks`: what they expose, and what is said when one stops or dies."""
+"""Several ranks by `--ranks`: the addresses they listen on, and the messages when a rank stops or dies."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def test_a_stopped_rank_is_noticed_and_named(tmp_path, victim):
     assert last.endswith("there is no checkpoint yet")
 
 
-def test_ranks_are_started_again_from_the_last_checkpoint(tmp_path):
-    """kill -9 of a rank. It takes 10 to 20 s, because the ranks are started twice."""
+def test_ranks_restart_from_the_last_checkpoint(tmp_path):
+    """A rank is killed with SIGKILL. The test is slow, because the ranks start twice."""
     options = (*TINY, "--steps", "4096", "--ranks", "2", "--max-restarts", "1", "--checkpoint.seconds", "0.3")
     checkpoints = CheckpointFolder(tmp_path / "checkpoints")
     arguments = command("cartpole", *options, "--run-dir", tmp_path)
@@ -51,5 +51,5 @@ def test_ranks_are_started_again_from_the_last_checkpoint(tmp_path):
         _, errors = run.communicate(timeout=120)
     assert run.returncode == 0, errors
     assert "rank 1 was killed by SIGKILL; the last good checkpoint is" in errors
-    assert "starting all ranks again (1 of 1 restarts)" in errors and "Traceback" not in errors
+    assert "restarting all ranks (1 of 1 restarts)" in errors and "Traceback" not in errors
     assert checkpoints.load().state["step"] >= 4096

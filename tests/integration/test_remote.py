@@ -24,13 +24,13 @@ ray = pytest.importorskip("ray")
 
 from paceline.checkpoint import CheckpointFolder  # noqa: E402 - Ray first: without it there is nothing to test
 from paceline.collect.config import RemoteConfig  # noqa: E402
-from paceline.collect.remote import RemoteActors, Sampler, _connect  # noqa: E402
+from paceline.collect.remote import ActorSettings, RemoteActor, RemoteActors, _connect  # noqa: E402
 from paceline.config import Config  # noqa: E402 - Ray first: without it there is nothing to test
 from paceline.errors import PacelineError, UsageError  # noqa: E402
 from paceline.experience.config import LimiterConfig  # noqa: E402
 from paceline.experience.return_range import ReturnRange  # noqa: E402
 from paceline.nets.deterministic import DeterministicPolicy  # noqa: E402
-from paceline.run import train  # noqa: E402
+from paceline.session import train  # noqa: E402
 from tests.integration.ranks import ROOT  # noqa: E402
 from tests.integration.test_d4pg import LENGTH, Chase, reports, small  # noqa: E402
 
@@ -57,18 +57,35 @@ class Unmakable(Chase):
             raise RuntimeError("no licence for this simulator")
 
 
+def settings_of(config: Config) -> ActorSettings:
+    return ActorSettings(
+        env=config.env, pool=config.pool, control=config.control, d4pg=config.d4pg, batching=config.batching
+    )
+
+
+def start_actors(config: Config, learner: Learner) -> RemoteActors:
+    actors = RemoteActors(
+        config.remote,
+        settings_of(config),
+        insert=learner.insert,
+        latest_weights=learner.latest_weights,
+        next_seed=lambda made: config.seed + 7919 * made,
+    )
+    actors.start()
+    return actors
+
+
 class Learner:
-    """What actors need of an agent: weights, and a place for what they send."""
+    """What actors need of a learner: weights, and a place for what they send."""
 
     def __init__(self, config: Config) -> None:
-        sampler = Sampler(config, seed=1)
-        self.acting = DeterministicPolicy(sampler._pool.spec, config.control)
-        self.learner = self
-        self.updates = self.steps = self.published = 0
+        actor = RemoteActor(settings_of(config), seed=1)
+        self.acting = DeterministicPolicy(actor._pool.spec, config.control)
+        self.steps = self.published = 0
         self.rows: list[dict[str, np.ndarray]] = []
 
-    def pick_up(self) -> int:
-        return self.published
+    def latest_weights(self) -> tuple[int, dict[str, np.ndarray]]:
+        return self.published, {name: tensor.numpy() for name, tensor in self.acting.state_dict().items()}
 
     def insert(self, rows: dict[str, np.ndarray], steps: int, returns: ReturnRange) -> None:
         self.rows.append(rows)
@@ -80,7 +97,7 @@ def wait_until(remote: RemoteActors, is_so: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 60
     while not is_so():
         assert time.monotonic() < deadline, "it never came to be"
-        remote.take_in()
+        remote.receive()
         time.sleep(0.02)
 
 
@@ -90,7 +107,7 @@ def wait_for(remote: RemoteActors, learner: Learner, harvests: int) -> None:
 
 
 def process_ids(remote: RemoteActors) -> list[int]:
-    return ray.get([actor.__ray_call__.remote(lambda sampler: os.getpid()) for actor in remote._actors.values()])
+    return ray.get([actor.__ray_call__.remote(lambda actor: os.getpid()) for actor in remote._actors.values()])
 
 
 def test_a_cluster_of_our_own_listens_on_loopback_only(cluster):
@@ -138,12 +155,12 @@ def test_a_cluster_says_itself_whether_it_asks_for_tokens(cluster, monkeypatch):
     monkeypatch.setattr(ray, "get", lambda question, timeout: "disabled")
     learner = Learner(with_actors())
     with pytest.raises(UsageError, match="has no authentication"):
-        RemoteActors(with_actors(), learner, rank=0)
+        start_actors(with_actors(), learner)
 
 
 def test_a_sampler_gives_whole_transitions_of_its_own_streams():
     config = with_actors()
-    one = Sampler(config, seed=1)
+    one = RemoteActor(settings_of(config), seed=1)
     weights = {name: tensor.numpy() for name, tensor in one._policy.state_dict().items()}
     first = one.collect(weights, 50)
     rows = first.rows
@@ -160,7 +177,7 @@ def test_what_actors_send_arrives_and_a_killed_one_is_replaced(cluster, caplog):
     config = with_actors()
     config = dataclasses.replace(config, pool=dataclasses.replace(config.pool, kind="process", workers=1))
     learner = Learner(config)
-    with contextlib.closing(RemoteActors(config, learner, rank=0)) as remote:
+    with contextlib.closing(start_actors(config, learner)) as remote:
         wait_for(remote, learner, 4)
         learner.published += 1  # new weights: they are sent with the next requests
         wait_for(remote, learner, 4)
@@ -182,7 +199,7 @@ def test_what_actors_send_arrives_and_a_killed_one_is_replaced(cluster, caplog):
 def test_too_many_losses_end_the_run(cluster):
     config = with_actors(count=1, max_restarts=0)
     learner = Learner(config)
-    with contextlib.closing(RemoteActors(config, learner, rank=0)) as remote:
+    with contextlib.closing(start_actors(config, learner)) as remote:
         wait_for(remote, learner, 1)
         os.kill(process_ids(remote)[0], signal.SIGKILL)
         with pytest.raises(PacelineError, match=r"remote\.max_restarts"):
@@ -193,7 +210,7 @@ def test_an_actor_for_which_there_is_no_room_yet_does_not_hold_up_the_others(clu
     """Of three, two have a core each; the third begins when one of them is gone for good."""
     config = with_actors(count=3)
     learner = Learner(config)
-    with contextlib.closing(RemoteActors(config, learner, rank=0)) as remote:
+    with contextlib.closing(start_actors(config, learner)) as remote:
         wait_until(remote, lambda: len(remote._has_sent) == 2)
         wait_for(remote, learner, 6)
         assert len(remote._has_sent) == 2, "there is no room for a third"
@@ -206,7 +223,7 @@ def test_an_actor_for_which_there_is_no_room_yet_does_not_hold_up_the_others(clu
 def test_an_actor_that_cannot_be_made_says_why(cluster):
     config = dataclasses.replace(with_actors(count=1), env="tests.integration.test_remote:Unmakable")
     learner = Learner(with_actors())
-    remote = RemoteActors(config, learner, rank=0)
+    remote = start_actors(config, learner)
     with contextlib.closing(remote), pytest.raises(PacelineError, match="no licence for this simulator"):
         wait_for(remote, learner, 1)
 
@@ -215,7 +232,7 @@ def test_a_terminated_run_saves_a_checkpoint(tmp_path):
     """Ray has a handler of its own for SIGTERM."""
     config = with_actors(count=1)
     config = dataclasses.replace(config, env=f"{config.env}?marker={tmp_path / 'stopped'}&harm=stop&at=100")
-    program = "import pickle, sys; from paceline.run import train; train(*pickle.load(open(sys.argv[1], 'rb')))"
+    program = "import pickle, sys; from paceline.session import train; train(*pickle.load(open(sys.argv[1], 'rb')))"
     (tmp_path / "job").write_bytes(pickle.dumps((config, tmp_path / "run")))
     done = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path / "job")], cwd=ROOT, capture_output=True, text=True, timeout=120
@@ -235,8 +252,8 @@ def test_a_run_learns_from_actors_elsewhere(cluster, tmp_path):
     run = train(config, tmp_path)
     last = reports(tmp_path)[-1]
     assert run.step == last["step"] >= config.steps
-    assert run.agent.collected > run.agent.explorer.collected > 0, "more than its own streams"
-    state = run.agent.limiter.state_dict()
+    assert run.collection.collected > run.collection.explorer.collected > 0, "more than its own streams"
+    state = run.collection.limiter.state_dict()
     assert state["inserted"] - 200 == pytest.approx(state["drawn"], abs=300)
     assert last["episode_length"] == LENGTH
 

@@ -1,4 +1,4 @@
-"""A run stops soon after it was asked to, in every system and pool, with a checkpoint that goes on."""
+"""A run stops soon after the request, in every system and pool, with a checkpoint that resumes."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ import psutil
 import pytest
 import torch
 
-from paceline.agent.off_policy import OffPolicy
 from paceline.checkpoint import CheckpointFolder
+from paceline.collect.sampler import Sampler
 from paceline.config import CheckpointConfig, Config
 from paceline.errors import Failure, SimulatorError
 from paceline.experience.config import LimiterConfig
 from paceline.learner.config import D4PGConfig, PPOConfig
 from paceline.learner.ppo import PPOLearner
+from paceline.learner.replay_updates import ReplayUpdates
 from paceline.nets.config import PolicyConfig
 from paceline.pool.config import PoolConfig
 from paceline.pool.process import ProcessPool
-from paceline.run import Run, train
-from paceline.schedule.turns import Turns
+from paceline.run import Run
+from paceline.session import train
 from paceline.telemetry.phases import Phases
 from tests.integration.ranks import on_ranks
 from tests.integration.test_training import assert_equal, tiny, weights
 
 STEP_SECONDS = 0.5
 BOUND = 5.0 + STEP_SECONDS + 2.0
-"""What is promised, and 2 s for a machine that is busy with other tests."""
+"""The promised time, and 2 s more for a busy machine."""
 
 
 def slow(system: str, pool: str, seconds: float = STEP_SECONDS, **changes) -> Config:
@@ -57,7 +58,7 @@ def slow(system: str, pool: str, seconds: float = STEP_SECONDS, **changes) -> Co
 
 
 class Asking:
-    """Sends SIGTERM to this process as soon as a run does what `phase` names; knows how long it then took to end."""
+    """Sends SIGTERM to this process as soon as a run is in `phase`, and measures the time since then."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, phase: str) -> None:
         self._reached, self.asked_at = threading.Event(), 0.0
@@ -83,7 +84,7 @@ class Asking:
 
 
 def goes_on(config: Config, folder: Path, **changes) -> Run:
-    """The run, continued to an end that quick simulators reach soon."""
+    """Resume the run with fast simulators."""
     quick = config.env.replace(f"seconds={STEP_SECONDS}", "seconds=0")
     return train(dataclasses.replace(config, env=quick, **changes), folder, resume="latest")
 
@@ -114,7 +115,7 @@ def test_stop_of_d4pg_in_mid_collection(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("system", ["ddppo", "ver", "appo"])
 def test_stop_in_mid_learning_takes_one_minibatch(tmp_path, monkeypatch, system):
-    """Mini-batches of half a second, of which an update has 128."""
+    """An update has 128 mini-batches of half a second each."""
     asking = Asking(monkeypatch, "learning")
     plain = PPOLearner._backward
 
@@ -135,7 +136,7 @@ def test_stop_in_mid_learning_takes_one_minibatch(tmp_path, monkeypatch, system)
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("system", ["ddppo", "appo"])
 def test_stop_in_mid_learning_on_a_gpu(tmp_path, monkeypatch, system):
-    """The host does not run ahead of the device by a whole update, which takes minutes here."""
+    """An update takes minutes here, and the host must not run ahead of the device by that much."""
     asking = Asking(monkeypatch, "learning")
     config = slow(system, "process", 0.0, device="cuda", ppo=PPOConfig(epochs=20_000, minibatches=32))
     run = train(config, tmp_path)
@@ -146,7 +147,7 @@ def test_stop_in_mid_learning_on_a_gpu(tmp_path, monkeypatch, system):
 @pytest.mark.parametrize("system", ["ddppo", "appo", "d4pg"])
 def test_seconds_end_a_run_in_mid_iteration(tmp_path, system):
     begin = time.monotonic()
-    config = slow(system, "process", seconds=3600.0)  # of a step: nobody waits for it
+    config = slow(system, "process", seconds=3600.0)  # an hour per step: the run must not wait for it
     run = train(
         dataclasses.replace(config, env=config.env.replace("3600.0", "3600.0&busy_from=2"), seconds=2.0), tmp_path
     )
@@ -181,12 +182,12 @@ def test_two_ranks_stop_together_though_only_one_was_asked(tmp_path):
 
 
 def test_a_simulator_that_fails_while_the_run_stops_does_not_cost_the_checkpoint(tmp_path, monkeypatch):
-    """As a signal to the whole job may end a simulator's own processes."""
+    """A signal to the whole job may also end the processes of a simulator."""
     asking = Asking(monkeypatch, "collecting")
     plain = ProcessPool.recv
 
     def recv(pool, *arguments, timeout=None, **options):
-        if timeout is not None:  # only a run that stops asks like this
+        if timeout is not None:  # only a run that stops gives a timeout
             raise SimulatorError(Failure(cause="its engine is gone", phase="step", slots=(3,)))
         return plain(pool, *arguments, **options)
 
@@ -197,7 +198,7 @@ def test_a_simulator_that_fails_while_the_run_stops_does_not_cost_the_checkpoint
 
 
 def test_a_deterministic_run_stopped_before_its_first_iteration_keeps_its_checkpoint(tmp_path, monkeypatch):
-    """Stopped in mid-rollout, resumed and stopped at once, resumed: the same bits as without a stop."""
+    """Stopped during a rollout, resumed, stopped at once, and resumed: the same bits as without a stop."""
     marker = tmp_path / "stopped"
     env = f"tests.integration.test_training:Stopping?marker={marker}"
     config = tiny("lstm", env=env, system="ver", rollout_steps=15)
@@ -217,17 +218,17 @@ def test_a_deterministic_run_stopped_before_its_first_iteration_keeps_its_checkp
 
 
 def test_a_stop_while_a_checkpoint_is_due_does_not_wait_for_busy_simulators(tmp_path, monkeypatch):
-    waits, plain_take_in, plain_state = [], Turns.take_in, ProcessPool.state
+    waits, plain_drain, plain_state = [], Sampler.drain, ProcessPool.state
 
-    def take_in(turns, held):
-        turns._stop.request("signal")
-        return plain_take_in(turns, held)
+    def drain(sampler, held):
+        sampler._stop.request("signal")
+        return plain_drain(sampler, held)
 
     def state(pool, timeout=None):
         waits.append(timeout)
         return plain_state(pool, timeout)
 
-    monkeypatch.setattr(Turns, "take_in", take_in)
+    monkeypatch.setattr(Sampler, "drain", drain)
     monkeypatch.setattr(ProcessPool, "state", state)
     config = slow("ver", "process", 0.0, rollout_steps=4, checkpoint=CheckpointConfig(seconds=1e-9))
     train(config, tmp_path)
@@ -236,7 +237,7 @@ def test_a_stop_while_a_checkpoint_is_due_does_not_wait_for_busy_simulators(tmp_
 
 def test_d4pg_in_turn_stops_between_two_updates(tmp_path, monkeypatch):
     """Sixty-four insertions allow for more than two hundred updates."""
-    updates, plain = [], OffPolicy.learn
+    updates, plain = [], ReplayUpdates.update
 
     def learn(agent):
         updates.append(agent)
@@ -244,14 +245,14 @@ def test_d4pg_in_turn_stops_between_two_updates(tmp_path, monkeypatch):
             os.kill(os.getpid(), signal.SIGTERM)
         return plain(agent)
 
-    monkeypatch.setattr(OffPolicy, "learn", learn)
+    monkeypatch.setattr(ReplayUpdates, "update", learn)
     limiter = LimiterConfig(minimum=64, samples_per_insert=32.0)
     run = train(slow("d4pg", "serial", 0.0, limiter=limiter, d4pg=D4PGConfig(batch=8, beside=False)), tmp_path)
     assert run.interrupted and len(updates) == 3
 
 
 def test_second_ctrl_c_ends_at_once_and_leaves_no_process(tmp_path):
-    """The first waits for a simulator that takes an hour."""
+    """After the first, the run waits for a simulator step of an hour."""
     options = ["--env", "tests.integration.slow:Slow?seconds=3600", "--pool.kind", "serial", "--pool.num-envs", "2"]
     command = [sys.executable, "-m", "paceline", "train", "cartpole", *options, "--run-dir", str(tmp_path / "run")]
     run = subprocess.Popen(
@@ -263,7 +264,7 @@ def test_second_ctrl_c_ends_at_once_and_leaves_no_process(tmp_path):
             break
     children = [child.pid for child in psutil.Process(run.pid).children(recursive=True)]
     run.send_signal(signal.SIGINT)
-    time.sleep(1.2)  # sooner it would be taken for the first one again
+    time.sleep(1.2)  # an earlier signal would be ignored as a repetition
     assert run.poll() is None
     run.send_signal(signal.SIGINT)
     assert run.wait(timeout=10) == 130

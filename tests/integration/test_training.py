@@ -18,7 +18,7 @@ from paceline.envs.memory import Memory
 from paceline.learner.config import OptimizerConfig, PPOConfig
 from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.pool.config import PoolConfig
-from paceline.run import train
+from paceline.session import train
 from tests.integration.learning import BALANCED, REMEMBERED, balancing, learns, remembering, train_until
 from tests.integration.ranks import on_ranks
 
@@ -221,4 +221,4 @@ def test_measures_of_a_simulator_are_reported(tmp_path):
     report = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
     assert 0 <= report["episode_success"] <= 1 and 0 <= report["episode_spl"] <= report["episode_success"] + 1e-6
     assert report["episode_distance_to_goal"] > 0
-    assert run.episode_means()["episode_success"] == report["episode_success"]
+    assert run.episodes.means()["episode_success"] == report["episode_success"]

@@ -13,7 +13,7 @@ import torch
 from paceline.accel.config import ComputeConfig
 from paceline.learner.ppo import PPOLearner
 from paceline.pool.config import PoolConfig
-from paceline.run import train
+from paceline.session import train
 from tests.integration.test_training import tiny
 
 CUDA = pytest.param(
@@ -23,7 +23,7 @@ CUDA = pytest.param(
 
 
 def flat(learner: PPOLearner) -> torch.Tensor:
-    return torch.cat([parameter.detach().flatten() for parameter in learner._policy.parameters()]).double()
+    return torch.cat([parameter.detach().flatten() for parameter in learner.policy.parameters()]).double()
 
 
 class Watched(NamedTuple):
@@ -44,7 +44,7 @@ def updates(monkeypatch):
     def watch(self, rollout, progress):
         config = dataclasses.replace(self.config, sequences="packed")
         compute = ComputeConfig(cuda_graphs=False)
-        plain = PPOLearner(copy.deepcopy(self._policy), self._group, config, self._optimizer_config, None, compute)
+        plain = PPOLearner(copy.deepcopy(self.policy), self._group, config, self.optimizer_config, None, compute)
         plain.load_state_dict(copy.deepcopy(self.state_dict()))
         before = flat(self)
         expected = update(plain, rollout, progress)

@@ -18,8 +18,8 @@ from paceline.errors import UsageError
 from paceline.learner.config import PPOConfig
 from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.pool.config import PoolConfig
-from paceline.run import train
 from paceline.schedule.config import VERConfig
+from paceline.session import train
 from tests.integration.learning import BALANCED, REMEMBERED, balancing, learns, remembering, train_until
 from tests.integration.ranks import on_ranks
 from tests.integration.test_training import assert_equal, tiny, weights
@@ -73,13 +73,13 @@ def test_fast_environments_give_more_steps_unless_all_give_the_same(tmp_path, va
     collected = []
     from paceline.experience.layouts import Variable
 
-    plain = Variable.weights
+    plain = Variable._weights
 
     def noting(self):
         collected.append(self.collected.copy())
         return plain(self)
 
-    monkeypatch.setattr(Variable, "weights", noting)
+    monkeypatch.setattr(Variable, "_weights", noting)
     config = Config(
         env="synthetic:minority?mean=0.004&slow=10&fraction=0.25&obs=4&dtype=float32&episode_length=20",
         system="ver",

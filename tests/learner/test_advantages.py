@@ -14,7 +14,7 @@ from paceline.learner.config import OptimizerConfig, PPOConfig
 from paceline.learner.ppo import PPOLearner
 from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.config import PolicyConfig
-from tests.learner.test_ppo import CPU, SPEC, make, make_rollout
+from tests.learner.test_ppo import CPU, SPEC, make, make_rollout, prepare
 
 SCALES = [(0.0, 1.0), (100.0, 0.01), (-1e4, 1e-2), (1e4, 1e-2), (1e-3, 1e-6)]
 
@@ -51,8 +51,8 @@ def normalized_by(group: Group, advantage: np.ndarray) -> np.ndarray:
     rollout.valid[len(advantage) :] = False
     rollout.advantage[: len(advantage)] = torch.from_numpy(advantage)
     rollout.advantage[len(advantage) :] = 1e9  # of rows that do not count
-    learner._prepare(rollout)
-    return learner._advantage[: len(advantage)].numpy()
+    prepare(learner, rollout)
+    return learner._minibatches.advantage[: len(advantage)].numpy()
 
 
 @pytest.mark.parametrize(("mean", "deviation"), SCALES)
@@ -107,24 +107,26 @@ def test_vtrace_in_mini_batches_normalizes_advantages_as_float64_does(value):
     with torch.no_grad():
         policy.critic.weight.zero_()
         policy.critic.bias.fill_(value)
-    sample = learner._gather(rollout, next(iter(learner._split(rollout))))
-    _, sums = learner._row_losses(sample._replace(log_prob=sample.log_prob - 1.0))
+    learner._apply_hyperparameters(0.0)
+    minibatches = learner._minibatches
+    sample = minibatches.gather(rollout, next(iter(minibatches.split(rollout))))
+    _, sums = learner._loss(sample._replace(log_prob=sample.log_prob - 1.0))
     # A log-ratio of 1 and a rho of 1 in every row: the loss is the mean of the normalised advantages, negated.
     assert sums[0].item() / sums[-1].item() == pytest.approx(0.0, abs=1e-5)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_moments_on_a_gpu_are_recorded_without_a_wait():
-    from paceline.learner.advantages import moments
+def test_advantages_on_a_gpu_are_normalized_in_a_recording():
+    from paceline.learner.advantages import normalize
 
     device = torch.device("cuda")
     group = Group(Place(), device, None)
     advantage, valid = torch.zeros(397, device=device), torch.ones(397, dtype=torch.bool, device=device)
-    moments(advantage, valid, group)
+    normalize(advantage, valid, group)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        found = moments(advantage, valid, group).normalized(advantage)
+        found = normalize(advantage, valid, group)
     for mean, deviation in SCALES:
         advantage.copy_(torch.from_numpy(drawn(mean, deviation, 397)))
         graph.replay()

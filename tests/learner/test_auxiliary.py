@@ -17,7 +17,6 @@ from paceline.accel.config import ComputeConfig
 from paceline.checkpoint import CheckpointFolder
 from paceline.distributed.runtime import Group, Place
 from paceline.errors import UsageError
-from paceline.experience.rollout import Rollout
 from paceline.experience.rows import Decision, Outcome
 from paceline.experience.sequences import MiniBatch, shuffled_sequences
 from paceline.learner import auxiliary
@@ -27,11 +26,12 @@ from paceline.learner.ppo import PPOLearner
 from paceline.nets.actor_critic import ActorCritic, Recall
 from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.pool.protocol import PoolSpec
-from paceline.run import train
+from paceline.session import train
+from tests.experience.rollouts import Rollout, move, refill
 from tests.experience.test_variable import cases, rollouts
 from tests.integration.ranks import on_ranks
 from tests.integration.test_training import assert_equal, tiny, weights
-from tests.learner.test_ppo import alone, flat, on_device, refill
+from tests.learner.test_ppo import alone, flat, prepare
 
 CPU = torch.device("cpu")
 PLACES = 8
@@ -112,7 +112,7 @@ def pairs(rollout: Rollout, batch: MiniBatch, steps: int) -> dict[tuple[int, int
     found = {}
     for row, i in place.items():
         for ahead in range(1, steps + 1):
-            path = [row + step * rollout.num_slots for step in range(ahead + 1)]
+            path = [row + step * rollout.num_streams for step in range(ahead + 1)]
             if not all(other in place and rollout.valid[other] for other in path):
                 break
             if any(rollout.episode_start[other] for other in path[1:]):
@@ -139,12 +139,12 @@ def test_the_questions_are_about_what_followed(flags, sequences, minibatches, st
     starts, valid = flags
     policy, learner = make(sequences=sequences, minibatches=minibatches)
     rollout = ring(policy, turns=len(starts), starts=starts, valid=valid)
-    learner._prepare(rollout)
+    prepare(learner, rollout)
     config = dataclasses.replace(SMALL, steps=steps, share=share)
-    for batch in learner._split(rollout):
+    for batch in learner._minibatches.split(rollout):
         if len(batch.rows) == 0:
             continue
-        sample = learner._gather(rollout, batch)
+        sample = learner._minibatches.gather(rollout, batch)
         following, continues = successors(sample.recall, sample.valid, len(batch.rows))
         expected = pairs(rollout, batch, steps)
         assert chains(following, continues, steps) == expected
@@ -193,9 +193,9 @@ def test_every_pair_and_every_decoy_is_asked_about_at_some_time():
     starts[2, 0] = starts[4, 1] = True
     policy, learner = make(sequences="columns", minibatches=1)
     rollout = ring(policy, turns=6, starts=starts)
-    batch = next(iter(learner._split(rollout)))
-    learner._prepare(rollout)
-    sample = learner._gather(rollout, batch)
+    batch = next(iter(learner._minibatches.split(rollout)))
+    prepare(learner, rollout)
+    sample = learner._minibatches.gather(rollout, batch)
     asked, decoys = set(), set()
     for _ in range(300):
         questions = ask(*successors(sample.recall, sample.valid, 12), sample.valid, SMALL)
@@ -278,12 +278,12 @@ def test_what_cannot_be_predicted_stays_at_chance():
 def test_it_teaches_the_encoder_and_the_memory_and_not_the_head():
     policy, learner = make()
     rollout = ring(policy)
-    learner._prepare(rollout)
-    sample = learner._gather(rollout, next(iter(learner._split(rollout))))
+    prepare(learner, rollout)
+    sample = learner._minibatches.gather(rollout, next(iter(learner._minibatches.split(rollout))))
     evaluation = policy.evaluate(sample.obs, sample.actions, sample.recall)
     for parameter in policy.parameters():
         parameter.grad.zero_()
-    learner._judge(learner._auxiliary, sample, evaluation).loss.backward()
+    learner._loss._predict(learner._auxiliary, sample, evaluation).loss.backward()
     for name, parameter in policy.named_parameters():
         assert (parameter.grad.abs().max() > 0) == name.startswith(("trunk", "core")), name
     for name, parameter in learner._auxiliary.named_parameters():
@@ -322,7 +322,7 @@ def test_nothing_changes_where_it_is_off():
     for config in (AuxiliaryConfig(), AuxiliaryConfig(hidden=7)):
         policy, learner = make(config)
         report = learner.update(ring(policy), 0.0)
-        assert learner.state_dict().keys() == {"optimizer"}
+        assert learner.state_dict().keys() == {"optimizer", "hyperparameters"}
         assert not report.keys() & set(CPCA.METRICS)
         results.append(flat(policy))
     assert torch.equal(*results)
@@ -331,10 +331,11 @@ def test_nothing_changes_where_it_is_off():
 def test_the_policys_gradient_is_clipped_by_its_own_norm():
     _, learner = make()
     learner._gradients.flat.fill_(1.0)
-    learner._parts["auxiliary"].flat.fill_(1e6)
-    assert learner._apply(learner._no_sums() + 1)[-2] == pytest.approx(math.sqrt(len(learner._parts["policy"].flat)))
+    learner._parts["auxiliary"].fill_(1e6)
+    learner._apply_hyperparameters(0.0)
+    assert learner._apply(torch.ones(learner._num_sums))[-2] == pytest.approx(math.sqrt(len(learner._parts["policy"])))
     for part in learner._parts.values():
-        assert part.flat.norm() == pytest.approx(0.5, rel=1e-4)
+        assert part.norm() == pytest.approx(0.5, rel=1e-4)
 
 
 @pytest.mark.parametrize("rows", [0, 1])
@@ -366,7 +367,7 @@ def test_resumed_runs_are_bit_equal(tmp_path):
     parts, whole = (
         CheckpointFolder(tmp_path / name / "checkpoints").load().state["agent"] for name in ("parts", "whole")
     )
-    assert parts.keys() == whole.keys() == {"optimizer", "auxiliary", "entropy"}
+    assert parts.keys() == whole.keys() == {"optimizer", "hyperparameters", "auxiliary", "entropy"}
     for name in ("auxiliary", "entropy"):
         assert_equal(parts[name], whole[name])
 
@@ -455,7 +456,7 @@ def on_gpu(graphs: bool, updates: int, rate: float) -> tuple[ActorCritic, list[d
     )
     source = ActorCritic(RING, POLICY)
     rollout = ring(source)
-    on_device(rollout, device)
+    move(rollout, device)
     reports = []
     for update in range(updates):
         refill(rollout, ring(source, seed=update if rate else 0))

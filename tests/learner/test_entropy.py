@@ -13,7 +13,6 @@ from gymnasium import spaces
 from paceline.accel.config import ComputeConfig
 from paceline.distributed.runtime import Group, Place
 from paceline.errors import UsageError
-from paceline.experience.rollout import Rollout
 from paceline.experience.rows import Decision, Outcome
 from paceline.learner.config import OptimizerConfig, PPOConfig
 from paceline.learner.entropy import EntropyCoefficient
@@ -23,8 +22,9 @@ from paceline.nets.config import CoreConfig, HeadConfig, PolicyConfig
 from paceline.nets.heads import ActionHead
 from paceline.pool.protocol import PoolSpec
 from paceline.pool.spaces import leaves
+from tests.experience.rollouts import Rollout, move, refill
 from tests.integration.ranks import on_ranks
-from tests.learner.test_ppo import RECURRENT, SPEC, alone, flat, make, make_rollout, on_device, refill
+from tests.learner.test_ppo import RECURRENT, SPEC, alone, flat, make, make_rollout
 
 CPU = torch.device("cpu")
 BOX = PoolSpec(
@@ -35,7 +35,7 @@ BOX = PoolSpec(
 
 
 def alpha_of(learner: PPOLearner) -> float:
-    return learner._taught["entropy"]().item()
+    return learner._coefficient().item()
 
 
 def test_the_loss_by_hand():
@@ -145,7 +145,7 @@ def test_nothing_changes_where_it_is_off(core):
     policy, learner = make(PolicyConfig(hidden=(8,), core=CoreConfig(kind=core, hidden=8)))
     report = learner.update(make_rollout(policy), 0.0)
     assert "entropy_coef" not in report
-    assert learner.state_dict().keys() == {"optimizer"}
+    assert learner.state_dict().keys() == {"optimizer", "hyperparameters"}
     assert len(learner._gradients.flat) == sum(p.numel() for p in policy.parameters())
 
 
@@ -158,7 +158,7 @@ def test_columns_teach_it_what_packed_sequences_do():
         rollout.valid.view(6, -1)[5, 3] = False
         rollout.weight = torch.linspace(0.1, 1.0, 24)
         learner.update(rollout, 0.0)
-        results.append(learner._taught["entropy"].log_alpha.grad.item())
+        results.append(learner._coefficient.log_alpha.grad.item())
     assert results[0] == pytest.approx(results[1], rel=1e-4)
 
 
@@ -173,13 +173,13 @@ def test_resuming_keeps_it():
             learner.update(rollout, 0.0)
         if interrupted:
             saved = io.BytesIO()
-            torch.save((policy.state_dict(), learner.state_dict(), learner._generator.get_state()), saved)
+            torch.save((policy.state_dict(), learner.state_dict(), learner._minibatches._generator.get_state()), saved)
             saved.seek(0)
             weights, state, generator = torch.load(saved, weights_only=True)
             policy, learner = make(**config)
             policy.load_state_dict(weights)
             learner.load_state_dict(state)
-            learner._generator.set_state(generator)
+            learner._minibatches._generator.set_state(generator)
         report = learner.update(rollout, 0.0)
         ends.append((flat(policy), alpha_of(learner), report))
     assert torch.equal(ends[0][0], ends[1][0])
@@ -189,9 +189,9 @@ def test_resuming_keeps_it():
 def test_resuming_with_other_settings_is_refused():
     _, constant = make()
     _, learned = make(entropy_target=0.5)
-    with pytest.raises(UsageError, match="a learner with entropy beside its policy, this one has nothing"):
+    with pytest.raises(UsageError, match="trains entropy besides its policy, this one trains nothing"):
         constant.load_state_dict(learned.state_dict())
-    with pytest.raises(UsageError, match="a learner with nothing beside its policy, this one has entropy"):
+    with pytest.raises(UsageError, match="trains nothing besides its policy, this one trains entropy"):
         learned.load_state_dict(constant.state_dict())
 
 
@@ -209,7 +209,7 @@ def test_ranks_agree():
         rollout = make_rollout(policy, seed=group.rank)
         rollout.obs["obs"] *= 100 * group.rank  # the second one is nearly sure of its actions
         report = learner.update(rollout, 0.0)
-        coefficient = learner._taught["entropy"]
+        coefficient = learner._coefficient
         group.close()
         return coefficient.log_alpha.item(), coefficient.log_alpha.grad.item(), flat(policy), report
 
@@ -270,7 +270,7 @@ def test_recorded_updates_are_the_eager_ones(core):
             ComputeConfig(cuda_graphs=graphs),
         )
         rollout = make_rollout(ActorCritic(SPEC, config))
-        on_device(rollout, device)
+        move(rollout, device)
         reports = []
         for update in range(6):
             refill(rollout, make_rollout(ActorCritic(SPEC, config), seed=update))

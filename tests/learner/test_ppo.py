@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from paceline.accel.config import ComputeConfig
 from paceline.distributed.runtime import Group, Place
 from paceline.errors import UsageError
-from paceline.experience.rollout import Rollout
 from paceline.experience.rows import Decision, Outcome
 from paceline.experience.sequences import MiniBatch
 from paceline.learner.config import OptimizerConfig, PPOConfig
@@ -24,6 +23,7 @@ from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.ops.ppo import approximate_kl, clipped_surrogate, value_loss
 from paceline.pool.protocol import PoolSpec
+from tests.experience.rollouts import Rollout, move, refill
 
 CPU = torch.device("cpu")
 SPEC = PoolSpec(observation_space=spaces.Box(-1, 1, (3,), np.float32), action_space=spaces.Discrete(2), num_envs=4)
@@ -79,6 +79,13 @@ def make(
     policy = ActorCritic(SPEC, policy_config or PolicyConfig(hidden=(8,)))
     generator = torch.Generator().manual_seed(0)
     return policy, PPOLearner(policy, alone(), PPOConfig(**options), OptimizerConfig(), generator, compute)
+
+
+def prepare(learner: PPOLearner, rollout: Rollout) -> None:
+    """The beginning of an update: everything before its first step."""
+    learner._apply_hyperparameters(0.0)
+    learner._minibatches.make_room(rollout)
+    learner._minibatches.prepare(rollout, lambda: None)
 
 
 def flat(policy: ActorCritic) -> torch.Tensor:
@@ -138,8 +145,8 @@ def test_advantage_statistics_over_valid_rows_only():
     valid = rollout.valid[: rollout.num_rows]
     assert (~valid).sum() == 1
     rollout.advantage[: rollout.num_rows][~valid] = 1e9
-    learner._prepare(rollout)
-    normalized = learner._advantage[: rollout.num_rows][valid]
+    prepare(learner, rollout)
+    normalized = learner._minibatches.advantage[: rollout.num_rows][valid]
     assert normalized.mean().abs() < 1e-4
     assert normalized.std(correction=0) == pytest.approx(1.0, abs=1e-3)
 
@@ -251,8 +258,8 @@ def test_large_memories_are_taught_by_columns_on_a_cpu(kind, hidden, layer_by_la
     config = PolicyConfig(hidden=(8,), core=CoreConfig(kind=kind, hidden=hidden))
     policy, learner = make(config, sequences=sequences, epochs=1, minibatches=minibatches)
     policy.core.layer_by_layer = layer_by_layer
-    batches = list(learner._split(make_rollout(policy)))
-    assert [batch.turns for batch in batches] == [6 if columns else None] * minibatches
+    batches = list(learner._minibatches.split(make_rollout(policy)))
+    assert [batch.steps for batch in batches] == [6 if columns else None] * minibatches
     assert sum(len(batch.rows) for batch in batches) == 24
 
 
@@ -263,8 +270,8 @@ def test_importance_weights_scale_rows():
     gradients = []
     for weight in (None, torch.ones(24), torch.arange(24) % 2 * 2.0):
         rollout.weight = weight
-        batch = next(iter(learner._split(rollout)))
-        learner._prepare(rollout)
+        batch = next(iter(learner._minibatches.split(rollout)))
+        prepare(learner, rollout)
         learner._backward(rollout, batch)
         gradients.append(learner._gradients.flat.clone())
     torch.testing.assert_close(gradients[0], gradients[1])
@@ -332,7 +339,7 @@ def test_recorded_updates_are_the_eager_ones(core, options):
         )
         reports = []
         rollout = make_rollout(ActorCritic(SPEC, config))
-        on_device(rollout, device)
+        move(rollout, device)
         for update in range(6):
             refill(rollout, make_rollout(ActorCritic(SPEC, config), seed=update))
             reports.append(learner.update(rollout, update / 6))
@@ -382,29 +389,6 @@ def test_recorded_columns_of_full_size_teach_what_packed_sequences_do(precision,
         torch.set_float32_matmul_precision(before)
     assert torch.cosine_similarity(moves[0], moves[1], dim=0) > 0.9999
     assert reports[0] == pytest.approx(reports[1], rel=1e-2, abs=1e-4)
-
-
-def refill(rollout: Rollout, other: Rollout) -> None:
-    """Other data in the same memory."""
-    for name, value in vars(other).items():
-        if isinstance(value, torch.Tensor):
-            getattr(rollout, name).copy_(value)
-        elif isinstance(value, dict):
-            for key, tensor in value.items():
-                if isinstance(tensor, torch.Tensor):
-                    getattr(rollout, name)[key].copy_(tensor)
-
-
-def on_device(rollout: Rollout, device: torch.device) -> None:
-    """Move a rollout's memory, once."""
-    rollout.device = device
-    for name, value in vars(rollout).items():
-        if isinstance(value, torch.Tensor):
-            setattr(rollout, name, value.to(device))
-        elif isinstance(value, dict):
-            # Arrays are where it is written to: that is looked up anew.
-            moved = {key: tensor.to(device) for key, tensor in value.items() if isinstance(tensor, torch.Tensor)}
-            setattr(rollout, name, moved)
 
 
 def test_restored_optimizer_keeps_this_devices_learning_rate():

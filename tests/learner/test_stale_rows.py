@@ -9,13 +9,13 @@ from gymnasium import spaces
 
 from paceline.distributed.runtime import Group, Place
 from paceline.experience.layouts import Variable
-from paceline.experience.rollout import Rollout
 from paceline.experience.rows import Decision, Outcome
 from paceline.learner.config import OptimizerConfig, PPOConfig
 from paceline.learner.ppo import PPOLearner
 from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.pool.protocol import PoolSpec, StepBatch
+from tests.experience.rollouts import Rollout
 
 CPU = torch.device("cpu")
 SLOTS, STEPS = 4, 5
@@ -55,7 +55,7 @@ def test_weights_stay_finite_and_new_rows_alone_are_counted(core, turns, normali
     policy = ActorCritic(spec, PolicyConfig(hidden=(8,), core=CoreConfig(kind=core, hidden=8)))
     config = PPOConfig(epochs=1, minibatches=2, normalize_advantage=normalize)
     learner = PPOLearner(policy, Group(Place(), CPU, None), config, OptimizerConfig())
-    rollout = Rollout(STEPS, SLOTS, CPU, book=Variable(STEPS, SLOTS), weighted=True)
+    rollout = Rollout(STEPS, SLOTS, CPU, layout=Variable(STEPS, SLOTS, weighted=True), weighted=True)
     collect(rollout, STEPS, policy.core.state_size)
     learner.update(rollout, 0.0)
     rollout.clear()

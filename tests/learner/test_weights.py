@@ -38,14 +38,14 @@ def test_what_is_published_is_picked_up_whatever_its_type(device, precision):
     acting[1].weight.data = acting[1].weight.data.to(precision)
     publication = Publication(learned)
     reader = publication.reader(acting)
-    assert reader.pick_up() == 0
+    assert reader.refresh() == 0
     for number in (1, 2):
         before = {name: value.clone() for name, value in acting.state_dict().items()}
         change(learned)
-        assert reader.pick_up() == number - 1, "nothing is new before it is published"
+        assert reader.refresh() == number - 1, "nothing is new before it is published"
         assert all(torch.equal(value, before[name]) for name, value in acting.state_dict().items())
         publication.publish()
-        assert reader.pick_up() == reader.pick_up() == number
+        assert reader.refresh() == reader.refresh() == number
         for name, value in learned.state_dict().items():
             picked_up = acting.state_dict()[name]
             assert torch.equal(picked_up, value.to(picked_up.dtype)), name

@@ -1,4 +1,4 @@
-"""The whole policy: any mix of observations and actions, and recurrence that never mixes episodes."""
+"""The whole policy: any observations and actions, and recurrent states that never mix episodes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from paceline.collect.chooser import bucket_of
 
 from paceline.collect.actor import Actor
-from paceline.collect.chooser import bucket_of
 from paceline.errors import UsageError
 from paceline.nets.actor_critic import MASK, ActorCritic
 from paceline.nets.config import CoreConfig, PolicyConfig
@@ -96,8 +96,6 @@ def test_masked_actions_are_never_taken():
 
 
 class TestRecurrentState:
-    """Mistakes 14, 15, 17."""
-
     @pytest.fixture
     def actor(self):
         spec = spec_of(VECTOR, spaces.Discrete(2), num_envs=3)
@@ -154,7 +152,7 @@ def test_a_separate_critic_needs_a_policy_without_memory():
 
 
 def rows_of(batch: StepBatch, rows: list[int]) -> StepBatch:
-    """Some rows of a batch, as a pool that does not wait for all gives them."""
+    """Some rows of a batch, as from a pool that does not wait for all slots."""
     fields = {
         name: getattr(batch, name)[rows]
         for name in ("slots", "reward", "terminated", "truncated", "active", "lost", "step_seconds")
@@ -162,8 +160,7 @@ def rows_of(batch: StepBatch, rows: list[int]) -> StepBatch:
     return StepBatch(obs={name: v[rows] for name, v in batch.obs.items()}, final_obs=batch.final_obs, **fields)
 
 
-def test_some_slots_at_a_time_are_all_slots_at_once():
-    """Whoever is ready is decided for; values and states are those of a decision for everybody."""
+def test_deciding_for_some_slots_at_a_time_equals_deciding_for_all_at_once():
     spec = spec_of(VECTOR, spaces.Discrete(2), num_envs=5)
     torch.manual_seed(0)
     policy = ActorCritic(spec, PolicyConfig(core=CoreConfig(kind="gru", hidden=4)))

@@ -1,4 +1,4 @@
-"""Cores: whole sequences at once give what stepping through each gives."""
+"""Cores: `sequence` and `scan` equal `step` after `step`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_sequence_equals_steps(kind, layers, lengths, seed):
     torch.manual_seed(seed)
     core = Core(3, CoreConfig(kind=kind, hidden=5, layers=layers))
     for name, values in core.named_parameters():
-        if "bias" in name:  # zero biases would hide one that is left out
+        if "bias" in name:  # with zero biases a missing one would not be seen
             torch.nn.init.normal_(values)
     lengths = sorted(lengths, reverse=True)
     sequences = [torch.randn(length, 3) for length in lengths]
@@ -81,7 +81,7 @@ def test_rows_keep_their_own_state(kind):
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
-def test_gradients_of_the_two_ways_agree(kind):
+def test_gradients_of_sequence_equal_those_of_steps(kind):
     torch.manual_seed(0)
     core = Core(3, CoreConfig(kind=kind, hidden=5, layers=2))
     sequence, state = torch.randn(6, 3), torch.randn(core.state_size)
@@ -94,8 +94,8 @@ def test_gradients_of_the_two_ways_agree(kind):
 
 
 @pytest.mark.parametrize(("kind", "openness"), [("lstm", 1.0), ("gru", 2.0)])
-def test_initial_weights_keep_what_is_remembered(kind, openness):
-    """Orthogonal weights; all biases zero but those of the gate that keeps the state, which starts open."""
+def test_the_gate_that_keeps_the_state_starts_open(kind, openness):
+    """Weights are orthogonal, all other biases are zero."""
     core = Core(4, CoreConfig(kind=kind, hidden=4))
     weight = core.rnn.weight_hh_l0
     torch.testing.assert_close(weight.T @ weight, torch.eye(4))
@@ -106,7 +106,7 @@ def test_initial_weights_keep_what_is_remembered(kind, openness):
     with torch.no_grad():
         for bias in (core.rnn.weight_ih_l0, core.rnn.weight_hh_l0):
             bias.zero_()
-    # With the weights away only the gate is left: the cell (LSTM) or the hidden vector (GRU) shrinks by its sigmoid.
+    # Without weights only the gate acts: the cell (LSTM) or the hidden vector (GRU) shrinks by its sigmoid.
     state = torch.ones(1, core.state_size)
     _, after = core.step(torch.zeros(1, 4), state)
     torch.testing.assert_close(after[0, -4:], torch.full((4,), torch.sigmoid(torch.tensor(openness)).item()))

@@ -1,4 +1,4 @@
-"""Encoders: published layer sizes, bytes and floats alike, and clear refusals."""
+"""Encoders: published layer sizes, bytes and floats, and error messages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def num_params(module: nn.Module) -> int:
 
 @pytest.mark.parametrize("encoder", IMAGE_ENCODERS)
 @pytest.mark.parametrize("shape", [(4, 84, 84), (3, 72, 128), (1, 36, 61)])
-def test_any_image_size_gives_the_promised_features(encoder, shape):
+def test_any_image_size_gives_out_features(encoder, shape):
     module = encoder(shape, hidden=24)
     images = torch.randint(0, 256, (2, *shape), dtype=torch.uint8)
     assert module(images).shape == (2, module.out_features) == (2, 24)
@@ -49,24 +49,17 @@ def test_as_float():
 
 
 def test_parameter_counts_by_hand():
-    with torch.device("meta"):  # nothing is computed: only shapes are looked at
+    with torch.device("meta"):  # shapes only: nothing is computed
         check_parameter_counts()
 
 
 def check_parameter_counts():
-    assert num_params(NatureCNN((4, 84, 84))) == 1_684_128  # Mnih et al.'s network, less its last layer
+    assert num_params(NatureCNN((4, 84, 84))) == 1_684_128  # Mnih et al.'s network without its last layer
     conv = (3 * 64 + 1) * 32 + (32 * 16 + 1) * 64 + (64 * 9 + 1) * 128
     assert num_params(SampleFactoryConv((3, 72, 128))) == conv + (128 * 3 * 6 + 1) * 512
     first, second = (27 + 1) * 16 + 4 * (144 + 1) * 16, (144 + 1) * 32 + 4 * (288 + 1) * 32
     third = 5 * (288 + 1) * 32
     assert num_params(ImpalaResNet((3, 64, 64))) == first + second + third + (32 * 8 * 8 + 1) * 256
-
-
-def test_impala_width_multiplies_channels():
-    channels = [
-        layer.out_channels for layer in ImpalaResNet((3, 16, 16), width=2).sections if isinstance(layer, nn.Conv2d)
-    ]
-    assert channels == [32, 64, 64]
 
 
 def test_vector_encoder_layers():
@@ -99,21 +92,19 @@ def test_gain_of_the_conv_layers():
 
 
 @pytest.mark.parametrize("encoder", [NatureCNN, SampleFactoryConv])
-def test_least_image_size_is_true_and_said(encoder):
+def test_the_smallest_image_works_and_a_smaller_one_is_refused(encoder):
     assert encoder((1, 36, 36), hidden=4)(torch.rand(1, 1, 36, 36)).shape == (1, 4)
     with pytest.raises(UsageError, match="at least 36x36 pixels, got 35x90"):
         encoder((1, 35, 90))
 
 
-def test_refusals_say_what_is_allowed():
+def test_error_messages_say_what_is_allowed():
     with pytest.raises(UsageError, match="tanh, relu, elu"):
         VectorEncoder((3,), activation="gelu")
     with pytest.raises(UsageError, match="at least 1"):
         VectorEncoder((3,), hidden_sizes=(8, 0))
     with pytest.raises(UsageError, match=r"\[channels, height, width\]"):
         NatureCNN((84, 84))
-    with pytest.raises(UsageError, match="at least 1"):
-        ImpalaResNet((3, 16, 16), width=0)
 
 
 @pytest.mark.parametrize("encoder", IMAGE_ENCODERS)
@@ -124,18 +115,18 @@ def test_gradients_reach_every_parameter(encoder):
 
 
 def test_patches_are_convolutions_whose_stride_is_their_kernel():
-    """The matrix products give what torch's convolutions of the same weights give."""
+    """The matrix products equal torch's convolutions with the same weights."""
     module = PatchEncoder((3, 16, 24), hidden=8)
     images = torch.rand(2, 3, 16, 24)
     patches = F.conv2d(images, module.patch.weight.view(32, 3, 4, 4), module.patch.bias, stride=4).relu()
-    # Merged features come place by place, a convolution's weights channel by channel.
+    # Merged features are ordered by position, a convolution's weights by channel.
     weights = module.merge.weight.view(64, 2, 2, 32).permute(0, 3, 1, 2)
     merged = F.conv2d(patches, weights, module.merge.bias, stride=2).relu()
     expected = F.relu(module.linear(merged.permute(0, 2, 3, 1).flatten(1)))
     torch.testing.assert_close(module(images), expected)
 
 
-def test_patches_need_sides_that_they_fill():
+def test_patches_need_sides_that_are_multiples_of_8():
     with pytest.raises(UsageError, match="multiples of 8, got 36x32"):
         PatchEncoder((1, 36, 32))
     with pytest.raises(UsageError, match="at least 8x8"):

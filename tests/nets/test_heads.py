@@ -1,4 +1,4 @@
-"""Action distributions against torch.distributions, and sampling against the probabilities it claims."""
+"""Action distributions against torch.distributions, and samples against their probabilities."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_discrete_actions_match_the_oracle(sizes, as_tuple, masked, seed):
         assert ok[torch.arange(7), part].all()
     log_prob = sum(oracle.log_prob(part) for oracle, part in zip(oracles, table.unbind(1), strict=True))
     torch.testing.assert_close(head.log_prob(params, actions), log_prob)
-    # The oracle's own entropy replaces -inf by the lowest float, as ours does: exact either way.
+    # Like ours, the oracle's entropy replaces -inf by the lowest float.
     torch.testing.assert_close(head.entropy(params), sum(oracle.entropy() for oracle in oracles))
     best = torch.stack([oracle.probs.argmax(-1) for oracle in oracles], 1)
     mode = head.mode(params)
@@ -336,7 +336,7 @@ def test_one_linear_layer_and_nothing_else_to_learn():
     }
 
 
-def test_refusals_say_what_is_allowed():
+def test_error_messages_say_what_is_allowed():
     with pytest.raises(UsageError, match="parameter, state"):
         HeadConfig(std="fixed")
     with pytest.raises(UsageError, match="below"):

@@ -1,4 +1,4 @@
-"""The layers that give values and actions compute in float32, whatever the precision of those before them."""
+"""The layers that give values and actions compute in float32, whatever the precision of the layers before them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from paceline.collect.chooser import Chooser
 from torch.nn import functional
 
 from paceline.accel.config import ComputeConfig
 from paceline.accel.kernels import keep_in_precision
-from paceline.collect.chooser import Chooser
 from paceline.nets.actor_critic import ActorCritic, Recall
 from paceline.nets.config import ControlConfig, CoreConfig, PolicyConfig, ValueConfig
 from paceline.nets.deterministic import ActionCritic
@@ -31,7 +31,7 @@ DEVICES = [
 
 
 def make(core: str = "none", critic: str = "shared", device: str = "cpu") -> tuple[ActorCritic, dict, torch.Tensor]:
-    """A policy in bfloat16 whose values are near 100 and whose actions are near 100 too; observations and states."""
+    """A bfloat16 policy whose values and actions are near 100, with observations and states."""
     torch.manual_seed(0)
     spec = PoolSpec(
         observation_space=spaces.Box(-1, 1, (6,), np.float32),
@@ -43,20 +43,20 @@ def make(core: str = "none", critic: str = "shared", device: str = "cpu") -> tup
     policy.precision = torch.bfloat16
     with torch.no_grad():
         policy.critic.bias.fill_(100.0)
-        policy.head.linear.weight.mul_(100.0)  # of a new policy they are next to nothing
+        policy.head.linear.weight.mul_(100.0)  # a new policy's are close to 0
         policy.head.linear.bias.fill_(100.0)
     obs = {"obs": torch.randn(ROWS, 6, device=device)}
     return policy, obs, 0.5 * torch.randn(ROWS, policy.core.state_size, device=device)
 
 
 def expect_float32(layer: torch.nn.Linear, features: torch.Tensor, found: torch.Tensor) -> None:
-    """`found` is what the layer makes of these features in float32; at most TF32, on a GPU that is set to it."""
+    """`found` is the layer's float32 output for these features (TF32 on a GPU that is set to it)."""
     expected = functional.linear(features.double(), layer.weight.double(), layer.bias.double())
     torch.testing.assert_close(found.double(), expected.view_as(found), rtol=0, atol=2e-3 if found.is_cuda else 5e-5)
 
 
 def seen_by(layer: torch.nn.Module) -> list[torch.Tensor]:
-    """What the layer is given from now on."""
+    """The layer's inputs from now on."""
     inputs: list[torch.Tensor] = []
     layer.register_forward_pre_hook(lambda _, arguments: inputs.append(arguments[0].detach()))
     return inputs

@@ -1,4 +1,4 @@
-"""Running statistics: the same as those of all data at once, however it was spread; and exact at episode ends."""
+"""Running statistics equal those of all data at once, however ranks share it; returns restart at episode ends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from paceline.errors import UsageError
 from paceline.nets.encoders import NatureCNN
-from paceline.nets.normalizer import ObservationNormalizer, ReturnNormalizer, RunningMoments
+from paceline.nets.normalizer import CLIP, ObservationNormalizer, ReturnNormalizer, RunningMoments
 
 splits = st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=3), min_size=1, max_size=5)
 """Rows per rank, for each of several updates; a rank, or all of them, may have none."""
@@ -81,7 +81,7 @@ def test_large_offsets_keep_their_precision():
 
 @pytest.mark.parametrize(("mean", "deviation"), [(100.0, 1.0), (1e4, 1.0), (-5e3, 10.0)])
 def test_images_with_a_large_mean_keep_their_variance(mean, deviation):
-    """Depth in millimetres, say: squares in float32 were off by three times the variance at a mean of 10,000."""
+    """For example depth in millimetres, where float32 squares lose the variance."""
     torch.manual_seed(0)
     images = torch.randn(6, 2, 32, 48) * deviation + mean
     normalizer = ObservationNormalizer((2, 32, 48))
@@ -101,12 +101,12 @@ def test_identity_before_any_data():
 
 
 def test_clipping_and_constant_elements():
-    normalizer = ObservationNormalizer((2,), clip=5.0)
+    normalizer = ObservationNormalizer((2,))
     normalizer.absorb(normalizer.sums(torch.tensor([[1.0, 7.0], [-1.0, 7.0]])))
-    assert normalizer(torch.tensor([[100.0, 7.0], [-100.0, 8.0]])).tolist() == [[5.0, 0.0], [-5.0, 5.0]]
+    assert normalizer(torch.tensor([[100.0, 7.0], [-100.0, 8.0]])).tolist() == [[CLIP, 0.0], [-CLIP, CLIP]]
 
 
-def test_dark_images_are_not_blown_up():
+def test_the_noise_of_dark_images_is_not_amplified():
     normalizer = ObservationNormalizer((1, 4, 4))
     normalizer.absorb(normalizer.sums(torch.zeros(3, 1, 4, 4, dtype=torch.uint8)))
     assert normalizer(torch.ones(1, 1, 4, 4, dtype=torch.uint8)).max().item() == pytest.approx(10 / 255)
@@ -142,7 +142,7 @@ def test_statistics_travel_with_the_weights():
     assert not list(normalizer.parameters())
 
 
-def test_an_encoder_takes_normalised_images_as_they_are():
+def test_an_encoder_does_not_scale_normalised_images():
     images = torch.randint(0, 256, (3, 4, 36, 36), dtype=torch.uint8)
     normalizer, encoder = ObservationNormalizer((4, 36, 36)), NatureCNN((4, 36, 36), hidden=8)
     torch.testing.assert_close(encoder(normalizer(images)), encoder(images))
@@ -183,7 +183,7 @@ def row(num_slots: int, *, reward: list[float], terminated=(), truncated=(), not
 @settings(max_examples=40, deadline=None)
 @given(gamma=st.sampled_from([0.0, 0.9, 1.0]), num_steps=st.integers(1, 12), seed=st.integers(0, 1000))
 def test_returns_match_the_oracle(gamma, num_steps, seed):
-    """Any slots in any order, with terminations, truncations and rows that no decision led to."""
+    """Any slots in any order, with terminations, truncations and rows without a decision."""
     generator = torch.Generator().manual_seed(seed)
     normalizer, oracle = ReturnNormalizer(4, gamma=gamma), Oracle(4, gamma)
     total = torch.zeros(3, dtype=torch.float64)
@@ -204,8 +204,8 @@ def test_returns_match_the_oracle(gamma, num_steps, seed):
         torch.testing.assert_close(normalizer.moments.var, returns.var(correction=0))
 
 
-def test_return_accumulator_cut_at_truncation():
-    """Slot 0 is truncated, slot 1 terminated, slot 2 goes on: only slot 2 carries its 100 into the next step."""
+def test_running_returns_restart_after_truncation_and_termination():
+    """Slot 0 is truncated, slot 1 terminated, slot 2 goes on: only slot 2 keeps its 100."""
     normalizer = ReturnNormalizer(3, gamma=0.5)
     normalizer.observe(**row(3, reward=[100.0, 100.0, 100.0], truncated=[0], terminated=[1]))
     assert normalizer.running.tolist() == [0, 0, 100]
@@ -220,7 +220,7 @@ def test_final_reward_of_an_episode_counts():
 
 
 def test_autoreset_reward_never_enters_normaliser():
-    """A row that no decision led to (a first batch, a replaced simulator) counts for nothing, whatever it holds."""
+    """Rows without a decision (a first batch, a replaced simulator) are ignored, whatever they hold."""
     normalizer = ReturnNormalizer(2, gamma=0.5)
     normalizer.observe(**row(2, reward=[8.0, 8.0]))
     sums = normalizer.observe(**row(2, reward=[math.nan, 2.0], not_real=[0]))
@@ -253,8 +253,6 @@ def test_running_returns_survive_a_checkpoint():
     assert restored.observe(**row(2, reward=[0.0, 0.0])).tolist() == [2, 3.5, 1.5**2 + 2**2]
 
 
-def test_refusals_say_what_is_allowed():
+def test_error_messages_say_what_is_allowed():
     with pytest.raises(UsageError, match=r"within \[0, 1\]"):
         ReturnNormalizer(1, gamma=1.5)
-    with pytest.raises(UsageError, match="above 0"):
-        ObservationNormalizer((1,), clip=0)

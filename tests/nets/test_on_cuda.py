@@ -1,4 +1,4 @@
-"""On a GPU: the results of the CPU, no wait for the device in any forward pass, and sampling inside a CUDA graph."""
+"""On a GPU: the CPU's results, no forward pass waits for the device, and sampling works inside a CUDA graph."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from paceline.nets.cores import Core
 from paceline.nets.encoders import ImpalaResNet, NatureCNN, SampleFactoryConv, VectorEncoder
 from paceline.nets.heads import ActionHead
 from paceline.nets.normalizer import ObservationNormalizer, ReturnNormalizer
-from paceline.nets.resnet import ResNetEncoder
-from paceline.nets.ver_resnet import VERResNetEncoder
+from paceline.nets.resnet import ResNetEncoder, VERResNetEncoder
 from paceline.pool.spaces import leaves
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]

@@ -1,4 +1,4 @@
-"""The residual encoders of DD-PPO: depths, widths and parameter counts, from first principles and the literature."""
+"""DD-PPO's residual encoders: depths, widths and parameter counts, by hand and from the literature."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def num_params(module: nn.Module) -> int:
 
 
 def trunk(name: str, base_planes: int, in_channels: int = 3) -> ResNet:
-    with torch.device("meta"):  # nothing is computed: only shapes are looked at
+    with torch.device("meta"):  # shapes only: nothing is computed
         return ResNet(in_channels, ARCHITECTURES[name], base_planes=base_planes, num_groups=16)
 
 
@@ -103,7 +103,7 @@ def test_rows_do_not_depend_on_each_other():
     torch.testing.assert_close(encoder(images)[1:2], encoder(images[1:2]), atol=1e-5, rtol=1e-4)
 
 
-def test_refusals_say_what_is_allowed():
+def test_error_messages_say_what_is_allowed():
     with pytest.raises(UsageError, match="resnet18, resnet50, se_resnext50, se_resnext101"):
         ResNetEncoder((3, 64, 64), "resnet34")
     with pytest.raises(UsageError, match="at least 32x32 pixels, got 64x31"):

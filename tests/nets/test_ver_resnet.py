@@ -1,4 +1,4 @@
-"""VER's encoder: its layers by hand, any resolution, every pixel seen, and gradients through layer scale."""
+"""VER's encoder: parameter counts by hand, any resolution, every pixel is seen, and layer scale learns."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from gymnasium import spaces
 from torch import nn
 
 from paceline.errors import UsageError
-from paceline.nets.actor_critic import ENCODERS, ActorCritic
+from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.config import PolicyConfig
-from paceline.nets.resnet import ARCHITECTURES, ResNet
-from paceline.nets.ver_resnet import INITIAL_SCALE, ScaledBlock, VERResNetEncoder
+from paceline.nets.resnet import ARCHITECTURES, INITIAL_SCALE, ResNet, ScaledBlock, VERResNetEncoder
+from paceline.nets.trunk import ENCODERS
 from paceline.pool.protocol import PoolSpec
 
 
@@ -21,7 +21,7 @@ def num_params(module: nn.Module) -> int:
 
 
 def on_meta(shape: tuple[int, ...], **options) -> VERResNetEncoder:
-    with torch.device("meta"):  # nothing is computed: only shapes are looked at
+    with torch.device("meta"):  # shapes only: nothing is computed
         return VERResNetEncoder(shape, **options)
 
 
@@ -39,7 +39,7 @@ def test_parameters_by_hand():
 
 
 def test_depth_is_that_of_a_resnet18():
-    """Sixteen 3x3 convolutions in blocks, the stem, and the fully connected layer; those that halve come on top."""
+    """Sixteen 3x3 convolutions in blocks, the stem and the fully connected layer. Halving layers are extra."""
     convs = [module for module in on_meta((3, 64, 64)).trunk.modules() if isinstance(module, nn.Conv2d)]
     assert sum(conv.kernel_size == (3, 3) for conv in convs) + 2 == 18
     assert [conv.kernel_size for conv in convs if conv.stride != (1, 1)] == [(4, 4), (2, 2), (2, 2), (2, 2)]
@@ -61,7 +61,7 @@ def test_no_batch_statistics_and_no_pools():
         (72, 128, (171, 3, 4)),
     ],
 )
-def test_any_resolution_gives_about_2048_numbers_and_the_promised_features(height, width, compressed):
+def test_any_resolution_is_compressed_to_about_2048_numbers(height, width, compressed):
     encoder = on_meta((3, height, width), hidden=24)
     seen = []
     encoder.compress.register_forward_hook(lambda module, inputs, output: seen.append(output.shape[1:]))
@@ -95,7 +95,7 @@ def test_every_pixel_and_every_parameter_takes_part(shape):
 
 
 def test_layer_scale_starts_small_and_learns():
-    """Told apart by where a bright square is: the loss falls, and no scale stays what it was."""
+    """The label is where a bright square is: the loss falls, and every scale changes."""
     torch.manual_seed(0)
     encoder, head = VERResNetEncoder((1, 32, 32), hidden=16, base_planes=16), nn.Linear(16, 4)
     scales = [block.scale for block in encoder.modules() if isinstance(block, ScaledBlock)]
@@ -125,7 +125,7 @@ def test_bytes_are_scaled_and_rows_do_not_depend_on_each_other():
     torch.testing.assert_close(encoder(images[1:2]), features[1:2], atol=1e-5, rtol=1e-4)
 
 
-def test_policies_can_have_it():
+def test_a_policy_uses_it():
     image = spaces.Box(0, 255, (64, 64, 3), np.uint8)
     spec = PoolSpec(observation_space=image, action_space=spaces.Discrete(3), num_envs=2)
     policy = ActorCritic(spec, PolicyConfig(encoder="ver_resnet18", encoder_size=32))
@@ -135,7 +135,7 @@ def test_policies_can_have_it():
     assert "ver_resnet18" in ENCODERS
 
 
-def test_refusals_say_what_is_allowed():
+def test_error_messages_say_what_is_allowed():
     with pytest.raises(UsageError, match="ver_resnet18 needs images of at least 32x32 pixels, got 64x31"):
         VERResNetEncoder((3, 64, 31))
     with pytest.raises(UsageError, match="multiple of the 16 groups"):

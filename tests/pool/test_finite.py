@@ -21,7 +21,7 @@ from paceline.pool.process import ProcessPool
 from paceline.pool.seeds import env_seed
 from paceline.pool.serial import SerialPool
 from paceline.pool.spaces import BadValue, ObservationWriter
-from paceline.run import train
+from paceline.session import train
 from tests.pool.poisoned import BODY, DEPTH, LENGTH, Poisoned, PoisonedMortal
 
 KINDS = {"serial": SerialPool, "process": ProcessPool}

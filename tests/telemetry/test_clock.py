@@ -1,4 +1,4 @@
-"""Time shares: every second counted once."""
+"""Time shares: every second counts once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from paceline.telemetry.clock import Clock
 
 @pytest.fixture
 def now(monkeypatch):
-    """A clock that stands still unless it is moved."""
+    """A time that only the test advances."""
     time = [0.0]
     monkeypatch.setattr(module.time, "perf_counter", lambda: time[0])
     return time

@@ -1,4 +1,4 @@
-"""Reports are whole lines, and a place that takes none of them does not end a run."""
+"""Reports are whole lines, and a destination that fails does not end a run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_tensorboard_reads_the_numbers(tmp_path):
 
 
 def test_a_full_disk_costs_reports_and_not_the_run(tiny_disk, caplog):
-    """Each place says so once; the file says at the end how many it lacks, and has no half line."""
+    """Each destination warns once. metrics.jsonl has no partial line, and warns at the end how many are missing."""
     writer = MetricsWriter(tiny_disk)
     long = REPORT | {f"number_{index}": 0.12345678 for index in range(400)}
     for step in range(40):
@@ -45,14 +45,14 @@ def test_a_full_disk_costs_reports_and_not_the_run(tiny_disk, caplog):
     text = (tiny_disk / "metrics.jsonl").read_text()
     written = [json.loads(line)["step"] for line in text.splitlines()]
     assert text.endswith("\n") and 0 < len(written) < 40 and written == list(range(len(written)))
-    next((tiny_disk / "tensorboard").iterdir()).unlink()  # now there is room again
+    next((tiny_disk / "tensorboard").iterdir()).unlink()  # makes room again
     writer.write(REPORT | {"step": 40})
     writer.close()
     assert json.loads((tiny_disk / "metrics.jsonl").read_text().splitlines()[-1])["step"] == 40
     warnings = [record.getMessage() for record in caplog.records]
     assert len(warnings) == 3
     assert any("metrics.jsonl cannot be written: the disk is full" in warning for warning in warnings)
-    assert any("no more reports go to TensorBoard" in warning for warning in warnings)
+    assert any("no more reports are sent to TensorBoard" in warning for warning in warnings)
     assert warnings[-1] == f"{40 - len(written)} reports could not be written to {tiny_disk / 'metrics.jsonl'}"
 
 
@@ -64,26 +64,28 @@ def test_a_folder_that_is_gone_costs_reports_and_not_the_run(tmp_path, caplog):
     assert lines.missing == 2 and caplog.text.count("cannot be written") == 1 and "2 reports" in caplog.text
 
 
-@pytest.mark.parametrize("failing", ["make", "use", "close"])
-def test_another_place_that_fails_is_left_alone_from_then_on(caplog, failing):
-    used = []
+@pytest.mark.parametrize("failing", ["make", "log", "finish"])
+def test_a_destination_that_failed_is_not_used_again(caplog, failing):
+    logged = []
 
-    def make():
-        if failing == "make":
+    def fail_in(place: str) -> None:
+        if failing == place:
             raise ConnectionError("refused")
-        return "service"
 
-    def action(place):
-        if failing == "use":
-            raise ConnectionError("refused")
-        used.append(place)
+    class Service:
+        def __init__(self) -> None:
+            fail_in("make")
 
-    def close(place):
-        raise ConnectionError("refused")
+        def log(self, report, step):
+            fail_in("log")
+            logged.append(step)
 
-    place = OptionalSink("Weights & Biases", make)
+        def finish(self):
+            fail_in("finish")
+
+    sink = OptionalSink("Weights & Biases", Service)
     for _ in range(3):
-        place.use(action)
-    place.close(close)
-    assert caplog.text.count("no more reports go to Weights & Biases: ConnectionError: refused") == 1
-    assert used == (["service"] * 3 if failing == "close" else [])
+        sink.write(REPORT)
+    sink.close()
+    assert caplog.text.count("no more reports are sent to Weights & Biases: ConnectionError: refused") == 1
+    assert logged == ([30] * 3 if failing == "finish" else [])

@@ -1,13 +1,13 @@
 """PointGoal navigation in procedural apartments: a batched simulator in PyTorch, on CPU or GPU from one source.
 
-    scene, floorplan, furniture, scenes    apartments from seeds
-    free_space, geometry, geodesic, episodes, bank     the tensors that simulators share: obstacles, shortest paths, episodes
-    simulator, images, render              N agents at once, and what they see
-    env                                    one agent, as a Gymnasium environment
-    agents, oracle, map_and_plan, evaluate baselines, and how well anyone does
-    maps                                   top-down images
+    config, family   the options of a task, and its environment ids
+    scenes/          apartments from seeds; obstacles, shortest paths and episodes as tensors that simulators share
+    simulator        N agents at once
+    rendering/       camera images and top-down maps
+    env              one agent, as a Gymnasium environment
+    evaluation/      baselines, fixed episodes, measures and the sections of a report
 
-Importing this package registers `paceline/PointNav-v0` with Gymnasium; nothing heavy is imported with it.
+Importing this package registers `paceline/PointNav-v0` with Gymnasium. It imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ GYM_ID = "paceline/PointNav-v0"
 
 
 def register() -> None:
-    """Make `gymnasium.make("paceline/PointNav-v0", tier="small", ...)` work; doing it twice does no harm."""
+    """Make `gymnasium.make("paceline/PointNav-v0", tier="small", ...)` work. It can be called repeatedly."""
     if GYM_ID not in gymnasium.registry:
         gymnasium.register(GYM_ID, entry_point="paceline.sims.navigation.env:PointNavEnv")
 

@@ -1,4 +1,4 @@
-"""The options of PointGoal navigation. Imports nothing heavy: ids are checked before any simulator is made."""
+"""The options of PointGoal navigation, without PyTorch: ids are checked before a simulator is made."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, fields
 from typing import Any, get_type_hints
 
-from paceline.errors import UsageError
+from paceline.errors import UsageError, closest
 
 TIERS = ("small", "full")
 SPLITS = ("train", "val", "test")
@@ -17,41 +17,41 @@ MAX_RESOLUTION = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class PointNavConfig:
-    """One task. The defaults are those of the literature: 500 steps of 0.25 m or 10 degrees, success within 0.2 m."""
+    """One task. The defaults follow the literature: 500 steps of 0.25 m or 10 degrees, success within 0.2 m."""
 
     tier: str = "small"
-    """Which scenes: "small" (one or two rooms, up to 10 m to go) or "full" (studios to large flats, up to 30 m)."""
+    """Size of the scenes: "small" (one or two rooms, goals up to 10 m away) or "full" (whole flats, up to 30 m)."""
     split: str = "train"
     """"train", "val" or "test": disjoint scenes."""
     scenes: int = 64
-    """How many scenes."""
+    """Number of scenes."""
     bank_seed: int = 0
-    """Which scenes of the split: another number, other scenes."""
+    """Which scenes of the split: each number selects other scenes."""
     bank_file: str = ""
-    """A file written by `SceneBank.save`; tier, split, scenes and bank_seed then do not count."""
+    """A file written by `SceneBank.save`. It replaces tier, split, scenes and bank_seed."""
     resolution: int = 64
-    """Pixels of an image's side."""
+    """Width and height of images in pixels."""
     sensors: str = "depth"
     """"depth", "rgb", "depth+rgb" or "blind"."""
     depth_dtype: str = "float32"
-    """"float32" or "float16" in [0, 1], or "uint8": shares of 10 m."""
+    """Depth as a share of 10 m: "float32" or "float16" in [0, 1], or "uint8" in [0, 255]."""
     gps: bool = True
-    """Whether the goal is observed relative to where the agent is (GPS and compass), or to where it started."""
+    """Whether the goal is observed relative to the agent's pose (GPS and compass), or to its start."""
     slide: bool = True
-    """Whether the agent slides along what it walks into, or stops."""
+    """Whether the agent slides along an obstacle that it hits, or stops there."""
     max_episode_steps: int = 500
     success_distance: float = 0.2
-    """Geodesic, in metres."""
+    """Largest geodesic distance to the goal that counts as success, in metres."""
     forward_step: float = 0.25
-    """Metres."""
+    """Length of a step in metres."""
     turn_angle: float = 10.0
-    """Degrees."""
+    """Angle of a turn in degrees."""
     max_distance: float = math.inf
-    """Only episodes whose goal is at most this far; `PointNav.set_max_distance` changes it."""
+    """Largest distance from start to goal in metres; `PointNav.set_max_distance` changes it."""
     actuation_noise: float = 0.0
-    """Standard deviation of every step and turn, as a share of it."""
+    """Standard deviation of steps and turns, as a share of their size."""
     image_noise: float = 0.0
-    """Standard deviation of every pixel: of depth as a share of it, of RGB as a share of full brightness."""
+    """Standard deviation of pixels: of depth as a share of the depth, of RGB as a share of full brightness."""
     gps_noise: float = 0.0
     """Standard deviation of the observed position, in metres, and of the observed heading, in radians."""
 
@@ -72,9 +72,7 @@ class PointNavConfig:
 
     @classmethod
     def of_options(cls, options: dict[str, Any], what: str) -> PointNavConfig:
-        """From an id's options, of which `what` is the text."""
-        from paceline.envs.registry import closest
-
+        """From the options of the environment id `what`, which error messages name."""
         names = [field.name for field in fields(cls)]
         for name in options:
             if name not in names:
@@ -82,7 +80,7 @@ class PointNavConfig:
                     f"option {name!r} of {what!r} does not exist{closest(name, names)}; allowed: {', '.join(names)}"
                 )
         if isinstance(options.get("sensors"), str):
-            options = {**options, "sensors": options["sensors"].replace(" ", "+")}  # a + in a query means a space
+            options = {**options, "sensors": options["sensors"].replace(" ", "+")}  # a + in a query is read as a space
         return cls(**options)
 
 

@@ -1,4 +1,4 @@
-"""One agent of the simulator as a Gymnasium environment: the same streams, one at a time."""
+"""`PointNavEnv`: one stream of the simulator as a Gymnasium environment."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.sims.navigation import geodesic, maps, render
-from paceline.sims.navigation.bank import SceneBank
 from paceline.sims.navigation.config import PointNavConfig
-from paceline.sims.navigation.scene import Scene
+from paceline.sims.navigation.rendering import maps, render
+from paceline.sims.navigation.scenes import geodesic
+from paceline.sims.navigation.scenes.bank import SceneBank
+from paceline.sims.navigation.scenes.scene import Scene
 from paceline.sims.navigation.simulator import PointNav
 
 RENDER_SIDE = 256
@@ -23,7 +24,7 @@ Pose = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class _Episode:
-    """What a picture of the episode needs; the simulator itself may be in the next one."""
+    """What `render` shows. The simulator may already be in the next episode."""
 
     scene: int
     goal: tuple[float, float]
@@ -31,8 +32,8 @@ class _Episode:
 
 
 class PointNavEnv(gymnasium.Env):
-    """Seeded with s, it gives stream number `stream` of `PointNav.reset(s)`. The info of an episode's last step holds
-    its measures, as `PointNav.last_measures` names them."""
+    """With seed s, it is stream number `stream` of `PointNav.reset(s)`. The info of an episode's last step contains its
+    measures, named as in `PointNav.last_measures`."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012 - as Gymnasium declares it
 
@@ -47,7 +48,7 @@ class PointNavEnv(gymnasium.Env):
         self.simulator = PointNav(1, "cpu", config, bank=bank, first_stream=stream)
         self.observation_space = self.simulator.observation_space
         self.action_space = self.simulator.action_space
-        self._next: dict[str, Tensor] | None = None  # the first observation of an episode that has already begun
+        self._next: dict[str, Tensor] | None = None  # first observation of the episode that has already begun
         self._is_seeded = False
         self._episode: _Episode | None = None
 
@@ -58,7 +59,7 @@ class PointNavEnv(gymnasium.Env):
         if seed is not None:
             first, self._is_seeded = self.simulator.reset(seed), True
         else:
-            # The simulator has begun the next episode by itself where one has ended.
+            # At the end of an episode, the simulator has already begun the next one.
             first = self._next if self._next is not None else self.simulator.begin_next()
         self._next = None
         scene, (goal_x, goal_y) = int(self.simulator.scenes[0]), self.simulator.goals[0].tolist()
@@ -78,7 +79,7 @@ class PointNavEnv(gymnasium.Env):
         return _host(step.final_obs), float(step.reward[0]), terminated, truncated, info
 
     def get_state(self) -> dict[str, Any]:
-        """Everything needed to continue exactly; pictures begin anew."""
+        """The state for an exact continuation. The recorded poses for `render` are not included."""
         return {"simulator": self.simulator.state_dict(), "next": self._next, "is_seeded": self._is_seeded}
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -89,7 +90,7 @@ class PointNavEnv(gymnasium.Env):
         self._episode = _Episode(scene, (goal_x, goal_y), [(x, y, heading)])
 
     def render(self) -> np.ndarray | None:
-        """uint8 [H, W, 3]: what the agent sees beside a map of where it went."""
+        """uint8 [H, W, 3]: the camera image beside a map with the trajectory."""
         if self.render_mode is None or self._episode is None:
             return None
         episode, bank = self._episode, self.simulator.bank
@@ -97,10 +98,11 @@ class PointNavEnv(gymnasium.Env):
         camera = render.Camera(RENDER_SIDE)
         view = render.trace(bank, camera, scenes, poses, surfaces=True)
         seen = render.shade(bank, camera, scenes, poses, view)[0].permute(1, 2, 0).numpy()
-        return np.concatenate([seen, _centered(_map(bank.scene(episode.scene), episode))], 1)
+        above = _map(bank.scene(episode.scene), episode)
+        return np.concatenate([seen, maps.centered(above, RENDER_SIDE, RENDER_SIDE)], 1)
 
     def _pose(self) -> Pose:
-        """Where the last step led, before any reset."""
+        """The pose after the last step, before any reset."""
         x, y, heading = self.simulator.last_poses[0].tolist()
         return x, y, heading
 
@@ -117,15 +119,6 @@ def _map(scene: Scene, episode: _Episode) -> np.ndarray:
         goal=episode.goal,
         pose=episode.poses[-1],
     )
-
-
-def _centered(image: np.ndarray) -> np.ndarray:
-    """On a white square."""
-    board = np.full((RENDER_SIDE, RENDER_SIDE, 3), 255, np.uint8)
-    height, width = image.shape[:2]
-    top, left = (RENDER_SIDE - height) // 2, (RENDER_SIDE - width) // 2
-    board[top : top + height, left : left + width] = image
-    return board
 
 
 def _host(obs: dict[str, Tensor]) -> Observation:

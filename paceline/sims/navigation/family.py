@@ -1,4 +1,7 @@
-"""`pointnav?tier=small&resolution=64`, or `pointnav:small`: the family of ids. Imports torch only where one is made."""
+"""The environment ids of navigation: `pointnav:small`, or `pointnav?tier=small&resolution=64`.
+
+PyTorch is imported only when an environment is made.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from paceline.sims.navigation.config import TIERS, PointNavConfig
 
 @dataclass(frozen=True)
 class MakeBatch:
-    """What a `tensor` pool calls: n environments on a device."""
+    """Makes N environments on a device, for the `tensor` pool."""
 
     config: PointNavConfig
 
@@ -26,7 +29,7 @@ class MakeBatch:
 
 @dataclass(frozen=True)
 class MakeOne:
-    """What the other pools call."""
+    """Makes one environment, for the other pools."""
 
     config: PointNavConfig
 

@@ -1,7 +1,7 @@
-"""Random numbers without a generator: each is a hash of what it is for.
+"""Counter-based random numbers: each is a hash of a key and a counter.
 
-A stream's numbers are then the same on every device, in a batch of any size, and after a restart; nothing has to be
-saved or drawn in order. Integers below 2**32 in int64 tensors (or Python ints) throughout.
+So a stream has the same numbers on every device, in a batch of any size and after a restart, and there is no generator
+state to save. All integers are below 2**32, in int64 tensors or Python ints.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _GOLDEN = 0x9E3779B1
 
 
 def mix(number: Integers) -> Integers:
-    """A bijection of 32-bit numbers after which neighbours have nothing in common."""
+    """A bijective hash of 32-bit numbers."""
     number = ((number >> 16) ^ number) * _FACTOR & MASK
     number = ((number >> 16) ^ number) * _FACTOR & MASK
     return (number >> 16) ^ number
@@ -43,6 +43,6 @@ def below(numbers: Tensor, limits: Tensor | int) -> Tensor:
 
 
 def normal(keys: Tensor) -> Tensor:
-    """Standard normal numbers, one of each key (Box and Muller's way)."""
+    """A standard normal number for each key, by the Box-Muller transform."""
     first, second = ((mix(keys ^ salt) >> 8).float().add_(0.5).mul_(2.0**-24) for salt in (0x68E31DA4, 0x1B56C4E9))
     return (-2.0 * first.log()).sqrt_().mul_((2.0 * math.pi * second).cos())

@@ -1,15 +1,15 @@
 """`PointNav`: N agents in the apartments of a bank, as tensors on one device.
 
-An episode begins somewhere and ends when the agent stops, or is cut after `max_episode_steps`. Stopping within
-`success_distance` of the goal is success. The reward is what the agent has come closer to the goal, less 0.01 a step,
-and 2.5 times the SPL at success; distances are geodesic.
+An episode ends when the agent stops, or is truncated after `max_episode_steps`. Stopping within `success_distance` of
+the goal is success. The reward is the decrease of the distance to the goal, minus 0.01 per step, plus 2.5 times the SPL
+at success. Distances are geodesic.
 
-Observations: `goal` [3] is the distance to the goal in metres and the cosine and sine of its direction (to the left of
-where the agent looks is positive), `previous_action` [5] the last action one-hot, the fifth standing for none yet;
-`depth` [1, H, W] and `rgb` [3, H, W] as the sensors say.
+Observations: `goal` [3] is the distance to the goal in metres and the cosine and sine of its direction (left of the
+agent is positive). `previous_action` [5] is the last action one-hot; the fifth entry means none yet. `depth` [1, H, W]
+and `rgb` [3, H, W] depend on the sensors.
 
-No method waits for the device or looks at a value, all state is written in place: `step` can be captured in a CUDA
-graph. What is random is a hash of seed, stream, episode and step, so a stream is the same in a batch of any size.
+`step` neither waits for the device nor reads values, and it writes all state in place, so a CUDA graph can capture it.
+Random numbers are hashes of seed, stream, episode and step, so a stream is the same in a batch of any size.
 
 Legend: N streams, K scenes, E episodes, G goals, V nodes, Q obstacles.
 """
@@ -27,34 +27,34 @@ from torch import Tensor
 
 from paceline.errors import UsageError
 from paceline.pool.tensor import TensorStep
-from paceline.sims.navigation import geodesic
-from paceline.sims.navigation.bank import SceneBank
-from paceline.sims.navigation.bank_cache import load_or_generate
 from paceline.sims.navigation.config import PointNavConfig
-from paceline.sims.navigation.geometry import move
-from paceline.sims.navigation.images import ImageSensors, Place
 from paceline.sims.navigation.randomness import below, combine, normal, stream_keys
+from paceline.sims.navigation.rendering.image_sensors import ImageSensors, Place
+from paceline.sims.navigation.scenes import geodesic
+from paceline.sims.navigation.scenes.bank import SceneBank
+from paceline.sims.navigation.scenes.bank_cache import load_or_generate
+from paceline.sims.navigation.scenes.geometry import move
 
 STOP, FORWARD, LEFT, RIGHT = range(4)
 NUM_ACTIONS = 4
 SLACK_REWARD = -0.01
 SUCCESS_REWARD = 2.5
 MAX_DISTANCE = 100.0
-"""Farther away than any goal, for the observation space."""
-# The columns of the state; the first six are an episode's row in the bank.
+"""Upper bound of distances in the observation space."""
+# Columns of the state. The first six are the episode's row in the bank.
 X, Y, HEADING, GOAL_X, GOAL_Y, START_DISTANCE, DISTANCE, PATH, COLLISIONS, STEPS = range(10)
-# What random numbers are for.
+# Purposes of random numbers.
 SCENE, EPISODE, ACTUATION, GPS = range(1, 5)
 
 
 class PointNav:
-    """A `TensorSimulator`. Stream i is stream `first_stream` + i of its seed."""
+    """A `TensorSimulator`. Its stream i is stream `first_stream` + i of the seed."""
 
     frameskip = 1
     recordable = True
-    """As a CUDA graph; see `TensorSimulator`. `load_episodes` is not for a simulator that was recorded."""
+    """As a CUDA graph; see `TensorSimulator`. A recorded simulator does not support `load_episodes`."""
     measure_names = ("success", "spl", "soft_spl", "distance_to_goal", "collisions")
-    """Those of `last_measures` that a training run reports."""
+    """The measures that a training run reports."""
 
     def __init__(
         self,
@@ -78,10 +78,10 @@ class PointNav:
         self.max_distance = torch.tensor(float(config.max_distance), device=self.device)
         """See `set_max_distance`."""
         self.last_measures: dict[str, Tensor] = {}
-        """[N] each, of the last step: `success`, `spl`, `soft_spl`, `distance_to_goal`, `collisions`, `geodesic` (the
-        distance at the start), `path_length` and `steps`. They are an episode's where that step ended it."""
+        """[N] each, after the last step: `success`, `spl`, `soft_spl`, `distance_to_goal`, `collisions`, `geodesic`
+        (the distance at the start), `path_length` and `steps`. They are final where that step ended the episode."""
         self.last_poses = torch.zeros(num_envs, 3, device=self.device)
-        """[N, 3]: where the last step led, before any reset."""
+        """[N, 3]: the poses after the last step, before any reset."""
         self._is_noisy = bool(config.image_noise or config.gps_noise or config.actuation_noise)
         angle = math.radians(config.turn_angle)
         self._turns = torch.tensor([0.0, 0.0, angle, -angle], device=self.device)
@@ -97,7 +97,7 @@ class PointNav:
         self._most = (self.bank.limits.max_obstacles, self.bank.limits.max_nodes)
         self.scenes_changed()
 
-    # The two that a pool calls.
+    # Called by pools.
 
     def reset(self, seed: int) -> dict[str, Tensor]:
         """Begin the first episode of every stream."""
@@ -121,7 +121,7 @@ class PointNav:
         self._begin(ended, state)
         after = self._place(self._state)
         final_images, images = self._images.see_both(before, after, ended)
-        # Both observations in one go: on a CPU it is the number of operations that costs.
+        # Both observations at once, because on a CPU the number of operations dominates the cost.
         vectors = self._vectors(
             torch.cat((state, self._state)),
             torch.cat((rows, self._rows)),
@@ -132,37 +132,39 @@ class PointNav:
         first = {name: values[self.num_envs :] for name, values in vectors.items()}
         return TensorStep({**images, **first}, reward, terminated, truncated, {**final_images, **final})
 
-    # For whoever trains and evaluates.
+    # For training and evaluation.
 
     def set_max_distance(self, metres: float | Tensor) -> None:
-        """From now on begin only episodes with a goal at most that far (and at least the scene's nearest)."""
+        """Limit the distance of goals in new episodes. Each scene keeps at least its nearest goal."""
         self.max_distance.copy_(metres) if isinstance(metres, Tensor) else self.max_distance.fill_(metres)
         self.scenes_changed()
 
     def scenes_changed(self) -> None:
-        """Of the bank; see `SceneBank.add_user`."""
+        """Update what depends on the scenes of the bank; see `SceneBank.add_user`."""
         if self.device.type == "cpu":
-            # Less than the tier allows, and there is no kernel here that would skip what is padding.
+            # Less padding than the tier allows, because no kernel skips padding on a CPU.
             num_obstacles, num_nodes = self.bank.counts[:, 2:].amax(0).clamp_(min=1).tolist()
             self._most = (num_obstacles, num_nodes)
         within = self.bank.episodes[:, :, START_DISTANCE] <= self.max_distance
         self._num_allowed.copy_(within.sum(1).clamp_(min=1))
 
     def load_episodes(self, scenes: Sequence[int], episodes: Sequence[int]) -> dict[str, Tensor]:
-        """Play just these: of the list, stream i plays number i, i + N, i + 2N and so on, and its last one over and
-        over. `reset` ends this. Returns the first observations."""
+        """Play a list of episodes until the next `reset`; returns the first observations.
+
+        Stream i plays episodes i, i + N, i + 2N and so on of the list, and then repeats its last one.
+        """
         if len(scenes) != len(episodes) or len(scenes) < self.num_envs:
             raise UsageError(
-                f"{len(scenes)} scenes and {len(episodes)} episodes were given; allowed: as many of each, and at least "
+                f"{len(scenes)} scenes and {len(episodes)} episodes were given; allowed: equal numbers, and at least "
                 f"one for each of the {self.num_envs} streams"
             )
         pairs = np.column_stack([scenes, episodes]).astype(np.int64)
         limits = (self.bank.num_scenes, self.bank.num_episodes)
         if (pairs < 0).any() or (pairs >= limits).any():
-            raise UsageError(f"this bank has {limits[0]} scenes of {limits[1]} episodes each; a number is beyond")
+            raise UsageError(f"a number is out of range: this bank has {limits[0]} scenes of {limits[1]} episodes each")
         rounds = -(-len(pairs) // self.num_envs)
         order = np.arange(rounds * self.num_envs)
-        order[len(pairs) :] -= self.num_envs  # the streams that have one less repeat their last
+        order[len(pairs) :] -= self.num_envs  # streams with one episode less repeat their last one
         flat = torch.from_numpy(pairs @ [limits[1], 1])[torch.from_numpy(order)]
         self._schedule = flat.view(rounds, self.num_envs).to(self.device)
         self._set_keys(0)
@@ -171,7 +173,7 @@ class PointNav:
 
     @torch.no_grad()
     def begin_next(self) -> dict[str, Tensor]:
-        """Leave every episode that is under way for its stream's next one; returns the first observations."""
+        """Abandon all current episodes and begin the next ones; returns the first observations."""
         self._begin(torch.ones_like(self._streams, dtype=torch.bool), self._state)
         place = self._place(self._state)
         self.last_poses = place.poses.clone()
@@ -190,23 +192,23 @@ class PointNav:
 
     @property
     def scenes(self) -> Tensor:
-        """int64 [N]: which scene of the bank each stream is in."""
+        """int64 [N]: the scene of each stream."""
         return self._scenes.clone()
 
     @property
     def episode_numbers(self) -> Tensor:
-        """int64 [N]: how many episodes each stream has ended since `reset` or `load_episodes`."""
+        """int64 [N]: episodes that each stream has finished since `reset` or `load_episodes`."""
         return self._numbers.clone()
 
     def scenes_in_use(self) -> set[int]:
-        """Reads the device."""
+        """The scenes that streams are in. Reads the device."""
         return set(self._scenes.tolist())
 
     def distances_from(self, positions: Tensor) -> Tensor:
-        """[N]: the geodesic distance from `positions` [N, 2] to the goal of each stream, in its scene."""
+        """[N]: the geodesic distances from `positions` [N, 2] to the goals of the streams."""
         if positions.is_cuda:
-            # Imported here: Triton is there only where CUDA is.
-            from paceline.sims.navigation import geodesic_triton
+            # Imported here, because Triton is installed only with CUDA.
+            from paceline.sims.navigation.scenes import geodesic_triton
 
             goals = self._state[:, GOAL_X : GOAL_Y + 1]
             at = self.bank.episode_goals.view(-1)[self._rows]
@@ -215,9 +217,9 @@ class PointNav:
 
     @torch.no_grad()
     def foresee(self, headings: Tensor) -> tuple[Tensor, Tensor]:
-        """[N, C] each: how far from the goal a step forward in each of `headings` [N, C] would end, and its length.
+        """[N, C] each: the distance to the goal after a step in each of `headings` [N, C], and the length of the step.
 
-        For planners that know the map. Without noise.
+        For planners that know the map. It has no noise.
         """
         num_choices = headings.shape[1]
         several = [values.repeat_interleave(num_choices, 0) for values in (self._state[:, :2], self._scenes)]
@@ -230,7 +232,7 @@ class PointNav:
 
     @torch.no_grad()
     def next_places(self) -> Tensor:
-        """[N, 2]: where each stream's shortest path bends next, or its goal."""
+        """[N, 2]: the next bend of each stream's shortest path, or its goal."""
         targets, lengths = geodesic.candidates(*self._sights(self._state[:, :2]))
         return targets.gather(1, lengths.argmin(1)[:, None, None].expand(-1, 1, 2))[:, 0]
 
@@ -259,7 +261,7 @@ class PointNav:
             row.copy_(combine(keys, purpose))
 
     def _begin(self, ended: Tensor, state: Tensor) -> None:
-        """Go on from `state`, and with the next episode where one has ended."""
+        """Continue from `state`, or from the start of the next episode for streams in `ended`."""
         self._numbers += ended
         rows = self._draw()
         episodes = self.bank.episodes.view(-1, 6)[rows]
@@ -269,7 +271,7 @@ class PointNav:
         torch.floor_divide(self._rows, self.bank.num_episodes, out=self._scenes)
 
     def _draw(self) -> Tensor:
-        """int64 [N]: the row in the bank, scene * E + episode, of each stream's current episode."""
+        """int64 [N]: the bank row (scene * E + episode) of each stream's current episode."""
         if self._schedule is not None:
             rounds = self._numbers.clamp(max=len(self._schedule) - 1)
             return self._schedule.gather(0, rounds[None])[0]
@@ -296,7 +298,7 @@ class PointNav:
         return torch.stack((x, y, heading, goal_x, goal_y, start, distance, path, collisions, steps + 1), 1)
 
     def _sights(self, positions: Tensor) -> tuple[Tensor, ...]:
-        """What `geodesic.query` is asked."""
+        """The arguments of `geodesic.query`."""
         bank, scenes, (num_obstacles, num_nodes) = self.bank, self._scenes, self._most
         distances = bank.node_distances[:, :, :num_nodes][scenes, bank.episode_goals.view(-1)[self._rows]]
         goals = self._state[:, GOAL_X : GOAL_Y + 1]
@@ -305,7 +307,7 @@ class PointNav:
     # Observations.
 
     def _place(self, state: Tensor) -> Place:
-        """Where the streams are whose current episodes are in `state`."""
+        """The places of the streams in `state`."""
         return Place(self._scenes.clone(), state[:, :3], self._noise_keys(state))
 
     def _vectors(self, state: Tensor, rows: Tensor, previous: Tensor, keys: Tensor) -> dict[str, Tensor]:
@@ -317,7 +319,7 @@ class PointNav:
         return {"goal": polar(pose, state[:, GOAL_X : GOAL_Y + 1]), "previous_action": self._one_hot[previous]}
 
     def _noise_keys(self, state: Tensor) -> Tensor:
-        """int64 [N]: of each stream's current step; without noise, anything."""
+        """int64 [N]: the random key of each stream's current step. Without noise, the values do not matter."""
         if not self._is_noisy:
             return self._numbers
         return combine(combine(self._keys[0], self._numbers), state[:, STEPS].long() + 1)
@@ -327,7 +329,7 @@ _SAVED = ("keys", "state", "scenes", "rows", "numbers")
 
 
 def load_bank(config: PointNavConfig) -> SceneBank:
-    """The scenes that a configuration asks for."""
+    """The scenes of a configuration."""
     if config.bank_file:
         return SceneBank.load(config.bank_file)
     return load_or_generate(config.tier, config.split, config.scenes, config.bank_seed)
@@ -348,7 +350,7 @@ def observation_space(config: PointNavConfig) -> spaces.Dict:
 
 
 def polar(poses: Tensor, goals: Tensor) -> Tensor:
-    """[N, 3]: the distance of `goals` [N, 2] from `poses` [N, 3], and cosine and sine of the angle to them."""
+    """[N, 3]: the distance from `poses` [N, 3] to `goals` [N, 2], and the cosine and sine of the angle to them."""
     difference = goals - poses[:, :2]
     distance = difference.norm(dim=1)
     angle = torch.atan2(difference[:, 1], difference[:, 0]) - poses[:, 2]
@@ -356,7 +358,7 @@ def polar(poses: Tensor, goals: Tensor) -> Tensor:
 
 
 def measures(state: Tensor, success: Tensor) -> dict[str, Tensor]:
-    """See `PointNav.last_measures`."""
+    """The measures of `PointNav.last_measures`."""
     start, distance, path = state[:, START_DISTANCE], state[:, DISTANCE], state[:, PATH]
     efficiency = start / torch.maximum(start, path)
     return {

@@ -1,9 +1,9 @@
-"""Banks that many tests look at, made once, and a cache that is not the user's."""
+"""Banks that many tests share, and a cache folder of the tests' own."""
 
 import pytest
 import torch
 
-from paceline.sims.navigation.bank import SceneBank
+from paceline.sims.navigation.scenes.bank import SceneBank
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -25,7 +25,7 @@ def full_bank():
 
 @pytest.fixture(scope="package", autouse=True)
 def _one_thread():
-    """Tensors are small here: on a busy machine, waiting for a second thread takes longer than the work."""
+    """The tensors are small: on a busy machine, waiting for a second thread takes longer than the work."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -1,4 +1,4 @@
-"""Slow and obviously right: what the tensors are compared with. Nothing of the package but its constants is used."""
+"""Slow and simple reference implementations. They use only constants of the package."""
 
 import heapq
 import itertools
@@ -14,7 +14,7 @@ def grown(obstacles, margin=RADIUS):
 
 
 def span_inside(p, q, rect):
-    """The shares of the segment from p to q between which it is inside a rectangle; None if it never is."""
+    """Where the segment from p to q enters and leaves a rectangle, as shares of its length; None if it misses."""
     enter, leave = 0.0, 1.0
     for axis in (0, 1):
         low, high, step = rect[axis] - p[axis], rect[axis + 2] - p[axis], q[axis] - p[axis]
@@ -32,7 +32,7 @@ def sees(p, q, rects):
 
 
 def shortest_by_corners(start, goal, obstacles, interior):
-    """Dijkstra's algorithm over all corners of all obstacles, whichever of them matter."""
+    """Dijkstra's algorithm over all corners of all obstacles."""
     rects = grown(obstacles)
     x0, y0, x1, y1 = interior
     corners = [(rect[i], rect[j]) for rect in rects for i in (0, 2) for j in (1, 3)]
@@ -47,7 +47,7 @@ def shortest_by_corners(start, goal, obstacles, interior):
 
 
 def dijkstra(count, neighbours):
-    """The distance from number 0 to number 1."""
+    """The distance from node 0 to node 1."""
     least, front, closed = [0.0] + [math.inf] * (count - 1), [(0.0, 0)], set()
     while front:
         so_far, i = heapq.heappop(front)
@@ -96,7 +96,7 @@ def shortest_by_grid(start, goal, obstacles, interior, cell=0.05, reach=5):
 
 
 def _free_steps(points, step, rects):
-    """bool, for all points at once: whether a step from there enters no rectangle."""
+    """bool for each point: whether a step from there enters no rectangle."""
     free = np.ones(points.shape[:2], bool)
     for rect in rects:
         enter, leave = np.zeros(points.shape[:2]), np.ones(points.shape[:2])

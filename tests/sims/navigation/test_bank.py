@@ -1,4 +1,4 @@
-"""Banks: what is in them, as one file, from the cache, and with scenes exchanged under running simulators."""
+"""Banks: their content, their file, the cache, and scenes that are replaced while simulators run."""
 
 import subprocess
 import sys
@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from paceline.errors import UsageError
-from paceline.sims.navigation import bank_cache, bank_workers
-from paceline.sims.navigation.bank import SceneBank, _checksum
-from paceline.sims.navigation.bank_cache import load_or_generate
 from paceline.sims.navigation.config import PointNavConfig
-from paceline.sims.navigation.free_space import is_free
-from paceline.sims.navigation.scenes import TIERS, generate_scene, scene_seeds
+from paceline.sims.navigation.scenes import bank_cache, bank_workers
+from paceline.sims.navigation.scenes.bank import SceneBank, _checksum
+from paceline.sims.navigation.scenes.bank_cache import load_or_generate
+from paceline.sims.navigation.scenes.free_space import is_free
+from paceline.sims.navigation.scenes.generator import TIERS, generate_scene, scene_seeds
 from paceline.sims.navigation.simulator import PointNav
 from tests.sims.navigation.rooms import divided_room, room
 
@@ -97,7 +97,7 @@ def test_damaged_files_are_refused(tmp_path, small_bank):
         SceneBank.load(path)
 
 
-def test_the_cache_is_used_and_mended(tmp_path, monkeypatch, caplog):
+def test_the_cache_is_used_and_repaired(tmp_path, monkeypatch, caplog):
     made = load_or_generate("small", "val", 3, 1, folder=tmp_path)
     files = [path for path in tmp_path.iterdir() if path.suffix == ".safetensors"]
     assert [path.name for path in files] == ["small-val-3-1-v1.safetensors"]
@@ -106,7 +106,7 @@ def test_the_cache_is_used_and_mended(tmp_path, monkeypatch, caplog):
         assert_equal(load_or_generate("small", "val", 3, 1, folder=tmp_path), made)
     files[0].write_bytes(b"rubbish")
     assert_equal(load_or_generate("small", "val", 3, 1, folder=tmp_path), made)
-    assert "made anew" in caplog.text
+    assert "generated again" in caplog.text
     assert_equal(SceneBank.load(files[0]), made)
 
 
@@ -116,7 +116,13 @@ def test_a_folder_that_cannot_be_written_costs_a_warning(tmp_path, caplog):
     assert "not kept" in caplog.text
 
 
-def test_of_those_who_want_the_same_bank_at_once_one_makes_it(tmp_path, monkeypatch):
+def test_a_full_disk_costs_a_warning(tiny_disk, caplog):
+    (tiny_disk / "large").write_bytes(bytes(300 * 1024 - 4096))
+    assert load_or_generate("small", "val", 2, folder=tiny_disk).num_scenes == 2
+    assert "not kept" in caplog.text and [path.name for path in tiny_disk.glob("*safetensors*")] == []
+
+
+def test_concurrent_callers_generate_a_bank_once(tmp_path, monkeypatch):
     made, generate = [], SceneBank.generate
     monkeypatch.setattr(
         bank_cache.SceneBank, "generate", lambda *arguments: made.append(arguments) or generate(*arguments)
@@ -145,12 +151,15 @@ def test_the_user_s_cache_folder(monkeypatch, tmp_path):
 
 
 def test_banks_are_the_same_in_every_process():
-    program = "from paceline.sims.navigation.bank import SceneBank, _checksum; print(_checksum(SceneBank.generate('small', 'test', 2)._tensors))"
+    program = (
+        "from paceline.sims.navigation.scenes.bank import SceneBank, _checksum;"
+        "print(_checksum(SceneBank.generate('small', 'test', 2)._tensors))"
+    )
     there = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout
     assert int(there) == _checksum(tensors_of(SceneBank.generate("small", "test", 2)))
 
 
-def test_scenes_are_exchanged_under_a_running_simulator():
+def test_scenes_are_replaced_while_a_simulator_runs():
     bank = SceneBank.of_scenes([generate_scene("small", seed) for seed in range(3)], "small")
     simulator = PointNav(24, "cpu", PointNavConfig(sensors="blind", max_episode_steps=20), bank=bank)
     simulator.reset(0)
@@ -185,7 +194,7 @@ def assert_equal_scene(one, other):
     assert one.interior == pytest.approx(other.interior)
 
 
-def test_an_exchanged_bank_is_part_of_the_state():
+def test_replaced_scenes_are_part_of_the_state():
     def make():
         return SceneBank.of_scenes([generate_scene("small", seed) for seed in range(3)], "small", "three")
 
@@ -219,16 +228,16 @@ def test_what_does_not_fit_is_refused():
     ]
     with pytest.raises(UsageError, match="10 other boxes; its tier allows 6"):
         SceneBank.of_scenes([room(boxes=boxes)], "small")
-    with pytest.raises(UsageError, match="no scenes"):
+    with pytest.raises(UsageError, match="at least one scene"):
         SceneBank.of_scenes([], "small")
     with pytest.raises(UsageError, match="no goal can be reached"):
         SceneBank.of_scenes([room(0.6, 0.6)], "small")
-    with pytest.raises(UsageError, match="hardly any floor"):
+    with pytest.raises(UsageError, match="hardly any free floor"):
         SceneBank.of_scenes([room(0.5, 0.5, boxes=[(0.1, 0.1, 0.4, 0.4, 0, 1)])], "small")
 
 
 def test_workers_make_the_same_bank():
-    """Whoever makes which scene: the same bytes, in the same order."""
+    """The same bytes in the same order, however scenes are divided among workers."""
     alone = SceneBank.generate("small", "val", 7, 2)
     together = bank_workers.generate("small", "val", 7, 2, workers=3)
     assert together.label == alone.label
@@ -243,7 +252,7 @@ def test_what_does_not_exist_is_refused_before_any_worker_starts(monkeypatch):
         bank_workers.generate("smal", "val", 64, 0, workers=2)
 
 
-def test_a_worker_that_fails_is_heard(tmp_path):
+def test_the_error_of_a_worker_is_reported(tmp_path):
     command = [sys.executable, "-c", "raise SystemExit('the scene is not here')"]
     with pytest.raises(RuntimeError, match="is not here"):
         bank_workers._run([command], tmp_path / "progress", 1, "small")

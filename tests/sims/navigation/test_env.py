@@ -1,4 +1,4 @@
-"""One agent under Gymnasium's rules, the same streams as in a batch, and pictures of it."""
+"""The Gymnasium environment: its rules, the same streams as in a batch, and rendering."""
 
 import warnings
 
@@ -82,7 +82,7 @@ def test_without_a_seed_environments_differ(small_bank):
     assert len(goals) > 1
 
 
-def test_pictures(small_bank):
+def test_rendering(small_bank):
     env = PointNavEnv("rgb_array", bank=small_bank, sensors="blind", max_episode_steps=30)
     env.reset(seed=0)
     start = env.render()
@@ -98,7 +98,7 @@ def test_pictures(small_bank):
     assert (moved[:, :256] != seen).mean() > 0.1
     *_, truncated, _ = env.step(1)
     assert truncated
-    # The last picture is of the episode that has ended, not of the next one, which has begun inside.
+    # The last frame shows the episode that has ended, although the simulator has begun the next one.
     assert (env.render()[:, 256:] != moved[:, 256:]).mean() < 0.05
     env.reset()
     assert (env.render()[:, 256:] != moved[:, 256:]).mean() > 0.05

@@ -1,4 +1,4 @@
-"""`pointnav` as an id: in every kind of pool, and clear where it is wrong."""
+"""Environment ids of `pointnav`: in every kind of pool, and errors of wrong ids."""
 
 import subprocess
 import sys
@@ -29,7 +29,7 @@ def test_ids():
 
 
 def test_sensors_survive_a_url():
-    """In a query, + stands for a space."""
+    """In a query, + means a space."""
     assert resolve("pointnav?sensors=depth%2Brgb").make.config.sensors == "depth+rgb"
     assert resolve("pointnav?sensors=depth+rgb").make.config.sensors == "depth+rgb"
 

@@ -1,4 +1,4 @@
-"""Shortest paths: exact, finite wherever one can be, and changing no faster than one walks."""
+"""Shortest paths: exact, finite at every reachable pose, and never changing by more than a step."""
 
 import numpy as np
 import pytest
@@ -6,9 +6,9 @@ import torch
 
 from paceline.errors import UsageError
 from paceline.sims.navigation.config import PointNavConfig
-from paceline.sims.navigation.free_space import NODE, convex_corners, is_free
-from paceline.sims.navigation.geodesic import Graph, query, shortest_path
-from paceline.sims.navigation.scenes import generate_scene
+from paceline.sims.navigation.scenes.free_space import NODE, convex_corners, is_free
+from paceline.sims.navigation.scenes.generator import generate_scene
+from paceline.sims.navigation.scenes.geodesic import Graph, query, shortest_path
 from paceline.sims.navigation.simulator import DISTANCE, PATH, PointNav
 from tests.sims.navigation import reference
 from tests.sims.navigation.rooms import divided_room, room
@@ -19,7 +19,7 @@ def distance(scene, start, goal):
 
 
 def free_pairs(scene, count, seed=0, cell=None):
-    """Places to start from and to go to; with `cell`, whole numbers of cells apart."""
+    """Starts and goals; with `cell`, whole numbers of cells apart."""
     rng = np.random.default_rng(seed)
     low, high = np.array(scene.interior[:2]) + 0.15, np.array(scene.interior[2:]) - 0.15
     pairs = []
@@ -118,7 +118,7 @@ WALKS = [
 
 
 def walks(tier, bank, options, steps):
-    """States before and after each step of random walks that mostly go forward, and where no episode ended."""
+    """States before and after each step of random walks, without the steps that end episodes."""
     simulator = PointNav(
         256 if tier == "small" else 48, "cpu", PointNavConfig(tier=tier, sensors="blind", **options), bank=bank
     )

@@ -1,4 +1,4 @@
-"""Sight and movement against slow references, on random rectangles and in the corners where they went wrong."""
+"""Lines of sight and steps against slow references, on random rectangles and in special cases."""
 
 import math
 
@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.sims.navigation.free_space import CONTACT, NODE, REST, SIGHT
-from paceline.sims.navigation.geometry import boxed, is_blocked, move
+from paceline.sims.navigation.scenes.free_space import CONTACT, NODE, REST, SIGHT
+from paceline.sims.navigation.scenes.geometry import boxed, is_blocked, move
 from tests.sims.navigation import reference
 
 coordinate = st.integers(0, 80).map(lambda n: n / 16)  # so that touching and lying flush happen
@@ -36,7 +36,7 @@ def test_sight_equals_the_reference(rects, points):
                 assert bool(got[i, j]) == (not reference.sees(points[i], points[j], rects)), (points[i], points[j])
 
 
-def test_touching_is_no_crossing():
+def test_touching_does_not_block():
     rect = boxed(torch.tensor([[[1.0, 1.0, 2.0, 2.0]]]))
     for start, end, blocked in [
         ((0, 1), (3, 1), False),  # along a side
@@ -63,7 +63,7 @@ def at_rest(rects):
     st.booleans(),
 )
 def test_a_walk_never_enters_an_obstacle(rects, start, headings, slide):
-    """Nor goes farther than it may, nor is stopped by nothing."""
+    """It also goes no farther than the step, and stops only at obstacles."""
     # Gaps that the agent fits into only by rounding are not walked into.
     limits = reference.grown(rects, CONTACT)
     if any(a < start[0] < c and b < start[1] < d for a, b, c, d in reference.grown(rects, REST)) or any(
@@ -130,7 +130,7 @@ def test_a_wall_of_two_flush_boxes_is_one_wall():
     assert float(slid.position[0, 1]) == pytest.approx(-0.1 + 0.25 * math.sin(math.radians(60)), abs=1e-5)
 
 
-def test_whoever_stands_at_a_wall_can_turn_and_leave():
+def test_an_agent_at_a_wall_can_turn_and_leave():
     wall = [(1.0, -5.0, 2.0, 5.0)]
     at_wall = walk(wall, (0.8, 0.0), 0)
     away = move(at_wall.position, torch.tensor([[-0.25, 0.0]]), at_rest(wall)[None])

@@ -1,16 +1,16 @@
-"""Top-down maps: what is where, in which colour."""
+"""Top-down maps: positions and colours."""
 
 import numpy as np
 import pytest
 
-from paceline.sims.navigation.maps import FLOOR, GOAL, PATH, START, TRAJECTORIES, WALL, Canvas, top_down
+from paceline.sims.navigation.rendering.maps import FLOOR, GOAL, PATH, START, TRAJECTORIES, WALL, Canvas, top_down
 from tests.sims.navigation.rooms import divided_room
 
 SIZE = 640  # 100 pixels a metre: 6 m and 0.2 m of wall on either side
 
 
 def at(image, x, y):
-    """The colour at a place of the divided room; y points up."""
+    """The colour at a position of the divided room; y points up."""
     return tuple(image[round((4.2 - y) * 100), round((x + 0.2) * 100)].tolist())
 
 
@@ -45,7 +45,7 @@ def test_the_agent_points_where_it_looks():
 
 
 def test_edges_are_smooth():
-    """A line covers as much of the image as it is long and thick, whatever its slope."""
+    """A line covers an area of its length times its thickness, at any slope."""
     for angle in (0.0, 0.3, 1.0):
         canvas = Canvas(0, 0, 10, 10, 20)
         end = (2 + 5 * np.cos(angle), 2 + 5 * np.sin(angle))

@@ -1,10 +1,11 @@
-"""The same on a GPU: the kernels equal the tensor code, streams equal the host's, and a step can be captured."""
+"""On a GPU: kernels equal the tensor code, streams equal those of the host, and a step can be captured."""
 
 import pytest
 import torch
 
-from paceline.sims.navigation import geodesic, render
 from paceline.sims.navigation.config import PointNavConfig
+from paceline.sims.navigation.rendering import render
+from paceline.sims.navigation.scenes import geodesic
 from paceline.sims.navigation.simulator import PointNav
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -20,7 +21,7 @@ def places(bank, count, device="cuda"):
 @pytest.mark.parametrize("side", [8, 20, 64, 128])
 @pytest.mark.parametrize("surfaces", [False, True])
 def test_the_kernel_sees_what_the_tensors_see(side, surfaces, small_bank, full_bank):
-    from paceline.sims.navigation import render_triton
+    from paceline.sims.navigation.rendering import render_triton
 
     for bank in (small_bank.to("cuda"), full_bank.to("cuda")):
         scenes, episodes = places(bank, 16)
@@ -38,7 +39,7 @@ def test_the_kernel_sees_what_the_tensors_see(side, surfaces, small_bank, full_b
 
 
 def test_the_kernel_knows_the_distances(small_bank, full_bank):
-    from paceline.sims.navigation import geodesic_triton
+    from paceline.sims.navigation.scenes import geodesic_triton
 
     for bank in (small_bank.to("cuda"), full_bank.to("cuda")):
         scenes, episodes = places(bank, 500)

@@ -1,4 +1,4 @@
-"""What cameras see, in rooms where it can be worked out and against a ray caster that takes one ray at a time."""
+"""Camera images in rooms worked out by hand, and against a reference that casts one ray at a time."""
 
 import math
 
@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from paceline.sims.navigation.bank import SceneBank
-from paceline.sims.navigation.render import (
+from paceline.sims.navigation.rendering.render import (
     CAMERA_HEIGHT,
     FACE_SHADES,
     MAX_DEPTH,
@@ -16,13 +15,14 @@ from paceline.sims.navigation.render import (
     shade,
     trace,
 )
-from paceline.sims.navigation.scene import CEILING
+from paceline.sims.navigation.scenes.bank import SceneBank
+from paceline.sims.navigation.scenes.scene import CEILING
 from tests.sims.navigation import reference
 from tests.sims.navigation.rooms import room
 
 
 def look(scene, pose, side=16, surfaces=False, tier="small"):
-    """The depth in metres [side, side] (and all that comes with it) from one pose."""
+    """The depth in metres [side, side] from one pose, and the whole view."""
     bank, camera = SceneBank.of_scenes([scene], tier), Camera(side)
     scenes, poses = torch.zeros(1, dtype=torch.long), torch.tensor([pose], dtype=torch.float32)
     view = trace(bank, camera, scenes, poses, surfaces)
@@ -39,7 +39,7 @@ def test_an_empty_room():
 
 
 def test_walls_at_the_sides():
-    """In a corridor along x, 1 m wide: a column that looks u to the side meets a wall at 0.5 / u."""
+    """In a corridor along x, 1 m wide, a column with direction u to the side meets a wall at depth 0.5 / u."""
     side = 16
     depth = look(room(9, 1), (0.5, 0.5, 0.0), side)[0]
     for column in range(side):
@@ -48,7 +48,7 @@ def test_walls_at_the_sides():
 
 
 def test_a_low_box():
-    """0.5 m high, its front 1 m ahead and 1 m deep: seen from above, then its front, then the floor before it."""
+    """A box 0.5 m high, 1 m ahead and 1 m deep: its top is visible, then its front, then the floor before it."""
     side = 64
     scene = room(6, 4, boxes=[(3, 1, 4, 3, 0, 0.5)])
     depth = look(scene, (2, 2, 0.0), side)[0][:, side // 2]
@@ -67,7 +67,7 @@ def test_a_low_box():
         assert float(depth[row]) == pytest.approx(want, abs=1e-4), row
 
 
-def test_under_a_lintel_one_looks_through():
+def test_the_view_passes_under_a_lintel():
     side = 64
     scene = room(6, 4, boxes=[(1.9, 0, 2.1, 4, 2.05, CEILING)])
     before = look(scene, (1, 2, 0.0), side)[0][:, side // 2]
@@ -89,7 +89,7 @@ def test_under_a_lintel_one_looks_through():
 
 
 def test_turning_turns_the_view():
-    """To the left is more y: looking along y, the box at high x is to the right."""
+    """y grows to the left: for a camera that looks along y, the box at high x is on the right."""
     scene = room(6, 6, boxes=[(4.5, 4.5, 5.0, 5.0, 0, 2.0)])
     ahead = look(scene, (3, 3, math.pi / 2), 32)[0][16]
     assert float(ahead[:16].min()) == pytest.approx(3.0, abs=1e-3)

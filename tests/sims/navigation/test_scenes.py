@@ -1,22 +1,22 @@
-"""Apartments: valid, connected, different, and the same again from the same seed."""
+"""Apartments: valid, connected, varied, and reproducible from a seed."""
 
 import numpy as np
 import pytest
 
 from paceline.errors import UsageError
 from paceline.sims.navigation import config
-from paceline.sims.navigation.free_space import is_free
-from paceline.sims.navigation.furniture import MERGED, PASSABLE, is_connected
-from paceline.sims.navigation.geodesic import Graph
-from paceline.sims.navigation.scene import AGENT_RADIUS, CEILING, Rect, Scene
-from paceline.sims.navigation.scenes import SPLITS, TIERS, generate_scene, is_wall, scene_seeds
+from paceline.sims.navigation.scenes.free_space import is_free
+from paceline.sims.navigation.scenes.furniture import MERGED, PASSABLE, is_connected
+from paceline.sims.navigation.scenes.generator import SPLITS, TIERS, generate_scene, is_wall, scene_seeds
+from paceline.sims.navigation.scenes.geodesic import Graph
+from paceline.sims.navigation.scenes.scene import AGENT_RADIUS, CEILING, Rect, Scene
 from tests.sims.navigation.rooms import divided_room, room
 
 SEEDS = {"small": range(0, 400, 4), "full": range(0, 60, 2)}
 
 
 def flood(scene, cell=0.05):
-    """bool: free points of a fine grid, and which of them are reached from one of them."""
+    """bool: the free points of a fine grid, and those that can be reached from one of them."""
     x0, y0, x1, y1 = scene.interior
     xs, ys = np.arange(x0 + 0.13, x1 - 0.1, cell), np.arange(y0 + 0.13, y1 - 0.1, cell)
     points = np.stack(np.meshgrid(xs, ys, indexing="ij"), 2)
@@ -37,7 +37,7 @@ def flood(scene, cell=0.05):
 
 @pytest.mark.parametrize("tier", TIERS)
 def test_all_free_ground_is_connected(tier):
-    """By a flood fill that knows nothing of rooms and doors, and by the graph of shortest paths."""
+    """By a flood fill on a grid, and by the graph of shortest paths."""
     for seed in list(SEEDS[tier])[:: 1 if tier == "small" else 4]:
         scene = generate_scene(tier, seed)
         points, free, reached = flood(scene)

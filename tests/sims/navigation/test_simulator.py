@@ -1,6 +1,5 @@
-"""Episodes by hand: rewards, ends, measures; and streams that are the same however they are run."""
+"""Episodes worked out by hand: rewards, ends, measures and observations."""
 
-import io
 import math
 
 import numpy as np
@@ -8,12 +7,10 @@ import pytest
 import torch
 
 from paceline.errors import UsageError
-from paceline.pool.tensor import TensorPool
 from paceline.sims.navigation.config import PointNavConfig
-from paceline.sims.navigation.free_space import REST
-from paceline.sims.navigation.randomness import below, combine, normal, stream_keys
+from paceline.sims.navigation.scenes.free_space import REST
 from paceline.sims.navigation.simulator import FORWARD, LEFT, RIGHT, STOP, PointNav
-from tests.sims.navigation.rooms import bank_of_one, divided_room, room
+from tests.sims.navigation.rooms import bank_of_one, divided_room, random_steps, room
 
 
 def one(scene=None, start=(1.0, 2.0), heading=0.0, goal=(2.0, 2.0), **options):
@@ -77,7 +74,7 @@ def test_stopping_early_is_failure():
 
 
 def test_a_detour_costs_spl():
-    """Away by a metre, back and there: a path of 3 m where 1 m would do."""
+    """One metre away, back, and to the goal: a path of 3 m instead of 1 m."""
     simulator = one(start=(3.0, 2.0), heading=math.pi, goal=(4.0, 2.0))
     rewards = [float(s.reward) for s in act(simulator, *[FORWARD] * 4, *[LEFT] * 18, *[FORWARD] * 8, STOP)]
     assert rewards[:4] == pytest.approx([-0.26] * 4, abs=1e-5)
@@ -88,7 +85,7 @@ def test_a_detour_costs_spl():
 
 
 def test_distance_is_around_walls_and_not_through_them():
-    """15 cm from the goal as the crow flies, with a thin wall in between."""
+    """15 cm from the goal in a straight line, with a thin wall in between."""
     thin = room(boxes=[(2.95, 0.0, 3.0, 3.0, 0.0, 2.5)])
     simulator = one(thin, start=(2.84, 1.0), goal=(3.11, 1.0), success_distance=0.3)
     assert np.hypot(0.27, 0.0) < 0.3
@@ -122,7 +119,7 @@ def test_turns_are_ten_degrees():
     assert simulator.poses[0, :2].tolist() == pytest.approx(want, abs=1e-6)
 
 
-def test_an_episode_is_cut_at_its_limit_and_the_next_begins():
+def test_an_episode_is_truncated_at_its_limit_and_the_next_begins():
     simulator = one(max_episode_steps=3)
     steps = act(simulator, *[FORWARD] * 6)
     assert [bool(step.truncated) for step in steps] == [False, False, True] * 2
@@ -156,7 +153,7 @@ def test_without_gps_the_goal_stays_where_it_was():
 def test_without_gps_each_episode_has_its_own_goal(small_bank):
     simulator = PointNav(6, "cpu", PointNavConfig(sensors="blind", gps=False, max_episode_steps=4), bank=small_bank)
     goals = simulator.reset(0)["goal"]
-    for step in act_all(simulator, 12):
+    for step in random_steps(simulator, 12):
         assert torch.equal(step.final_obs["goal"], goals)
         ended = step.terminated | step.truncated
         assert (step.obs["goal"] != goals).any(1).tolist() == ended.tolist()
@@ -181,121 +178,11 @@ def test_observations_are_in_their_space(sensors, small_bank):
         assert set(obs) == {"goal", "previous_action"} | ({"depth"} if "depth" in sensors else set()) | (
             {"rgb"} if "rgb" in sensors else set()
         )
-        for step in act_all(simulator, 5):
+        for step in random_steps(simulator, 5):
             for leaves in (step.obs, step.final_obs):
                 for stream in range(3):
                     sample = {name: values[stream].numpy() for name, values in leaves.items()}
                     assert simulator.observation_space.contains(sample)
-
-
-def act_all(simulator, count, stop=0.05, seed=0):
-    """`count` steps of all streams under the same random actions, whoever they are."""
-    rng = torch.Generator().manual_seed(seed)
-    chances = torch.tensor([stop, 0.6, 0.2, 0.2 - stop])
-    first = int(simulator._streams[0])
-    for _ in range(count):
-        actions = torch.multinomial(chances, 64, True, generator=rng)
-        yield simulator.step(actions[first : first + simulator.num_envs])
-
-
-NOISY = {"image_noise": 0.05, "gps_noise": 0.1, "actuation_noise": 0.2}
-
-
-@pytest.mark.parametrize("options", [{}, NOISY, {"gps": False, "slide": False, "sensors": "depth+rgb"}])
-def test_batched_and_single_streams_are_identical(options, small_bank):
-    config = PointNavConfig(resolution=8, max_episode_steps=30, **options)
-    together = PointNav(5, "cpu", config, bank=small_bank)
-    singles = [PointNav(1, "cpu", config, bank=small_bank, first_stream=i) for i in range(5)]
-    firsts = together.reset(11)
-    for i, single in enumerate(singles):
-        for name, values in single.reset(11).items():
-            assert torch.equal(values[0], firsts[name][i]), name
-    num_ends = 0
-    for steps in zip(act_all(together, 120), *(act_all(single, 120) for single in singles), strict=True):
-        for i, single in enumerate(steps[1:]):
-            for leaf in ("reward", "terminated", "truncated"):
-                assert torch.equal(getattr(single, leaf)[0], getattr(steps[0], leaf)[i]), leaf
-            for kind in ("obs", "final_obs"):
-                for name, values in getattr(single, kind).items():
-                    assert torch.equal(values[0], getattr(steps[0], kind)[name][i]), name
-        num_ends += int((steps[0].terminated | steps[0].truncated).sum())
-    assert num_ends > 10
-
-
-def test_seeds_decide_the_streams(small_bank):
-    def rows(seed, first=0):
-        simulator = PointNav(8, "cpu", PointNavConfig(sensors="blind"), bank=small_bank, first_stream=first)
-        simulator.reset(seed)
-        found = [simulator._rows.tolist()]
-        for _ in range(5):
-            simulator.step(torch.zeros(8, dtype=torch.long))
-            found.append(simulator._rows.tolist())
-        return np.array(found)
-
-    assert (rows(3) == rows(3)).all()
-    assert (rows(3) != rows(4)).mean() > 0.9
-    assert (rows(3, first=4)[:, :4] == rows(3)[:, 4:]).all()
-    assert (rows(2**40 + 3) != rows(3)).mean() > 0.9
-    assert len(np.unique(rows(3))) > 40  # streams differ, and so do a stream's episodes
-
-
-def test_observations_after_an_end_are_those_of_the_next_episode(small_bank):
-    """Where nothing ended, both are the same; where an episode ended, `final_obs` is still of the old place."""
-    simulator = PointNav(6, "cpu", PointNavConfig(resolution=8, max_episode_steps=9), bank=small_bank)
-    simulator.reset(0)
-    for step in act_all(simulator, 40, stop=0.1):
-        ended = step.terminated | step.truncated
-        for name in step.obs:
-            assert torch.equal(step.obs[name][~ended], step.final_obs[name][~ended])
-        for i in ended.nonzero()[:, 0].tolist():
-            assert not torch.equal(step.obs["goal"][i], step.final_obs["goal"][i])
-            assert not torch.equal(step.obs["depth"][i], step.final_obs["depth"][i])
-            row = simulator.bank.episodes.view(-1, 6)[simulator._rows[i]]
-            assert float(step.obs["goal"][i, 0]) == pytest.approx(float((row[:2] - row[3:5]).norm()), abs=1e-5)
-
-
-def test_what_a_step_returns_is_not_written_to_again(small_bank):
-    simulator = PointNav(6, "cpu", PointNavConfig(resolution=8, max_episode_steps=5), bank=small_bank)
-    simulator.reset(0)
-    steps, copies = [], []
-    for step in act_all(simulator, 12):
-        steps.append(step)
-        copies.append({name: values.clone() for name, values in {**step.final_obs, "reward": step.reward}.items()})
-    for step, copy in zip(steps, copies, strict=True):
-        for name, values in {**step.final_obs, "reward": step.reward}.items():
-            assert torch.equal(values, copy[name])
-
-
-def test_a_saved_state_continues_exactly(small_bank):
-    config = PointNavConfig(resolution=8, max_episode_steps=25, **NOISY)
-    simulator = PointNav(5, "cpu", config, bank=small_bank)
-    simulator.reset(7)
-    simulator.set_max_distance(4.0)
-    list(act_all(simulator, 40, seed=1))
-    buffer = io.BytesIO()
-    torch.save(simulator.state_dict(), buffer)
-    want = list(act_all(simulator, 40, seed=2))
-    buffer.seek(0)
-    other = PointNav(5, "cpu", config, bank=small_bank)
-    other.reset(1)
-    other.load_state_dict(torch.load(buffer, weights_only=True))
-    for one_step, step in zip(act_all(other, 40, seed=2), want, strict=True):
-        assert torch.equal(one_step.reward, step.reward)
-        for name, values in step.obs.items():
-            assert torch.equal(one_step.obs[name], values)
-
-
-def test_a_pool_runs_it(small_bank):
-    config = PointNavConfig(resolution=8, max_episode_steps=10)
-    with TensorPool([PointNav(4, "cpu", config, bank=small_bank)], seed=2) as pool:
-        assert [leaf.name for leaf in pool.spec.obs] == ["depth", "goal", "previous_action"]
-        for _ in range(20):
-            batch = pool.recv(None)
-            pool.send(torch.ones(4, dtype=torch.long), batch.slots)
-        pool.recv(None)
-        assert [episode.length for episode in pool.take_episodes()] == [10] * 8
-        state = pool.state()
-        pool.restore(state)
 
 
 def test_a_curriculum_of_distances(small_bank):
@@ -335,7 +222,7 @@ def test_listed_episodes_are_played_in_order(small_bank):
         simulator.load_episodes([1, 2, 12], [1, 2, 3])
 
 
-def test_noise_is_off_by_default_and_small_where_it_is_small(small_bank):
+def test_noise_is_off_by_default_and_has_the_size_asked_for(small_bank):
     def run(**options):
         simulator = PointNav(8, "cpu", PointNavConfig(resolution=8, **options), bank=small_bank)
         simulator.reset(0)
@@ -376,7 +263,7 @@ def test_bad_options_say_what_is_allowed(small_bank):
         PointNav(1, config=PointNavConfig(bank_file="/nowhere"))
 
 
-def test_foresight_is_what_happens(small_bank):
+def test_foresee_predicts_the_next_step(small_bank):
     simulator = PointNav(12, "cpu", PointNavConfig(sensors="blind"), bank=small_bank)
     simulator.reset(0)
     for _ in range(20):
@@ -392,18 +279,3 @@ def test_the_next_place_is_the_next_bend():
     simulator = one(divided_room(), start=(1.0, 1.0), goal=(5.0, 1.0))
     assert simulator.next_places()[0].tolist() == pytest.approx([2.8, 3.1], abs=1e-3)
     assert float(simulator.distances_from(torch.tensor([[4.0, 1.0]]))) == pytest.approx(1.0)
-
-
-def test_random_numbers_are_uniform_and_depend_on_all_that_they_should():
-    streams = torch.arange(2000)
-    keys = stream_keys(1, streams)
-    assert len(set(keys.tolist())) == 2000
-    draws = below(combine(keys, 5), 10)
-    counts = torch.bincount(draws, minlength=10)
-    assert counts.min() > 150
-    assert counts.max() < 250
-    assert (below(combine(keys, 6), 10) == draws).float().mean() < 0.2
-    numbers = normal(combine(keys, 7))
-    assert abs(float(numbers.mean())) < 0.1
-    assert float(numbers.std()) == pytest.approx(1.0, abs=0.06)
-    assert below(torch.tensor([0, 2**32 - 1]), 7).tolist() == [0, 6]

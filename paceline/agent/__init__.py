@@ -1,1 +1,0 @@
-"""Agents: what decides and what learns, put together for a family of systems."""

@@ -1,0 +1,227 @@
+"""The parts of a run, put together from its configuration: learners, and the collection that feeds them."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import logging
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from paceline.accel.config import ComputeConfig
+from paceline.accel.kernels import (
+    choose_cpu_kernels,
+    choose_precision,
+    keep_in_precision,
+    one_thread,
+    require_compiler,
+)
+from paceline.collect.actor import Actor
+from paceline.collect.explorer import Explorer
+from paceline.collect.remote import ActorSettings, RemoteActors
+from paceline.collect.replay_sampler import ReplaySampler
+from paceline.collect.sampler import Sampler, device_generator
+from paceline.config import Config
+from paceline.distributed.reduce import synchronize
+from paceline.distributed.runtime import Group
+from paceline.errors import UsageError
+from paceline.experience.archive import Archive
+from paceline.experience.limiter import Limiter
+from paceline.experience.replay import Replay
+from paceline.free_memory import require_memory
+from paceline.learner.d4pg import D4PGLearner
+from paceline.learner.ppo import PPOLearner
+from paceline.nets.actor_critic import ActorCritic
+from paceline.nets.deterministic import ActionCritic, DeterministicPolicy
+from paceline.pool import Pool
+from paceline.pool.config import available_core_ids
+from paceline.schedule.table import PPO_SYSTEMS
+from paceline.sizes import require_rows, row_bytes, transition_bytes
+from paceline.stop import Stop
+from paceline.systems import SYSTEMS
+from paceline.telemetry.clock import Clock
+from paceline.telemetry.phases import Phases
+
+log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Services:
+    """What parts share: the group of ranks, the stop signal, clock and phases of the display."""
+
+    group: Group
+    stop: Stop
+    clock: Clock
+    phases: Phases
+
+
+def assemble(
+    config: Config, services: Services, pool: Pool, folder: Path
+) -> tuple[PPOLearner, Sampler] | tuple[D4PGLearner, ReplaySampler]:
+    """The learner and the collection of the configured system. `folder` is the run's."""
+    if SYSTEMS[config.system].family == "d4pg":
+        return d4pg_parts(config, services, pool, folder)
+    return ppo_parts(config, services, pool)
+
+
+def ppo_parts(config: Config, services: Services, pool: Pool) -> tuple[PPOLearner, Sampler]:
+    """The learner and the sampler of a PPO system."""
+    group, spec = services.group, pool.spec
+    system = PPO_SYSTEMS[config.system]
+    require_rows(config.ppo.minibatches, system.update_rows(config, spec.num_slots))
+    concurrent = system.learns_concurrently(config) and not spec.on_device
+    with one_thread():
+        policy = ActorCritic(spec, config.policy).to(group.device)
+    synchronize(policy, group)
+    threads_alone = None
+    if group.device.type == "cpu":
+        threads_alone = choose_cpu_kernels(policy, config.threads, _ranks_here(group), beside=concurrent)
+    policy.precision = choose_precision(policy, config.compute.precision, group.device)
+    policy.core.layer_by_layer = config.compute.layer_by_layer
+    acting = copy.deepcopy(policy) if concurrent else policy
+    """The weights that act. The learner thread needs weights of its own."""
+    if concurrent and group.device.type == "cpu":
+        keep_in_precision(acting)
+    if config.compute.compile:
+        if group.device.type == "cpu":
+            require_compiler()
+        for network in {policy, acting}:
+            network.compile_encoders()
+    acting_compute, learning_compute = recorded_parts(config, concurrent)
+    learner = PPOLearner(
+        policy,
+        group,
+        config.resolved_ppo,
+        config.optimizer,
+        torch.Generator().manual_seed(config.seed + group.rank),
+        learning_compute,
+        num_slots=spec.num_slots,
+        stop=services.stop,
+        phases=services.phases,
+        on_nonfinite=config.on_nonfinite,
+    )
+    learner.threads_alone = threads_alone
+    # After the learner, which may move the memory of the weights. Two recordings that run at the same time need generators of their own.
+    generator = device_generator(group.device) if group.device.type == "cuda" and concurrent else None
+    actor = Actor(acting, spec, group.device, acting_compute, services.clock, generator)
+    sampler = Sampler(
+        pool,
+        actor,
+        services.stop,
+        config.batching,
+        refresh_weights=learner.publication.reader(acting).refresh if concurrent else lambda: None,
+        recorded=not config.deterministic,
+        learner_shares_cores=concurrent and group.device.type == "cpu",
+    )
+    # Where learning overlaps with collection, the buffer has room for three rollouts.
+    rows = (3 if concurrent else 1) * config.rollout_steps * spec.num_slots
+    needed = rows * row_bytes(spec, policy.core.state_size)
+    require_memory(needed, group.device, "a rollout", "fewer --pool.num-envs or --rollout-steps")
+    return learner, sampler
+
+
+def recorded_parts(config: Config, concurrent: bool) -> tuple[ComputeConfig, ComputeConfig]:
+    """How decisions and updates are computed: whether they are recorded on a GPU."""
+    # While one thread records, another may not draw random numbers on the device, unless it is recorded, too. Auxiliary losses draw
+    # some, and so does the entropy of squashed actions.
+    draws = config.ppo.auxiliary.kind != "none" or config.policy.head.squash
+    recorded = config.compute.cuda_graphs and not (concurrent and draws)
+    # VER's overlapping update shares the CUDA stream of the thread that acts.
+    learning = recorded and not config.ver.overlap
+    acting, updates = (dataclasses.replace(config.compute, cuda_graphs=graphs) for graphs in (recorded, learning))
+    return acting, updates
+
+
+def d4pg_parts(config: Config, services: Services, pool: Pool, folder: Path) -> tuple[D4PGLearner, ReplaySampler]:
+    """The learner of D4PG, and the sampler that fills its replay. `folder` is the run's."""
+    group, spec, d4pg = services.group, pool.spec, config.d4pg
+    _require_possible(config, group)
+    policy = DeterministicPolicy(spec, config.control).to(group.device)
+    critic = ActionCritic(spec, config.control).to(group.device)
+    precision = choose_precision(policy, config.compute.precision, group.device)
+    for module in (policy, critic):
+        synchronize(module, group)
+        module.torso.precision = precision
+    if group.device.type == "cpu":
+        # Updates take most of the time, and collection mostly waits for them: they get all cores.
+        ranks = _ranks_here(group)
+        threads = config.threads or max(1, len(available_core_ids()) // ranks)
+        choose_cpu_kernels(policy, threads, ranks, precision)
+    learner = D4PGLearner(
+        policy,
+        critic,
+        group,
+        d4pg,
+        compiled=compiles_update(config, group),
+        stop=services.stop,
+        on_nonfinite=config.on_nonfinite,
+    )
+    acting = copy.deepcopy(policy).requires_grad_(False)
+    refresh = learner.publication.reader(acting).refresh
+    explorer = Explorer(
+        acting,
+        spec,
+        lambda: learner.config,
+        group.device,
+        config.seed + group.rank,
+        evaluation_envs=d4pg.evaluation_envs,
+    )
+    needed = config.replay.capacity * transition_bytes(spec)
+    require_memory(needed, group.device, "the replay", "a smaller --replay.capacity")
+    replay = Replay(config.replay, group.device)
+    at_once = spec.num_slots * d4pg.steps + config.remote.actors * config.remote.transitions
+    sampler = ReplaySampler(
+        explorer,
+        replay,
+        Limiter(config.limiter, d4pg.batch, at_once),
+        Archive(replay, folder / "replay" / f"rank_{group.rank}", config.checkpoint.keep),
+        config.control.value,
+        refresh_weights=refresh,
+        minimum=config.limiter.minimum,
+    )
+    if config.remote.actors:
+
+        def latest_weights() -> tuple[int, dict[str, np.ndarray]]:
+            number = refresh()
+            return number, {name: tensor.cpu().numpy() for name, tensor in acting.state_dict().items()}
+
+        sampler.remote = RemoteActors(
+            config.remote,
+            ActorSettings(
+                env=config.env, pool=config.pool, control=config.control, d4pg=d4pg, batching=config.batching
+            ),
+            insert=sampler.insert,
+            latest_weights=latest_weights,
+            next_seed=lambda made: config.seed + 1000 * group.rank + 7919 * (made + learner.updates),
+        )
+    return learner, sampler
+
+
+def _require_possible(config: Config, group: Group) -> None:
+    if config.deterministic and config.replay.prioritized and group.device.type == "cuda":
+        raise UsageError(
+            "deterministic runs on a GPU need --replay.no-prioritized: its sums of priorities are not reproducible"
+        )
+    least = config.limiter.minimum * group.size
+    if config.steps <= least:
+        raise UsageError(
+            f"steps is {config.steps}, but learning begins after limiter.minimum steps on every rank, {least} in all"
+        )
+
+
+def compiles_update(config: Config, group: Group) -> bool:
+    """Whether D4PG's updates are compiled as a whole. Ranks average gradients in an update, and on a GPU updates are recorded."""
+    if not config.compute.compile:
+        return False
+    if group.size > 1 or group.device.type != "cpu":
+        log.info("compute.compile changes nothing here: updates of d4pg are compiled on the CPU of a single rank")
+        return False
+    require_compiler()
+    return True
+
+
+def _ranks_here(group: Group) -> int:
+    return int(os.environ.get("LOCAL_WORLD_SIZE", group.size))

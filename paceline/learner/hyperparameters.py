@@ -1,0 +1,113 @@
+"""Hyper-parameters of a learner that may change during a run.
+
+Recorded CUDA graphs and compiled functions keep Python numbers as constants. An update therefore reads these numbers from
+0-dim tensors on the learner's device. The tensors are float64: multiplied with a float32 tensor of one or more dimensions they
+give the same bits as Python numbers. Reading them never waits for the device.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from paceline.errors import UsageError
+from paceline.learner.config import OptimizerConfig, PPOConfig
+
+OF_PPO = (
+    *(f"optimizer.{name}" for name in ("learning_rate", "max_grad_norm", "beta1", "beta2")),
+    *(f"ppo.{name}" for name in ("clip", "value_coef", "entropy_coef", "discount", "trace_decay", "max_rho", "max_c")),
+)
+OF_D4PG = tuple(
+    f"d4pg.{name}" for name in ("actor_rate", "critic_rate", "max_grad_norm", "discount", "noise", "target_share")
+)
+
+
+class Hyperparameters:
+    """The settings of a learner, some of them mutable. A name is a path in the run's configuration: `ppo.clip`.
+
+    `set` may be called by any thread. The learner applies new values when its next update begins. A setting that is None in
+    the configuration stays None: it decides which computation is recorded or compiled.
+    """
+
+    def __init__(self, names: tuple[str, ...], **sections: Any) -> None:
+        self._configured, self._sections = sections, dict(sections)
+        self._names = [name for name in names if self._value(sections, name) is not None]
+        self.revision = 0
+        """The number of changes so far."""
+
+    def section(self, name: str) -> Any:
+        """A part of the configuration (`ppo`, `optimizer` or `d4pg`) with the current values."""
+        return self._sections[name]
+
+    def get(self, name: str) -> float:
+        self._require(name)
+        return self._value(self._sections, name)
+
+    def set(self, name: str, value: float) -> None:
+        """Change a value. It must be one that the configuration allows."""
+        self._require(name)
+        if value is None or math.isnan(value):
+            raise UsageError(f"{name} must be a number, got {value}")
+        section, field = name.split(".")
+        self._sections[section] = dataclasses.replace(self._sections[section], **{field: float(value)})
+        self.revision += 1
+
+    def as_dict(self) -> dict[str, float]:
+        return {name: self.get(name) for name in self._names}
+
+    def state_dict(self) -> dict[str, tuple[float, float]]:
+        """By name: the configured value and the current one."""
+        return {name: (self._value(self._configured, name), self.get(name)) for name in self._names}
+
+    def load_state_dict(self, state: dict[str, tuple[float, float]]) -> None:
+        """Restore the values of a checkpoint. Where this run is configured with another value than the saved run, its own
+        configuration holds: the user has changed that setting."""
+        for name in self._names:
+            configured = self._value(self._configured, name)
+            saved = state.get(name, (configured, configured))
+            value = saved[1] if saved[0] == configured else configured
+            if value != self.get(name):
+                self.set(name, value)
+
+    def _require(self, name: str) -> None:
+        if name not in self._names:
+            raise UsageError(f"{name} cannot change during this run; allowed: {', '.join(self._names)}")
+
+    @staticmethod
+    def _value(sections: dict[str, Any], name: str) -> Any:
+        section, field = name.split(".")
+        return getattr(sections[section], field)
+
+
+def ppo_hyperparameters(ppo: PPOConfig, optimizer: OptimizerConfig) -> Hyperparameters:
+    # A learned entropy weight is no setting: the configured one is where it starts.
+    names = tuple(name for name in OF_PPO if name != "ppo.entropy_coef" or ppo.entropy_target is None)
+    return Hyperparameters(names, ppo=ppo, optimizer=optimizer)
+
+
+class Scalars(NamedTuple):
+    """What the steps of a PPO update read: 0-dim float64 tensors."""
+
+    ratio_low: Tensor
+    ratio_high: Tensor
+    value_coef: Tensor
+    entropy_coef: Tensor
+    discount: Tensor
+    trace_decay: Tensor
+    max_rho: Tensor
+    max_c: Tensor
+    max_grad_norm: Tensor
+
+    @classmethod
+    def on(cls, device: torch.device) -> Scalars:
+        return cls(*(torch.zeros((), dtype=torch.float64, device=device) for _ in cls._fields))
+
+    def write(self, ppo: PPOConfig, optimizer: OptimizerConfig) -> None:
+        low, high = ppo.ratio_bounds if ppo.clip is not None else (0.0, math.inf)
+        numbers = (low, high, ppo.value_coef, ppo.entropy_coef, ppo.discount, ppo.trace_decay, ppo.max_rho, ppo.max_c)
+        for tensor, number in zip(self, (*numbers, optimizer.max_grad_norm or math.inf), strict=True):
+            tensor.fill_(number)

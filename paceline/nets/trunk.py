@@ -1,0 +1,103 @@
+"""`Trunk`: all observation leaves to one feature vector."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+from torch.nn import functional
+
+from paceline.nets.config import RESNETS, PolicyConfig
+from paceline.nets.encoders import ImpalaResNet, NatureCNN, PatchEncoder, SampleFactoryConv, VectorEncoder
+from paceline.nets.layers import as_float
+from paceline.nets.registry import ENCODER, build
+from paceline.nets.resnet import ResNetEncoder, VERResNetEncoder
+from paceline.pool.spaces import Leaf
+
+ENCODERS: dict[str, Callable[..., Any]] = {
+    "patches": PatchEncoder,
+    "nature": NatureCNN,
+    "sample_factory": SampleFactoryConv,
+    "impala": ImpalaResNet,
+    **{name: partial(ResNetEncoder, name=name) for name in RESNETS},
+    "ver_resnet18": VERResNetEncoder,
+}
+
+
+class Trunk(nn.Module):
+    """Every image goes through an encoder of its own, everything else through one perceptron."""
+
+    def __init__(self, leaves: tuple[Leaf, ...], config: PolicyConfig) -> None:
+        super().__init__()
+        images = [leaf for leaf in leaves if is_image(leaf)]
+        self.leaves = [leaf for leaf in leaves if not is_image(leaf)]
+        """The leaves that are not images."""
+        self._image_names = [leaf.name for leaf in images]
+        encoders = [
+            build(ENCODER, "policy.encoder", config.encoder, ENCODERS, seen_shape(leaf), hidden=config.encoder_size)
+            for leaf in images
+        ]
+        self.images = nn.ModuleList(encoders)
+        self.vectors: VectorEncoder | None = None
+        if self.leaves:
+            width = sum(flat_size(leaf) for leaf in self.leaves)
+            self.vectors = VectorEncoder((width,), hidden_sizes=config.hidden, activation=config.activation)
+        self.num_image_features = sum(encoder.out_features for encoder in encoders)
+        """The first features; those of everything else follow."""
+        self.out_features = self.num_image_features + (self.vectors.out_features if self.vectors is not None else 0)
+
+    def forward(self, obs: dict[str, Tensor]) -> Tensor:
+        parts = [encoder(obs[name]) for name, encoder in zip(self._image_names, self.images, strict=True)]
+        if self.vectors is not None:
+            parts.append(self.vectors(join(obs, self.leaves)))
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+
+    @property
+    def is_compiled(self) -> bool:
+        return self._compiled_call_impl is not None
+
+
+def is_image(leaf: Leaf) -> bool:
+    """A leaf of three dimensions is an image."""
+    return len(leaf.shape) == 3
+
+
+def is_channels_last(leaf: Leaf) -> bool:
+    """An image [H, W, C], as most renderers give it. It has one, three or four channels."""
+    return is_image(leaf) and leaf.shape[2] in (1, 3, 4) and leaf.shape[0] not in (1, 3, 4)
+
+
+def seen_shape(leaf: Leaf) -> tuple[int, ...]:
+    """The shape that encoders see: images have their channels first."""
+    return (leaf.shape[2], *leaf.shape[:2]) if is_channels_last(leaf) else leaf.shape
+
+
+def flat_size(leaf: Leaf) -> int:
+    if isinstance(leaf.space, spaces.Discrete):
+        return int(leaf.space.n)
+    if isinstance(leaf.space, spaces.MultiDiscrete):
+        return int(leaf.space.nvec.sum())
+    return int(math.prod(leaf.shape))
+
+
+def join(obs: dict[str, Tensor], leaves: Sequence[Leaf]) -> Tensor:
+    """[B, F]: all these leaves in one row."""
+    flat = [flatten(obs[leaf.name], leaf) for leaf in leaves]
+    return flat[0] if len(flat) == 1 else torch.cat(flat, 1)
+
+
+def flatten(values: Tensor, leaf: Leaf) -> Tensor:
+    """[B, flat_size]: numbers as they are, discrete values one-hot."""
+    if isinstance(leaf.space, spaces.Discrete):
+        return functional.one_hot(values, int(leaf.space.n)).float()
+    if isinstance(leaf.space, spaces.MultiDiscrete):
+        columns = values.flatten(1).unbind(1)
+        return torch.cat(
+            [functional.one_hot(c, int(n)).float() for c, n in zip(columns, leaf.space.nvec.flat, strict=True)], 1
+        )
+    return as_float(values).flatten(1)

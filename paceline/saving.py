@@ -1,0 +1,228 @@
+"""Saving a run to checkpoints, and restoring it."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from paceline.checkpoint import Checkpoint, CheckpointFolder
+from paceline.collect.protocol import Collection
+from paceline.distributed.failures import last_checkpoint
+from paceline.distributed.gather import gather
+from paceline.errors import PacelineError, UsageError
+from paceline.files import DiskFull
+from paceline.learner.finite import require_finite
+from paceline.run import Run
+
+log = logging.getLogger(__name__)
+
+DRAIN_SECONDS = 1.0
+"""How long a run that stops waits for simulators to finish their steps ..."""
+STATE_SECONDS = 1.0
+"""... and then for their states. Streams whose state does not arrive in time start anew when the run is resumed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """What one rank adds to a checkpoint."""
+
+    step: int
+    weights: dict[str, Tensor]
+    shared: dict[str, Any]
+    """State that is the same on all ranks."""
+    mine: dict[str, Any]
+    """State of this rank."""
+    pool: bytes | None
+    """The state of this rank's simulators; None where they cannot be saved."""
+    best: bool
+    problem: str | None
+    """Why the state of this rank is missing."""
+
+
+class Saver:
+    """Checkpoints of a run. Its methods are called by all ranks together."""
+
+    def __init__(self, run: Run, collection: Collection) -> None:
+        self._run, self._collection = run, collection
+        self._checkpoints = CheckpointFolder(run.folder / "checkpoints", run.config.checkpoint.keep)
+        self._best = -float("inf")
+        self._restored_at: int | None = None
+        """The iteration at which the run was restored."""
+        self._saved_at = -1
+        """The iteration of the last checkpoint."""
+        self._before_iteration: Snapshot | None = None
+        """The state before the present iteration of a deterministic run. If the run is stopped, it repeats that iteration on resume."""
+
+    def before_iteration(self) -> None:
+        """Save if a checkpoint is due."""
+        run = self._run
+        if run.config.deterministic:
+            run.stop.raise_if_agreed()
+            self._before_iteration = copy.deepcopy(self._take())
+        if run.checkpoint_due:
+            self._write(self._before_iteration) if self._before_iteration is not None else self.save()
+
+    def save(self, *, final: bool = False) -> None:
+        """Write a checkpoint between two iterations."""
+        self._write(self._take(state_seconds=STATE_SECONDS if self._run.stop.is_requested else None), final=final)
+
+    def save_end(self) -> None:
+        """Write the last checkpoint, unless the last one has everything."""
+        if self._saved_at != self._run.iterations:
+            self.save(final=True)
+
+    def save_stopped(self) -> None:
+        """Write a checkpoint after the training loop was stopped in an iteration."""
+        run = self._run
+        if self._restored_at == run.iterations:
+            return  # nothing was trained since the checkpoint that the run continued from, which is exact
+        if self._before_iteration is not None:
+            self._write(self._before_iteration, final=True)
+            return
+        if run.has_begun:
+            self._drain()
+        self._write(self._take(stopped=True, state_seconds=STATE_SECONDS), final=True)
+
+    def _take(self, *, stopped: bool = False, state_seconds: float | None = None) -> Snapshot:
+        """What this rank adds to a checkpoint. `stopped`: the training loop was interrupted in an iteration."""
+        run = self._run
+        (learner,) = run.learners
+        require_finite(learner.policy)
+        try:
+            pool_state: bytes | None = run.pool.state(state_seconds)
+        except UsageError as error:
+            pool_state = None
+            log.debug("simulators are not in the checkpoint: %s", error)
+        mean = run.episodes.means()["episode_return"]
+        mine, problem = None, None
+        try:
+            stopped = stopped or run.pool.num_in_flight > 0
+            mine = self._collection.rank_state(stopped=stopped) | learner.rank_state()
+        except DiskFull as error:  # the other ranks have to know it
+            problem = str(error)
+        shared = {
+            "step": run.step,
+            "seconds": run.seconds,
+            "best": self._best if mean is None else max(self._best, mean),
+            "episodes": list(run.episodes.sums),
+            "agent": learner.state_dict(),
+        }
+        cuda_rng = torch.cuda.get_rng_state() if run.group.device.type == "cuda" else None
+        return Snapshot(
+            step=run.step,
+            weights=learner.policy.state_dict(),
+            shared=shared,
+            mine={"rng": torch.get_rng_state(), "cuda_rng": cuda_rng, "agent": mine},
+            pool=pool_state,
+            best=mean is not None and mean > self._best,
+            problem=problem,
+        )
+
+    def _write(self, snapshot: Snapshot, *, final: bool = False) -> None:
+        """Write a checkpoint of all ranks' snapshots. If the disk is full, only the `final` one is an error. Any other is tried again
+        when the next one is due."""
+        run = self._run
+        run.phases.show("saving a checkpoint", 0, 0)
+        ranks = gather(run.group, (snapshot.mine, snapshot.pool, snapshot.problem))
+        run.last_checkpoint_at, run.checkpoint_due = time.monotonic(), False
+        problem = self._write_files(snapshot, ranks) if run.group.is_first else None
+        if not run.group.any(problem is not None):
+            self._best, self._saved_at = snapshot.shared["best"], run.iterations
+            self._collection.saved(snapshot.mine["agent"])
+        run.phases.over("saving a checkpoint")
+        if problem is not None and final:
+            raise DiskFull(f"{problem}; {last_checkpoint(run.folder)}")
+        if problem is not None:
+            seconds = run.config.checkpoint.seconds
+            log.warning("%s; %s. The next attempt is in %g s", problem, last_checkpoint(run.folder), seconds)
+
+    def _write_files(self, snapshot: Snapshot, ranks: list[tuple[Any, Any, Any]]) -> str | None:
+        """Returns what is wrong, if the disk is full."""
+        problems = [problem for *_, problem in ranks if problem is not None]
+        if problems:
+            return problems[0]
+        state = snapshot.shared | {"ranks": [mine for mine, *_ in ranks]}
+        pools = {rank: pool for rank, (_, pool, _) in enumerate(ranks) if pool is not None}
+        try:
+            self._checkpoints.save(snapshot.step, snapshot.weights, state, pools, best=snapshot.best)
+        except DiskFull as error:
+            return str(error)
+        return None
+
+    def _drain(self) -> None:
+        """Receive the steps that simulators finish soon, so that the checkpoint has their states."""
+        pool, deadline = self._run.pool, time.monotonic() + DRAIN_SECONDS
+        waker = threading.Timer(DRAIN_SECONDS, pool.wake)  # a serial pool ignores time-outs
+        waker.daemon = True
+        waker.start()
+        while pool.can_restore and pool.num_in_flight > 0 and (left := deadline - time.monotonic()) > 0:
+            try:
+                batch = pool.recv(min_slots=pool.num_in_flight, timeout=left)
+            except (
+                PacelineError
+            ) as error:  # it must not cost the checkpoint: a job-wide signal may have ended simulators
+                log.warning("a simulator failed while the run stopped: %s", error)
+                break
+            if len(batch):
+                self._collection.observe_stopped(batch)
+        waker.cancel()
+
+    def restore(self, checkpoint: Checkpoint, *, may_unpickle: bool = True) -> None:
+        """Continue from a checkpoint: exactly, if it has this rank's simulators and they may be loaded; otherwise with new episodes."""
+        run, state = self._run, checkpoint.state
+        (learner,) = run.learners
+        ranks, rank = state["ranks"], run.group.rank
+        own, mine = rank < len(ranks), ranks[min(rank, len(ranks) - 1)]
+        learner.policy.load_state_dict(checkpoint.weights)
+        learner.load_state_dict(state["agent"])
+        learner.load_rank_state(mine["agent"], own=own)
+        learner.publish()
+        if own:
+            self._collection.load_rank_state(mine["agent"])
+        run.step, run.seconds_before, self._best = state["step"], state["seconds"], state["best"]
+        run.agreed_seconds = run.seconds_before
+        run.episodes.sums = deque(tuple(entry) for entry in state["episodes"])
+        run.last_report = (time.monotonic(), run.step)
+        self._restored_at = run.iterations
+        if not own:
+            log.warning("rank %d was not part of the saved run: it starts with fresh simulators", rank)
+            return
+        torch.set_rng_state(mine["rng"])
+        if mine["cuda_rng"] is not None and run.group.device.type == "cuda":
+            torch.cuda.set_rng_state(mine["cuda_rng"])
+        self._restore_simulators(checkpoint, mine["agent"], may_unpickle=may_unpickle)
+
+    def _restore_simulators(self, checkpoint: Checkpoint, mine: dict[str, Any], *, may_unpickle: bool) -> None:
+        run, pool = self._run, self._run.pool
+        (learner,) = run.learners
+        pool_state = checkpoint.pool_state(run.group.rank)
+        if pool_state is None:
+            log.warning("the checkpoint has no simulators: all episodes start anew")
+            return
+        if not pool.can_restore:
+            log.warning("EnvPool cannot continue the checkpoint's simulators: all episodes start anew")
+            return
+        if pool.spec.on_device == checkpoint.has_pickles:
+            log.warning("the checkpoint's simulators are of another kind of pool: all episodes start anew")
+            return
+        if checkpoint.has_pickles and not may_unpickle:
+            return
+        pool.recv(min_slots=None)
+        try:
+            anew = pool.restore(pool_state)
+        except UsageError as error:  # for example another number of environments
+            log.warning("all episodes start anew: %s", error)
+            pool.reset(run.config.seed + 1000 * run.group.rank)
+            return
+        self._collection.restore_episodes(mine, anew)
+        learner.restore_episodes(mine, anew)
+        if len(anew):
+            log.warning("the checkpoint lacks the simulators of slots %s: they start new episodes", anew.tolist())

@@ -1,0 +1,36 @@
+"""What a training loop needs of its run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from paceline.distributed.runtime import Group
+from paceline.pool.protocol import Episode, Pool, StepBatch
+from paceline.stop import Stop
+from paceline.telemetry.clock import Clock
+from paceline.telemetry.phases import Phases
+
+
+class TrainingRun(Protocol):
+    """Progress, reports and checkpoints of one rank. All ranks call its methods together."""
+
+    pool: Pool
+    group: Group
+    clock: Clock
+    stop: Stop
+    phases: Phases
+    threads: int
+    checkpoint_due: bool
+    save: Callable[[], None]
+
+    @property
+    def progress(self) -> float: ...
+
+    def finished(self) -> bool: ...
+
+    def receive_all(self) -> StepBatch: ...
+
+    def begin_iteration(self) -> bool: ...
+
+    def report(self, steps: int, losses: dict[str, float], episodes: list[Episode] | None = None) -> None: ...

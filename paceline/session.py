@@ -1,0 +1,191 @@
+"""`Session`: a run that is open. Train until some step, look, change, continue, close. `train` is a session from start to end."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+from pathlib import Path
+from types import TracebackType
+
+import torch
+
+from paceline.accel.allocator import keep_freed_memory
+from paceline.assembly import Services, assemble
+from paceline.checkpoint import Checkpoint, CheckpointFolder
+from paceline.config import Config
+from paceline.distributed.failures import last_checkpoint
+from paceline.distributed.runtime import Group, Place
+from paceline.envs.registry import resolve
+from paceline.errors import UsageError
+from paceline.learner.finite import NonFiniteError
+from paceline.learner.protocol import Learner
+from paceline.pool import PoolConfig, make_pool
+from paceline.process_settings import restored_settings
+from paceline.resume import require_same_network, require_same_spaces, require_unfinished
+from paceline.run import Run
+from paceline.run_folder import open_run_folder, remove_leftovers
+from paceline.saving import Saver
+from paceline.schedule.table import make_schedule
+from paceline.stop import Stop, StopRun
+from paceline.telemetry.clock import Clock
+from paceline.telemetry.metrics import MetricsWriter
+from paceline.telemetry.phases import Phases
+from paceline.telemetry.progress import Progress
+from paceline.trust import may_unpickle
+
+log = logging.getLogger(__name__)
+
+
+def train(config: Config, folder: Path, *, resume: str | None = None, trust: bool = False) -> Run:
+    """Run `config` in `folder` to its end. See `Session` for the arguments."""
+    with Session(config, folder, resume=resume, trust=trust) as session:
+        session.run()
+        return session.state
+
+
+class Session:
+    """An open run, as a context manager. Entering it starts the simulators; leaving it saves and ends everything.
+
+    `resume` names the checkpoint to continue from: latest, best or step_N. With `trust`, simulators saved in that checkpoint are loaded
+    even if somebody else wrote it. Settings of the process that training changes (threads, precision, determinism, random numbers) are
+    as before when the session is closed.
+    """
+
+    def __init__(self, config: Config, folder: Path, *, resume: str | None = None, trust: bool = False) -> None:
+        self.config, self.folder, self._resume, self._trust = config, folder, resume, trust
+        self._stack = contextlib.ExitStack()
+        self.state: Run
+        """Progress, episode statistics, learners."""
+        self._is_over = False
+
+    @property
+    def learners(self) -> list[Learner]:
+        """One for each policy. Their hyper-parameters may be changed between two calls of `run`."""
+        return self.state.learners
+
+    def __enter__(self) -> Session:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(restored_settings())
+            keep_freed_memory()
+            if Place.find().rank == 0:
+                stack.enter_context(open_run_folder(self.folder))
+            group = stack.enter_context(Group.join(self.config.device, self.config.group, self.folder))
+            self._open(group, stack)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self._stack.__exit__(kind, error, trace)
+            return
+        with self._stack:
+            if not self._is_over:
+                self._saver.save_end()
+
+    def run(self, until: int | None = None) -> None:
+        """Train until `until` steps in all, over all ranks; by default to the end of the run. A signal or the deadline ends it earlier.
+
+        Call it again to continue. At the end of the run, and where it is stopped, a checkpoint is saved.
+        """
+        state = self.state
+        if self._is_over:
+            raise UsageError("this session is over: the run has ended or was stopped; --resume continues it")
+        state.until = self.config.steps if until is None else min(until, self.config.steps)
+        left = None if self.config.seconds is None else self.config.seconds - state.seconds
+        state.stop.loop_is_running = True
+        with state.stop.after(left), state.stop.shared():
+            try:
+                self._schedule()
+            except StopRun:
+                self._is_over = True
+                state.report_end()
+                self._saver.save_stopped()
+            except NonFiniteError as error:
+                hint = "A smaller learning rate may help; --on-nonfinite skip leaves out single gradient steps"
+                raise NonFiniteError(f"{error}; {last_checkpoint(self.folder)}. {hint}") from error
+            else:
+                state.report_end()
+                self._is_over = state.step >= self.config.steps
+                state.stop.loop_is_running = self._is_over
+                if self._is_over:
+                    self._saver.save(final=True)
+
+    def _open(self, group: Group, stack: contextlib.ExitStack) -> None:
+        """Make the parts, and restore them. Nothing in the folder of a resumed run changes before that has succeeded."""
+        config, folder = self.config, self.folder
+        # Before the display, where the user could not be asked.
+        checkpoint = self._checkpoint_to_resume() if self._resume is not None else None
+        loads = (
+            checkpoint is not None and checkpoint.has_pickles and may_unpickle(checkpoint.manifest, trust=self._trust)
+        )
+        stop, phases, clock, display = Stop(group), Phases(), Clock(), None
+        if group.is_first:
+            title = f"{config.system} on {config.env}"
+            display = stack.enter_context(Progress(title, folder, phases, line_seconds=config.log_seconds))
+        stack.enter_context(stop.on_signals())
+        seed_process(config, group)
+        pool = make_pool(
+            config.env,
+            pool_config(config, group.device),
+            seed=config.seed + 1000 * group.rank,
+            device=str(group.device),
+            phases=phases,
+        )
+        stack.enter_context(contextlib.closing(pool))
+        stop.on_request(pool.wake)
+        services = Services(group=group, stop=stop, clock=clock, phases=phases)
+        learner, collection = assemble(config, services, pool, folder)
+        stack.enter_context(contextlib.closing(collection))
+        state = Run(config, group, pool, folder, [learner], clock=clock, stop=stop, phases=phases, display=display)
+        self.state, self._saver = state, Saver(state, collection)
+        state.before_iteration, state.save, state.collection = (
+            self._saver.before_iteration,
+            self._saver.save,
+            collection,
+        )
+        self._schedule = make_schedule(state, config, learner, collection)
+        if checkpoint is not None:
+            saved = Config.load(folder / "config.json")
+            require_same_spaces(checkpoint.weights, learner.policy.state_dict(), saved, config)
+            self._saver.restore(checkpoint, may_unpickle=loads)
+            if group.is_first:
+                log.info("continuing from step %s, checkpoint %s", f"{state.step:,}", checkpoint.folder)
+        if group.is_first:
+            remove_leftovers(folder)
+            config.save(folder / "config.json")
+            as_dict = dataclasses.asdict(config)
+            state.metrics = MetricsWriter(folder, wandb_project=config.wandb_project, config=as_dict)
+            stack.callback(state.metrics.close)
+
+    def _checkpoint_to_resume(self) -> Checkpoint:
+        """The checkpoint to continue from, if this configuration can, and if there is anything left to train."""
+        assert self._resume is not None
+        require_same_network(Config.load(self.folder / "config.json"), self.config, self.folder)
+        checkpoint = CheckpointFolder(self.folder / "checkpoints").load(self._resume)
+        require_unfinished(checkpoint, self.config)
+        return checkpoint
+
+
+def seed_process(config: Config, group: Group) -> None:
+    """Random numbers, precision and determinism of this process."""
+    torch.manual_seed(config.seed + group.rank)
+    # One precision for single steps and for whole sequences, whose kernels would otherwise differ in it.
+    torch.set_float32_matmul_precision("high")
+    if config.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+
+
+def pool_config(config: Config, device: torch.device) -> PoolConfig:
+    """The pool's settings, completed by what the run decides."""
+    pool = config.pool
+    if config.deterministic and pool.kind == "auto" and resolve(config.env).steps_singly:
+        pool = dataclasses.replace(pool, kind="serial")
+    if device.type == "cuda":
+        graphs = pool.cuda_graphs and config.compute.cuda_graphs
+        pool = dataclasses.replace(pool, pin_memory=True, cuda_graphs=graphs)
+    return pool

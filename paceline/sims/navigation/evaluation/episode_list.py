@@ -1,0 +1,65 @@
+"""A fixed list of episodes, the same for every agent. Each of them is played exactly once.
+
+Legend: L episodes of the list, N streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from paceline.errors import UsageError
+from paceline.sims.navigation.scenes.bank import SceneBank
+from paceline.sims.navigation.simulator import PointNav
+
+Act = Callable[[dict[str, Tensor], Tensor], Tensor]
+"""From the observations of N streams and a mask of episode starts (bool [N]) to actions [N]."""
+
+
+def fixed_episodes(bank: SceneBank, count: int | None = None) -> tuple[list[int], list[int]]:
+    """The scenes and episode numbers of the first `count` episodes of the list, or of all.
+
+    The list takes scenes in turn. Within a scene, episodes are shuffled, so that a short list has all distances.
+    """
+    most = bank.num_scenes * bank.num_episodes
+    count = most if count is None else count
+    if not 1 <= count <= most:
+        raise UsageError(f"{count} episodes were asked for; allowed: 1 to {most}, which is all of {bank.label!r}")
+    scenes = [index % bank.num_scenes for index in range(count)]
+    orders = [np.random.default_rng((13, scene)).permutation(bank.num_episodes) for scene in range(bank.num_scenes)]
+    return scenes, [int(orders[index % bank.num_scenes][index // bank.num_scenes]) for index in range(count)]
+
+
+def play(
+    simulator: PointNav,
+    act: Act,
+    scenes: Sequence[int],
+    episodes: Sequence[int],
+    show: Callable[[int], None] | None = None,
+) -> dict[str, np.ndarray]:
+    """Play the listed episodes: their measures, [L] each, named as in `PointNav.last_measures`.
+
+    `show` is called with the number of finished episodes.
+    """
+    count, num = len(scenes), simulator.num_envs
+    obs = simulator.load_episodes(scenes, episodes)
+    began = torch.ones(num, dtype=torch.bool, device=simulator.device)
+    measures: dict[str, np.ndarray] = {}
+    at, done = np.arange(num), np.zeros(count, bool)  # `at`: the position in the list that each stream plays
+    while not done.all():
+        step = simulator.step(act(obs, began))
+        obs, began = step.obs, step.terminated | step.truncated
+        ended = began.cpu().numpy()
+        if not ended.any():
+            continue
+        streams = np.flatnonzero(ended & (at < count))
+        for name, values in simulator.last_measures.items():
+            measures.setdefault(name, np.zeros(count))[at[streams]] = values.cpu().numpy()[streams]
+        done[at[streams]] = True
+        at += num * ended
+        if show is not None:
+            show(int(done.sum()))
+    return measures

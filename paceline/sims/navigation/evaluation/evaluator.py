@@ -1,0 +1,75 @@
+"""The evaluator of PointGoal navigation: policies and baselines play the same fixed list of episodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from paceline.evaluation.evaluators import EvaluationOptions, Evaluator
+from paceline.evaluation.report_page import ReportPart
+from paceline.evaluation.saved import SavedRun
+from paceline.sims.navigation.evaluation.baselines import BASELINES, play_baseline
+from paceline.sims.navigation.evaluation.measures import summarize, table
+from paceline.sims.navigation.evaluation.policy_episodes import (
+    NUM_STREAMS,
+    env_config,
+    env_id_of,
+    play_policy,
+    split_config,
+)
+
+
+def evaluate_policy(folder: Path, options: EvaluationOptions) -> dict[str, Any]:
+    """Play the first episodes of the split's list, or all, with the policy of the run in `folder`.
+
+    `options.env` replaces the run's environment, including the scenes.
+    """
+    run = SavedRun.load(folder, options.checkpoint, trust=options.trust)
+    if options.env is not None:
+        config = env_config(options.env, options.split)
+    else:
+        config = split_config(env_config(run.config.env), options.split)
+    if options.video is not None:
+        from paceline.evaluation.video import film
+
+        film(run, options.video, env=env_id_of(config), sampled=options.sampled, seed=options.seed)
+    played = play_policy(run, config, options)
+    return {
+        "run": str(folder),
+        "checkpoint": run.checkpoint,
+        "env": options.env or run.config.env,
+        "tier": played.bank.tier,
+        "split": config.split,
+        "scenes": played.bank.num_scenes,
+        "seed": options.seed,
+        "sampled": options.sampled,
+        "samples": options.samples,
+        **summarize(played.measures),
+        "video": None if options.video is None else str(options.video),
+    }
+
+
+def evaluate_baseline(name: str, options: EvaluationOptions) -> dict[str, Any]:
+    """Play the same episodes with a baseline."""
+    config = env_config(options.env or "pointnav", options.split)
+    num_envs = options.num_envs or NUM_STREAMS
+    return play_baseline(name, config, options.episodes, num_envs=num_envs, seed=options.seed)
+
+
+def report(folder: Path, episodes: int) -> ReportPart:
+    """Tiles and sections of the run's report. Matplotlib is imported only here."""
+    from paceline.sims.navigation.evaluation.report import report_part
+
+    return report_part(folder, episodes)
+
+
+EVALUATOR = Evaluator(
+    evaluate_policy=evaluate_policy,
+    table=table,
+    options=("split", "samples"),
+    baselines=tuple(BASELINES),
+    evaluate_baseline=evaluate_baseline,
+    rates=("success", "spl"),
+    labels={"spl": "SPL", "soft_spl": "SoftSPL"},
+    report=report,
+)

@@ -1,0 +1,125 @@
+"""Play a fixed list of episodes with the policy of a run.
+
+The list belongs to the split, not to the run: it does not depend on the scenes of training. With sampled actions, every
+episode can be played several times. It still counts once, by its mean, so that intervals are over episodes.
+
+Legend: L episodes of the list, T decisions of an episode.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from paceline.envs.ids import EnvId
+from paceline.envs.registry import resolve
+from paceline.errors import UsageError
+from paceline.evaluation.evaluate import progress_bar
+from paceline.evaluation.evaluators import EvaluationOptions
+from paceline.evaluation.player import Player
+from paceline.evaluation.saved import SavedRun
+from paceline.pool.protocol import PoolSpec
+from paceline.sims.navigation.config import PointNavConfig
+from paceline.sims.navigation.evaluation.episode_list import Act, fixed_episodes, play
+from paceline.sims.navigation.family import MakeBatch
+from paceline.sims.navigation.scenes.bank import SceneBank
+from paceline.sims.navigation.simulator import PointNav, load_bank
+
+SPLIT = "val"
+"""The default split of evaluation."""
+NUM_STREAMS = 256
+"""Least number of streams at a time. Large batches are faster, although some streams end early."""
+
+
+def env_config(env: str, split: str | None = None) -> PointNavConfig:
+    """The options of an environment id. The split is `split`, or the id's own, or that of evaluation."""
+    make = resolve(env).make
+    if not isinstance(make, MakeBatch):
+        raise UsageError(f"{env} is no PointGoal navigation; allowed: pointnav, pointnav:small, pointnav:full")
+    named = EnvId.parse(env).options.get("split", SPLIT)
+    return replace(make.config, split=split or named)
+
+
+def env_id_of(config: PointNavConfig) -> str:
+    """The environment id of a configuration."""
+    usual = asdict(PointNavConfig())
+    return str(EnvId("pointnav", "", {name: value for name, value in asdict(config).items() if value != usual[name]}))
+
+
+def split_config(config: PointNavConfig, split: str | None = None) -> PointNavConfig:
+    """The task of training in the default scenes of a split, which are the same for all runs."""
+    usual = PointNavConfig()
+    if config.bank_file:  # the tier is that of the file
+        config = replace(config, tier=load_bank(config).tier)
+    return replace(
+        config, split=split or SPLIT, scenes=usual.scenes, bank_seed=usual.bank_seed, bank_file=usual.bank_file
+    )
+
+
+class Recorder:
+    """Wraps an `Act` and records the poses of all streams."""
+
+    def __init__(self, simulator: PointNav, act: Act) -> None:
+        self._simulator, self._act = simulator, act
+        self._poses: list[Tensor] = []
+        self._began: list[Tensor] = []
+
+    def act(self, obs: dict[str, Tensor], began: Tensor) -> Tensor:
+        self._poses.append(self._simulator.poses)
+        self._began.append(began.clone())
+        return self._act(obs, began)
+
+    def routes(self, count: int) -> list[np.ndarray]:
+        """[T, 3] each: the poses (x, y, heading) at the decisions of the first `count` episodes of the list."""
+        poses, began = (torch.stack(rows).cpu().numpy() for rows in (self._poses, self._began))
+        starts = [np.append(np.flatnonzero(column), len(column)) for column in began.T]
+        routes = []
+        for number in range(count):
+            turn, stream = divmod(number, len(starts))  # see `PointNav.load_episodes`
+            routes.append(poses[starts[stream][turn] : starts[stream][turn + 1], stream])
+        return routes
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlayedEpisodes:
+    """The episodes of a list, played by a policy."""
+
+    config: PointNavConfig
+    bank: SceneBank
+    scenes: list[int]
+    numbers: list[int]
+    """[L]: the episodes' scenes, and their numbers in these scenes."""
+    measures: dict[str, np.ndarray]
+    """[L] each, means over the samples; named as in `PointNav.last_measures`."""
+    routes: list[np.ndarray]
+    """Of the first sample of every episode; see `Recorder.routes`."""
+
+
+def play_policy(run: SavedRun, config: PointNavConfig, options: EvaluationOptions) -> PlayedEpisodes:
+    """Play the first `options.episodes` of the list that `config` names, or all, `options.samples` times each."""
+    device, samples = run.device(), options.samples
+    bank = load_bank(config)
+    scenes, numbers = fixed_episodes(bank, options.episodes)
+    streams = options.num_envs or max(run.config.pool.num_envs, NUM_STREAMS)
+    simulator = PointNav(min(streams, samples * len(scenes)), device, config, bank=bank)
+    spec = PoolSpec(
+        observation_space=simulator.observation_space,
+        action_space=simulator.action_space,
+        num_envs=simulator.num_envs,
+    )
+    policy = run.policy(spec, device)
+    player = Player(policy, simulator.num_envs, device, sampled=options.sampled, seed=options.seed)
+    recorder = Recorder(simulator, lambda obs, began: next(iter(player.decide(obs, began).values())))
+    with progress_bar(samples * len(scenes)) as show:
+        measures = play(simulator, recorder.act, scenes * samples, numbers * samples, show)
+    return PlayedEpisodes(
+        config=config,
+        bank=bank,
+        scenes=scenes,
+        numbers=numbers,
+        measures={name: values.reshape(samples, -1).mean(0) for name, values in measures.items()},
+        routes=recorder.routes(len(scenes)),
+    )

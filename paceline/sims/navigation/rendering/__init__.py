@@ -1,0 +1,1 @@
+"""Images: what the cameras see, and top-down maps."""

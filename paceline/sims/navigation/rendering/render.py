@@ -1,0 +1,139 @@
+"""Camera images by ray casting against boxes, in tensors, on any device.
+
+A camera looks horizontally. A ray is forward + u right + v up, and its parameter is the depth along the viewing
+direction. So all pixels of a column share the ray's path over the floor, and all pixels of a row its height: the x and
+y intervals of each box are computed per column, its z interval per row, and a pixel only compares the two. Walls reach
+from floor to ceiling and need no rows.
+
+The code reads no values and all shapes are fixed, so a CUDA graph can capture it. `render_triton` computes the same in
+one kernel.
+
+Legend: N cameras, H x W pixels, F walls, P parts, B = F + P boxes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from paceline.sims.navigation.scenes.bank import SceneBank
+from paceline.sims.navigation.scenes.geometry import FAR
+from paceline.sims.navigation.scenes.scene import CEILING
+
+CAMERA_HEIGHT = 1.25
+MAX_DEPTH = 10.0
+DEPTH_DTYPES = {"float32": torch.float32, "float16": torch.float16, "uint8": torch.uint8}
+FACE_SHADES = (0.86, 0.72, 1.0)
+"""Brightness of sides that face x, sides that face y, and horizontal sides."""
+_NUDGE = 1e-9
+"""Added to directions, so that none of them is zero."""
+_MISSED = 1e12
+"""Scales the smallest difference beyond any depth. This is faster than a mask."""
+
+
+class Camera:
+    """The rays of a square image of `resolution` pixels a side, with a field of view of 90 degrees."""
+
+    def __init__(self, resolution: int, device: str | torch.device = "cpu") -> None:
+        self.resolution = resolution
+        centers = (torch.arange(resolution, dtype=torch.float64) + 0.5) * (2.0 / resolution) - 1.0
+        self.right = centers.float().to(device)
+        """[W]: u of each column."""
+        inverse_up = 1.0 / (-centers + _NUDGE)
+        self.inverse_up = inverse_up.float().to(device)
+        """[H]: 1 / v of each row."""
+        self.planes = (
+            torch.maximum(-CAMERA_HEIGHT * inverse_up, (CEILING - CAMERA_HEIGHT) * inverse_up).float().to(device)
+        )
+        """[H]: the depth of the floor or the ceiling in each row."""
+        self.is_floor = (centers > 0).to(device)
+        """bool [H]."""
+        self.shades = torch.tensor(FACE_SHADES, device=device)
+
+
+class View(NamedTuple):
+    depth: Tensor
+    """float32 [N, H, W]: depth as a share of MAX_DEPTH, at most 1."""
+    surfaces: Tensor | None
+    """int64 [N, H, W]: 3 * box + face, of `FACE_SHADES`; the floor is box B, the ceiling B + 1."""
+
+
+def trace(bank: SceneBank, camera: Camera, scenes: Tensor, poses: Tensor, surfaces: bool = False) -> View:
+    """The views of cameras at `poses` [N, 3] (x, y, heading) in `scenes` [N]."""
+    near, far, sides = _by_column(bank.footprints[scenes], *directions(camera, poses), poses[:, :2], surfaces)
+    num_walls = bank.limits.max_walls
+    walls, nearest = near[:, :num_walls].masked_fill(near[:, :num_walls] > far[:, :num_walls], FAR).min(1)
+    depth = torch.minimum(walls[:, None, :], camera.planes[:, None])
+    seen = _backdrop(camera, bank, walls, nearest, sides) if sides is not None else None
+    low, high = (bank.heights[scenes].sub_(CAMERA_HEIGHT)[..., None] * camera.inverse_up).unbind(2)
+    from_row, to_row = torch.minimum(low, high)[..., None], torch.maximum(low, high)[..., None]  # [N, P, H, 1]
+    from_column, to_column = near[:, num_walls:, None], far[:, num_walls:, None]  # [N, P, 1, W]
+    enter, leave = torch.empty_like(depth), torch.empty_like(depth)
+    parts = zip(*(spans.unbind(1) for spans in (from_column, to_column, from_row, to_row)), strict=True)
+    for part, (column_in, column_out, row_in, row_out) in enumerate(parts):  # one part at a time fits into the cache
+        torch.maximum(column_in, row_in, out=enter)
+        torch.minimum(column_out, row_out, out=leave)
+        # A ray that leaves before it enters misses the box: the scaled difference moves it beyond all depths.
+        torch.maximum(enter, torch.sub(enter, leave, out=leave).mul_(_MISSED), out=enter)
+        if seen is not None and sides is not None:
+            box = num_walls + part
+            face = torch.where(row_in > column_in, 2, sides[:, box, None])
+            seen = torch.where(enter < depth, face + 3 * box, seen)
+        torch.minimum(depth, enter, out=depth)
+    return View(depth.mul_(1.0 / MAX_DEPTH).clamp_(max=1.0), seen)
+
+
+def directions(camera: Camera, poses: Tensor) -> tuple[Tensor, Tensor]:
+    """[N, W] each: the x and y components of each column's ray, per unit of depth."""
+    cos, sin = poses[:, 2, None].cos(), poses[:, 2, None].sin()
+    return torch.addcmul(cos, sin, camera.right).add_(_NUDGE), torch.addcmul(sin, cos, camera.right, value=-1).add_(
+        _NUDGE
+    )
+
+
+def _by_column(
+    rects: Tensor, along_x: Tensor, along_y: Tensor, origins: Tensor, sides: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """[N, B, W]: the depths where each column's ray enters and leaves each rectangle, and the side that it hits."""
+    x0, y0, x1, y1 = (rects - origins.repeat(1, 2)[:, None])[..., None].unbind(2)
+    over_x, over_y = along_x.reciprocal()[:, None], along_y.reciprocal()[:, None]
+    a, b = x0 * over_x, x1 * over_x
+    near_x, far_x = torch.minimum(a, b), torch.maximum(a, b, out=b)
+    a, b = y0 * over_y, y1 * over_y
+    near_y, far_y = torch.minimum(a, b), torch.maximum(a, b, out=b)
+    side = (near_y > near_x).long() if sides else None
+    # Boxes that begin behind the camera begin at depth 0: the camera is under a lintel, or the ray misses.
+    return torch.maximum(near_x, near_y).clamp_(min=0.0), torch.minimum(far_x, far_y, out=far_x), side
+
+
+def _backdrop(camera: Camera, bank: SceneBank, walls: Tensor, nearest: Tensor, sides: Tensor) -> Tensor:
+    """int64 [N, H, W]: the surfaces of walls, floor and ceiling."""
+    num_boxes = bank.limits.max_walls + bank.limits.max_parts
+    wall = 3 * nearest + sides.gather(1, nearest[:, None])[:, 0]
+    plane = torch.where(camera.is_floor, 3 * num_boxes + 2, 3 * num_boxes + 5)
+    return torch.where(walls[:, None, :] < camera.planes[:, None], wall[:, None, :], plane[:, None])
+
+
+def encode_depth(depth: Tensor, dtype: torch.dtype) -> Tensor:
+    """[N, 1, H, W] of `dtype`; uint8 values are 255ths of MAX_DEPTH."""
+    depth = depth[:, None]
+    return depth.mul(255.0).round_().to(dtype) if dtype == torch.uint8 else depth.to(dtype)
+
+
+def shade(bank: SceneBank, camera: Camera, scenes: Tensor, poses: Tensor, view: View) -> Tensor:
+    """uint8 [N, 3, H, W]: colours, shaded by the side and slightly by distance. The floor has tiles."""
+    assert view.surfaces is not None
+    num, side = len(scenes), camera.resolution
+    box, face = view.surfaces // 3, view.surfaces % 3
+    light = camera.shades[face] * (1.0 - 0.45 * view.depth)
+    along_x, along_y = directions(camera, poses)
+    metres = view.depth * MAX_DEPTH
+    tile_x = torch.addcmul(poses[:, 0, None, None], metres, along_x[:, None]).mul_(2.0).floor_()
+    tile_y = torch.addcmul(poses[:, 1, None, None], metres, along_y[:, None]).mul_(2.0).floor_()
+    dark = (view.surfaces == 3 * (bank.limits.max_walls + bank.limits.max_parts) + 2) & ((tile_x + tile_y) % 2 == 1)
+    light = light * torch.where(dark, 0.88, 1.0)
+    colors = bank.colors[scenes].float()  # [N, B + 2, 3]
+    seen = colors.gather(1, box.reshape(num, -1, 1).expand(-1, -1, 3)).view(num, side, side, 3)
+    return (seen * light[..., None]).round_().to(torch.uint8).permute(0, 3, 1, 2).contiguous()

@@ -1,0 +1,1 @@
+"""Procedural apartments as tensors: generation, free space, shortest paths and episodes."""

@@ -1,0 +1,75 @@
+"""A cache of generated banks in ~/.cache/paceline/pointnav, or under $XDG_CACHE_HOME."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from paceline.errors import PacelineError, UsageError
+from paceline.sims.navigation.scenes.bank import SceneBank, bank_label
+from paceline.sims.navigation.scenes.bank_workers import generate
+
+log = logging.getLogger(__name__)
+
+
+def cache_folder() -> Path:
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "paceline" / "pointnav"
+
+
+def load_or_generate(
+    tier: str, split: str = "train", num_scenes: int = 64, seed: int = 0, folder: Path | None = None
+) -> SceneBank:
+    """The bank of these arguments from the cache. A missing bank is generated and added to the cache.
+
+    If several processes need the same new bank, one generates it and the others wait. A damaged file is generated
+    again. If the folder cannot be written, the bank is generated each time, with a warning.
+    """
+    path = (folder or cache_folder()) / f"{bank_label(tier, split, num_scenes, seed)}.safetensors"
+    found = _load(path)
+    if found is not None:
+        return found
+    with _locked(path.with_suffix(".lock")) as can_write:
+        found = _load(path)  # the last holder of the lock may have generated it
+        if found is not None:
+            return found
+        start = time.monotonic()
+        log.info("pointnav: generating %d %s scenes for %s", num_scenes, tier, split)
+        bank = generate(tier, split, num_scenes, seed)
+        log.info("pointnav: generated in %.1f s", time.monotonic() - start)
+        if can_write:
+            try:
+                bank.save(path)
+            except (OSError, PacelineError) as error:
+                log.warning("scenes are not kept for the next time: %s", error)
+        return bank
+
+
+def _load(path: Path) -> SceneBank | None:
+    if not path.is_file():
+        return None
+    try:
+        return SceneBank.load(path)
+    except UsageError as error:
+        log.warning("%s; it is generated again", error)
+        return None
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[bool]:
+    """Hold a file lock; yields whether its folder can be written. The lock is released if its process dies."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("w")
+    except OSError as error:
+        log.warning("scenes are not kept for the next time: %s", error)
+        yield False
+        return
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield True

@@ -1,0 +1,136 @@
+"""Exact shortest paths: among rectangular obstacles they are straight lines with bends at corners of obstacles.
+
+A graph of the corners ("nodes") that see each other gives all distances. The shortest path from any place goes straight
+to the goal if the goal is visible, and otherwise through one of the visible nodes. `query` computes this in every step.
+Everything else is computed once per scene, on the host, in double precision.
+
+Legend: N streams, V nodes, Q obstacles, P points, G goals, L points of a path.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from paceline.errors import UsageError
+from paceline.sims.navigation.scenes.free_space import SIGHT, convex_corners, is_free
+from paceline.sims.navigation.scenes.geometry import FAR, boxed, is_blocked
+from paceline.sims.navigation.scenes.scene import Scene
+
+_PAIRS_AT_ONCE = 1_000_000
+"""Sight lines times obstacles in one test: a few arrays of this size fit into a cache."""
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The nodes of a scene and the distances between them."""
+
+    obstacles: np.ndarray
+    """float64 [Q, 4], not grown."""
+    nodes: np.ndarray
+    """float64 [V, 2]."""
+    between: np.ndarray
+    """float64 [V, V]: lengths of shortest paths; inf without a path."""
+
+    @classmethod
+    def of(cls, scene: Scene) -> Graph:
+        nodes = convex_corners(scene)
+        direct = np.where(sees(nodes, nodes, scene.obstacles), _distances(nodes, nodes), np.inf)
+        return cls(scene.obstacles, nodes, _all_pairs(direct))
+
+    def to_goals(self, goals: np.ndarray) -> np.ndarray:
+        """[V, G]: the distance from every node to each of `goals` [G, 2]."""
+        return _over_nodes(self.between, _over_sight(self.nodes, goals, self.obstacles))
+
+    def between_points(self, points: np.ndarray, goals: np.ndarray) -> np.ndarray:
+        """[P, G]: distances from `points` [P, 2] to `goals` [G, 2]; inf without a path."""
+        direct = _over_sight(points, goals, self.obstacles)
+        over = _over_nodes(_over_sight(points, self.nodes, self.obstacles), self.to_goals(goals))
+        return np.minimum(direct, over)
+
+
+def query(positions: Tensor, nodes: Tensor, node_distances: Tensor, goals: Tensor, rects: Tensor) -> Tensor:
+    """[N]: distances from `positions` [N, 2] to `goals` [N, 2].
+
+    Each stream has the `nodes` [N, V, 2] of its scene, their distances to its goal [N, V] and the obstacles [N, Q, 4],
+    boxed and grown by SIGHT. Padding nodes have the distance FAR.
+    """
+    return candidates(positions, nodes, node_distances, goals, rects)[1].amin(1)
+
+
+def candidates(
+    positions: Tensor, nodes: Tensor, node_distances: Tensor, goals: Tensor, rects: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Possible next targets [N, V + 1, 2], the goal last, and the path length over each [N, V + 1]; FAR if hidden."""
+    targets = torch.cat((nodes, goals[:, None]), 1)
+    lengths = (targets - positions[:, None]).square_().sum(2).sqrt_()
+    lengths[:, :-1] += node_distances
+    return targets, lengths.masked_fill_(is_blocked(positions, targets, rects), FAR)
+
+
+def shortest_path(scene: Scene, start: tuple[float, float], goal: tuple[float, float]) -> np.ndarray:
+    """float64 [L, 2]: the points of the shortest path, including both ends."""
+    for name, place in (("start", start), ("goal", goal)):
+        if not is_free(scene, np.array([place]))[0]:
+            raise UsageError(f"the {name} {tuple(place)} is outside the scene or too close to something in it")
+    graph = Graph.of(scene)
+    goals = np.array([goal], np.float64)
+    to_goal = graph.to_goals(goals)[:, 0]
+    path = [np.array(start, np.float64)]
+    while True:
+        here = path[-1][None]
+        over_nodes = _over_sight(here, graph.nodes, graph.obstacles)[0]
+        over_nodes[over_nodes == 0.0] = np.inf  # the current node itself
+        over_nodes += to_goal
+        direct = _over_sight(here, goals, graph.obstacles)[0, 0]
+        if direct <= over_nodes.min(initial=np.inf):
+            if not np.isfinite(direct):
+                raise UsageError(f"the goal {tuple(goal)} cannot be reached from {tuple(start)}")
+            return np.stack([*path, goals[0]])
+        path.append(graph.nodes[over_nodes.argmin()])
+
+
+def sees(points: np.ndarray, targets: np.ndarray, obstacles: np.ndarray) -> np.ndarray:
+    """bool [P, V]: whether nothing is between `points` [P, 2] and `targets` [V, 2].
+
+    The outer walls never are, because the interior is convex.
+    """
+    if not (len(points) and len(targets) and len(obstacles)):
+        return np.ones((len(points), len(targets)), bool)
+    grown = boxed(torch.from_numpy(obstacles + np.array([-1, -1, 1, 1]) * SIGHT))
+    far = torch.from_numpy(np.ascontiguousarray(targets, np.float64))
+    rows = max(1, _PAIRS_AT_ONCE // (len(targets) * len(obstacles)))
+    parts = []
+    for near in torch.from_numpy(np.ascontiguousarray(points, np.float64)).split(rows):
+        parts.append(~is_blocked(near, far.expand(len(near), -1, -1), grown.expand(len(near), -1, -1)))
+    return torch.cat(parts).numpy()
+
+
+def _distances(points: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    difference = points[:, None] - targets[None]
+    return np.sqrt(np.einsum("pvk,pvk->pv", difference, difference))
+
+
+def _over_sight(points: np.ndarray, targets: np.ndarray, obstacles: np.ndarray) -> np.ndarray:
+    """[P, V]: straight distances to visible targets, inf to others."""
+    return np.where(sees(points, targets, obstacles), _distances(points, targets), np.inf)
+
+
+def _all_pairs(direct: np.ndarray) -> np.ndarray:
+    """The Floyd-Warshall algorithm."""
+    lengths = direct.copy()
+    np.fill_diagonal(lengths, 0.0)
+    for over in range(len(lengths)):
+        np.minimum(lengths, lengths[:, over, None] + lengths[None, over], out=lengths)
+    return lengths
+
+
+def _over_nodes(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """[P, G]: the least sum of `first` [P, V] and `second` [V, G] over nodes; inf without nodes."""
+    result = np.full((len(first), second.shape[1]), np.inf)
+    for node in range(first.shape[1]):
+        np.minimum(result, first[:, node, None] + second[None, node], out=result)
+    return result

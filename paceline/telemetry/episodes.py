@@ -1,0 +1,44 @@
+"""Statistics of the latest episodes of all ranks."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from paceline.pool.protocol import Episode
+
+WINDOW = 100
+"""Means are over at least this many of the latest episodes."""
+
+
+class LatestEpisodes:
+    """Means of return, length and measures, each episode weighing the same."""
+
+    def __init__(self, measures: Sequence[str]) -> None:
+        self._measures = tuple(measures)
+        self._names = [f"episode_{name}" for name in ("return", "length", *measures)]
+        self.sums: deque[tuple[float, ...]] = deque()
+        """By iteration: the number of episodes, and the sum of each statistic."""
+
+    def sums_of(self, episodes: Sequence[Episode]) -> list[float]:
+        """Statistics of one rank that can be added up over ranks, for `add`."""
+        return [
+            float(len(episodes)),
+            sum(episode.episode_return for episode in episodes),
+            float(sum(episode.length for episode in episodes)),
+            *(sum(episode.info[name] for episode in episodes) for name in self._measures),
+        ]
+
+    def add(self, sums: Sequence[float]) -> None:
+        """Count the episodes of one iteration."""
+        if sums[0]:
+            self.sums.append(tuple(sums))
+        while len(self.sums) > 1 and sum(entry[0] for entry in self.sums) - self.sums[0][0] >= WINDOW:
+            self.sums.popleft()
+
+    def means(self) -> dict[str, float | None]:
+        """By name; None before the first episode has ended."""
+        if not self.sums:
+            return dict.fromkeys(self._names)
+        count, *totals = (sum(column) for column in zip(*self.sums, strict=True))
+        return {name: total / count for name, total in zip(self._names, totals, strict=True)}

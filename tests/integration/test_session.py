@@ -1,0 +1,101 @@
+"""Sessions: a run is trained in parts, looked at and changed in between, and continued."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from paceline.checkpoint import CheckpointFolder
+from paceline.errors import UsageError
+from paceline.experience.config import LimiterConfig
+from paceline.learner.config import D4PGConfig
+from paceline.schedule.config import VERConfig
+from paceline.session import Session, train
+from tests.integration.test_d4pg import small as small_d4pg
+from tests.integration.test_training import tiny
+
+
+def weights_of(run) -> dict[str, torch.Tensor]:
+    return {name: values.clone() for name, values in run.policy.state_dict().items()}
+
+
+def config_of(system: str, **changes):
+    if system == "d4pg":
+        return small_d4pg(**{"deterministic": True, **changes})
+    return tiny("lstm", system=system, **changes)
+
+
+@pytest.mark.parametrize("system", ["ddppo", "ver", "d4pg"])
+def test_a_run_in_parts_is_the_same_run(tmp_path, system):
+    """To the bit: nothing is lost where one part ends and the next begins."""
+    config = config_of(system)
+    whole = train(config, tmp_path / "whole")
+    with Session(config, tmp_path / "parts") as session:
+        session.run(until=config.steps // 2)
+        assert config.steps // 2 <= session.state.step < config.steps
+        session.run()
+        parts = session.state
+    assert parts.step == whole.step
+    for name, values in weights_of(whole).items():
+        assert torch.equal(values, weights_of(parts)[name]), name
+
+
+@pytest.mark.parametrize(
+    ("system", "changes"),
+    [
+        ("appo", {"deterministic": False}),
+        ("ver", {"deterministic": False, "ver": VERConfig(overlap=True)}),
+        ("d4pg", {"deterministic": False, "d4pg": D4PGConfig(batch=32), "limiter": LimiterConfig(minimum=64)}),
+    ],
+    ids=["appo", "ver overlapping", "d4pg"],
+)
+def test_concurrent_systems_continue(tmp_path, system, changes):
+    """The learner thread ends with a part, and another begins with the next. Steps are counted once."""
+    config = config_of(system, **changes)
+    with Session(config, tmp_path) as session:
+        steps = []
+        for until in (config.steps // 3, 2 * config.steps // 3, None):
+            session.run(until=until)
+            steps.append(session.state.step)
+        assert steps == sorted(set(steps)) and steps[-1] >= config.steps
+        assert session.state.finished()
+
+
+def test_hyperparameters_change_between_two_parts(tmp_path):
+    config = tiny("none")
+    with Session(config, tmp_path) as session:
+        session.run(until=config.steps // 2)
+        before = weights_of(session.state)
+        (learner,) = session.learners
+        learner.hyperparameters.set("optimizer.learning_rate", 1e-12)
+        session.run()
+        for name, values in session.learners[0].policy.named_parameters():
+            torch.testing.assert_close(values, before[name], rtol=0, atol=1e-6)
+
+
+def test_an_unfinished_session_saves_when_it_is_closed(tmp_path):
+    config = tiny("none")
+    with Session(config, tmp_path) as session:
+        session.run(until=config.steps // 2)
+        step = session.state.step
+    assert CheckpointFolder(tmp_path / "checkpoints").load().state["step"] == step
+    assert train(config, tmp_path, resume="latest").step >= config.steps
+
+
+def test_a_finished_session_does_not_run_again(tmp_path):
+    with Session(tiny("none"), tmp_path) as session:
+        session.run()
+        with pytest.raises(UsageError, match="over"):
+            session.run()
+
+
+def fail_inside(folder) -> None:
+    with Session(tiny("none"), folder) as session:
+        session.run(until=64)
+        raise RuntimeError("mine")
+
+
+def test_what_fails_inside_a_session_is_raised_and_leaves_nothing_behind(tmp_path):
+    with pytest.raises(RuntimeError, match="mine"):
+        fail_inside(tmp_path)
+    assert not torch.are_deterministic_algorithms_enabled()

@@ -1,0 +1,144 @@
+"""Baselines, the oracle as a check of the whole simulator, and the fixed list of episodes."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+from paceline.errors import UsageError
+from paceline.sims.navigation.config import PointNavConfig
+from paceline.sims.navigation.evaluation.baselines import BASELINES, play_baseline
+from paceline.sims.navigation.evaluation.episode_list import fixed_episodes, play
+from paceline.sims.navigation.evaluation.map_and_plan import a_star
+from paceline.sims.navigation.evaluation.measures import summarize
+from paceline.sims.navigation.simulator import FORWARD, LEFT, RIGHT, STOP, PointNav
+
+SMALL = PointNavConfig(split="val")
+BRIEF = PointNavConfig(split="val", max_episode_steps=120)
+"""Enough steps for successful episodes, and short failures."""
+
+
+def test_the_oracle_is_almost_perfect(small_bank):
+    result = play_baseline("oracle", SMALL, 60, bank=small_bank)
+    assert result["spl"] >= 0.97
+    assert result["success"] == 1.0
+
+
+def test_the_oracle_is_almost_perfect_in_large_flats(full_bank):
+    result = play_baseline("oracle", PointNavConfig(tier="full"), 16, num_envs=16, bank=full_bank)
+    assert result["spl"] >= 0.97
+    assert result["success"] == 1.0
+
+
+def test_knowing_more_is_better(small_bank):
+    spl = {
+        name: play_baseline(name, BRIEF, 36, num_envs=36, bank=small_bank)["spl"]
+        for name in ("random", "forward", "goal-follower", "oracle")
+    }
+    assert spl["oracle"] > spl["goal-follower"] + 0.1
+    assert spl["goal-follower"] > spl["random"] + 0.1
+    assert spl["forward"] < 0.1
+
+
+def test_mapping_and_planning_beats_following_the_goal(small_bank):
+    config = replace(BRIEF, resolution=48)
+    mapped, followed = (
+        play_baseline(name, config, 24, num_envs=24, bank=small_bank)["spl"]
+        for name in ("map-and-plan", "goal-follower")
+    )
+    assert mapped > 0.75
+    assert mapped > followed + 0.1
+
+
+def test_simple_agents_by_hand(small_bank):
+    simulator = PointNav(4, "cpu", PointNavConfig(sensors="blind"), bank=small_bank)
+    near, ahead, left, right = (0.19, 1.0, 0.0), (2.0, 1.0, 0.0), (2.0, 0.0, 1.0), (2.0, 0.0, -1.0)
+    obs = {"goal": torch.tensor([near, ahead, left, right])}
+    began = torch.zeros(4, dtype=torch.bool)
+    act = {name: BASELINES[name].make(simulator, 0).act(obs, began).tolist() for name in ("forward", "goal-follower")}
+    assert act == {"forward": [STOP, FORWARD, FORWARD, FORWARD], "goal-follower": [STOP, FORWARD, LEFT, RIGHT]}
+    random = BASELINES["random"].make(simulator, 0)
+    draws = torch.stack([random.act(obs, began) for _ in range(200)])
+    assert (draws[:, 0] == STOP).all()
+    assert set(draws[:, 1:].flatten().tolist()) == {FORWARD, LEFT, RIGHT}
+
+
+def test_every_listed_episode_is_played_exactly_once(small_bank):
+    simulator = PointNav(4, "cpu", PointNavConfig(sensors="blind", max_episode_steps=40), bank=small_bank)
+    scenes, episodes = fixed_episodes(small_bank, 30)
+    rng = torch.Generator().manual_seed(0)
+    begun = []
+
+    def act(obs, began):
+        for stream in began.nonzero()[:, 0].tolist():
+            begun.append((int(simulator.scenes[stream]), round(float(simulator._state[stream, 5]), 4)))
+        return torch.multinomial(torch.tensor([0.05, 0.5, 0.25, 0.2]), 4, True, generator=rng)
+
+    measures = play(simulator, act, scenes, episodes)
+    want = small_bank.episodes[scenes, episodes]
+    np.testing.assert_allclose(measures["geodesic"], want[:, 5].numpy(), rtol=1e-6)
+    for scene, distance in zip(scenes, want[:, 5].tolist(), strict=True):
+        assert (scene, round(distance, 4)) in begun
+
+
+def test_the_list_does_not_depend_on_who_plays_it(small_bank):
+    one = play_baseline("goal-follower", BRIEF, 20, num_envs=20, bank=small_bank)
+    other = play_baseline("goal-follower", BRIEF, 20, num_envs=3, bank=small_bank)
+    assert one == other
+    scenes, episodes = fixed_episodes(small_bank, 100)
+    assert (scenes[:30], episodes[:30]) == fixed_episodes(small_bank, 30)
+    assert len(set(zip(scenes, episodes, strict=True))) == 100
+    everything = fixed_episodes(small_bank, 12 * 256)
+    assert len(set(zip(*everything, strict=True))) == 12 * 256
+
+
+def test_summaries():
+    rng = np.random.default_rng(0)
+    count = 400
+    measures = {name: rng.random(count) for name in ("spl", "soft_spl", "distance_to_goal", "collisions")}
+    measures["success"] = (rng.random(count) < 0.7).astype(float)
+    measures["geodesic"] = np.repeat([1.5, 4.0, 29.0, 7.0], 100)
+    result = summarize(measures)
+    assert result["episodes"] == count
+    assert result["success"] == pytest.approx(measures["success"].mean())
+    low, high = result["success_ci95"]
+    half = 1.96 * np.sqrt(0.21 / count)
+    assert low == pytest.approx(result["success"] - half, abs=0.01)
+    assert high == pytest.approx(result["success"] + half, abs=0.01)
+    bins = [(part["from"], part["to"], part["episodes"]) for part in result["by_distance"]]
+    assert bins == [(1.0, 2.0, 100), (3.0, 5.0, 100), (5.0, 8.0, 100), (25.0, 30.0, 100)]
+    assert result["by_distance"][0]["spl"] == pytest.approx(measures["spl"][:100].mean())
+
+
+def test_a_result_has_all_measures(small_bank):
+    result = play_baseline("random", BRIEF, 8, num_envs=8, bank=small_bank)
+    for key in ("spl", "success", "soft_spl", "distance_to_goal", "collisions"):
+        low, high = result[f"{key}_ci95"]
+        assert low <= result[key] <= high
+    assert result["episodes"] == 8
+    assert (result["agent"], result["tier"], result["split"]) == ("random", "small", "val")
+
+
+def test_unknown_names_and_numbers_are_refused(small_bank):
+    with pytest.raises(
+        UsageError, match="agent 'genius' does not exist; allowed: random, forward, goal-follower, map-and-plan, oracle"
+    ):
+        play_baseline("genius", SMALL)
+    with pytest.raises(UsageError, match="0 episodes.*allowed: 1 to 3072"):
+        play_baseline("random", SMALL, 0, bank=small_bank)
+    with pytest.raises(UsageError, match="tier is 'huge'"):
+        play_baseline("random", PointNavConfig(tier="huge"))
+
+
+def test_a_star_goes_around():
+    kinds = np.zeros((9, 9), np.uint8)
+    kinds[4, 1:7] = 1
+    path = a_star(kinds, (1.0, 100.0), (2, 3), (6, 3))
+    assert path[0] == (2, 3)
+    assert path[-1] == (6, 3)
+    assert all(kinds[cell] == 0 for cell in path)
+    assert all(max(abs(a - c), abs(b - d)) == 1 for (a, b), (c, d) in pairwise(path))
+    through = a_star(kinds, (1.0, 1.5), (2, 3), (6, 3))
+    assert (4, 3) in through
