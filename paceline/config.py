@@ -7,6 +7,7 @@ other sections keep their defaults, and `config.json` does not have them.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import types
 import typing
@@ -114,12 +115,10 @@ class Config:
 
     def _require_read_settings(self) -> None:
         """Refuse a setting that differs from its default although the system does not read it."""
-        for name in unread_by(self.system):
-            values, usual = leaves(_find(self, name), name), leaves(_find(_DEFAULTS, name), name)
-            for setting, value in values.items():
-                if value != usual[setting]:
-                    others = ", ".join(readers(setting))
-                    raise UsageError(f"{setting} has no effect under {self.system}; it is read by: {others}")
+        for setting, value in leaves(self).items():
+            if value != _defaults()[setting] and self.system not in readers(setting):
+                others = ", ".join(readers(setting))
+                raise UsageError(f"{setting} has no effect under {self.system}; it is read by: {others}")
 
     def _require_determinism(self) -> None:
         """Refuse what depends on which of two threads or processes is faster."""
@@ -151,13 +150,7 @@ class Config:
             raise UsageError(
                 f"system {system!r} does not exist{closest(system, SYSTEMS)}; allowed: {', '.join(SYSTEMS)}"
             )
-        changes: dict[str, Any] = {"system": system}
-        for name in unread_by(system):
-            first, _, rest = name.partition(".")
-            value = _find(_DEFAULTS, name)
-            section = changes.get(first, getattr(self, first))
-            changes[first] = dataclasses.replace(section, **{rest: value}) if rest else value
-        return dataclasses.replace(self, **changes)
+        return self.from_settings(dataclasses.asdict(self) | {"system": system}, "the configuration")
 
     def settings(self) -> dict[str, Any]:
         """All settings that the system reads, as nested dictionaries."""
@@ -189,15 +182,6 @@ class Config:
         return _build(cls, data, source)
 
 
-_DEFAULTS = types.SimpleNamespace(
-    **{
-        one.name: one.default if one.default_factory is dataclasses.MISSING else one.default_factory()
-        for one in dataclasses.fields(Config)
-    }
-)
-"""The default of every field. A `Config()` cannot be the reference: it is checked against these."""
-
-
 def leaves(settings: Any, name: str = "") -> dict[str, Any]:
     """Every setting by its dotted name. `name` is the name of `settings` itself."""
     if not dataclasses.is_dataclass(settings):
@@ -208,23 +192,26 @@ def leaves(settings: Any, name: str = "") -> dict[str, Any]:
     return found
 
 
-def _find(settings: Any, name: str) -> Any:
-    for part in name.split("."):
-        settings = getattr(settings, part)
-    return settings
+@functools.cache
+def _defaults() -> dict[str, Any]:
+    """The default of every setting, by its dotted name. `Config()` cannot tell them: it is checked against them."""
+    found: dict[str, Any] = {}
+    for one in dataclasses.fields(Config):
+        default = one.default if one.default_factory is dataclasses.MISSING else one.default_factory()
+        found |= leaves(default, one.name)
+    return found
 
 
 def _without(data: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
     """Nested dictionaries without the entries with these dotted names."""
-    below: dict[str, list[str]] = {}
+    kept = dict(data)
     for name in names:
         first, _, rest = name.partition(".")
-        below.setdefault(first, []).append(rest)
-    kept = {name: value for name, value in data.items() if "" not in below.get(name, [])}
-    return {
-        name: _without(value, below[name]) if name in below and isinstance(value, dict) else value
-        for name, value in kept.items()
-    }
+        if not rest:
+            kept.pop(first, None)
+        elif isinstance(kept.get(first), dict):
+            kept[first] = _without(kept[first], [rest])
+    return kept
 
 
 def _build(kind: type, data: Any, where: str) -> Any:

@@ -13,6 +13,7 @@ from paceline.cli.main import COMMANDS
 from paceline.errors import MissingExtra
 
 BENCHMARKS = [
+    "accelerations",
     "channel",
     "d4pg_ablation",
     "efficiency",

@@ -206,7 +206,7 @@ def test_a_class_that_the_command_line_names_is_the_users_own(copied, tmp_path, 
     folder, started = copied("cartpole"), []
     name_a_class(folder)
     monkeypatch.setattr(
-        "paceline.run.train", lambda config, folder, **options: started.append(config.policy.activation)
+        "paceline.session.train", lambda config, folder, **options: started.append(config.policy.activation)
     )
     arguments = ["train", "--config", folder / "config.json", "--run-dir", tmp_path / "new"]
     assert command(monkeypatch, *arguments) == 2 and not started

@@ -28,16 +28,12 @@ def parse(own: type[OptionsT], base: Config, arguments: list[str], prog: str) ->
     """
     base = base.under(value_of("--system", arguments) or base.system)
     _require_own_options(base.system, arguments)
-    own_kind = _option_class(own)
-    settings_kind = _option_class(Config, hidden={"recipe", *unread_by(base.system)})
-    parts = {"own": own_kind, "settings": settings_kind}
+    hidden = {"recipe", *unread_by(base.system)}
+    parts = {"own": _option_class(own()), "settings": _option_class(base, hidden)}
     command = dataclasses.make_dataclass(
         "Command", [(name, Annotated[kind, tyro.conf.arg(name="", help="")]) for name, kind in parts.items()]
     )
-    default = command(own=_filled(own_kind, own()), settings=_filled(settings_kind, base))
-    found: Any = tyro.cli(
-        command, args=arguments, default=default, prog=prog, description=_description(own, base.system)
-    )
+    found: Any = tyro.cli(command, args=arguments, prog=prog, description=_description(own, base.system))
     settings = dataclasses.asdict(found.settings) | {"recipe": base.recipe}
     return own(**vars(found.own)), Config.from_settings(settings, prog)
 
@@ -67,32 +63,25 @@ def _description(own: type, system: str) -> str:
     return f"{own.__doc__} These are the options under the system {system}. All systems:\n{systems}"
 
 
-def _option_class(kind: type, hidden: Collection[str] = (), name: str = "") -> type:
-    """The dataclass `kind` for tyro: without the fields whose dotted names are in `hidden`. Docstrings become help
-    texts.
+def _option_class(settings: Any, hidden: Collection[str] = (), name: str = "") -> type:
+    """A dataclass for tyro with the fields of `settings`, except those whose dotted names are in `hidden`.
 
-    tyro would find them itself, but it is slower, and keeps their line breaks.
+    The values of `settings` are the defaults, and the docstrings of the fields are the help texts. tyro finds
+    docstrings itself, but takes longer, and keeps their line breaks.
     """
-    hints, docs, fields = typing.get_type_hints(kind), _field_docs(kind.__module__), []
+    kind, fields = type(settings), []
+    hints, docs = typing.get_type_hints(kind), _field_docs(kind.__module__)
     for one in dataclasses.fields(kind):
-        hint, dotted = hints[one.name], f"{name}{one.name}"
+        hint, value, dotted = hints[one.name], getattr(settings, one.name), f"{name}{one.name}"
         if dotted in hidden:
             continue
-        if dataclasses.is_dataclass(hint):
-            help_text, hint = hint.__doc__, _option_class(typing.cast(type, hint), hidden, f"{dotted}.")
+        if dataclasses.is_dataclass(value):
+            hint = _option_class(value, hidden, f"{dotted}.")
+            help_text, default = value.__doc__, dataclasses.field(default_factory=hint)
         else:
-            help_text = docs[kind.__name__, one.name]
-        fields.append((one.name, Annotated[hint, tyro.conf.arg(help=help_text)]))
+            help_text, default = docs.get((kind.__name__, one.name)), dataclasses.field(default=value)
+        fields.append((one.name, Annotated[hint, tyro.conf.arg(help=help_text)], default))
     return dataclasses.make_dataclass(kind.__name__, fields)
-
-
-def _filled(option_class: type, settings: Any) -> Any:
-    """An object of an option class, with the values of `settings`."""
-    values = {}
-    for name, kind in typing.get_type_hints(option_class).items():
-        value = getattr(settings, name)
-        values[name] = _filled(typing.cast(type, kind), value) if dataclasses.is_dataclass(kind) else value
-    return option_class(**values)
 
 
 @functools.cache

@@ -117,7 +117,7 @@ def test_a_configuration_file_is_a_run(tmp_path):
         (["--config", "/no/such/file.json"], "cannot be read"),
         (["--resume", "--run-dir", "/no/such/run"], "cannot be read"),
         (["cartpole", "--deterministic", "--pool.kind", "process"], "deterministic runs need the serial pool"),
-        (["pendulum", "--steps", "500"], "nothing is learned before limiter.minimum steps"),
+        (["pendulum", "--steps", "500"], "learning begins after limiter.minimum steps"),
         (["cartpole", *TINY, "--ppo.targets", "vtrace", "--ppo.minibatches", "9"], "there are only 4 streams"),
     ],
 )
