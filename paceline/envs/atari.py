@@ -17,9 +17,9 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.utils import seeding
 
+from paceline.envs.factory import Factory, closest, needs
 from paceline.envs.ids import EnvId
 from paceline.envs.options import Options
-from paceline.envs.registry import Factory, closest, needs
 from paceline.errors import UsageError
 
 TWO_PLAYERS_ONLY = {"combat", "joust", "maze_craze", "warlords"}

@@ -18,9 +18,9 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from paceline.envs.factory import Factory, closest, needs
 from paceline.envs.ids import EnvId
 from paceline.envs.options import Options
-from paceline.envs.registry import Factory, closest, needs
 from paceline.errors import UsageError
 
 if TYPE_CHECKING:

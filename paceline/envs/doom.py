@@ -19,9 +19,9 @@ import numpy as np
 from gymnasium import spaces
 
 from paceline.envs import doom_actions, doom_bots
+from paceline.envs.factory import Factory, closest, needs
 from paceline.envs.ids import EnvId
 from paceline.envs.options import Options
-from paceline.envs.registry import Factory, closest, needs
 from paceline.errors import UsageError
 
 MULTIPLAYER = {"cig", "multi", "multi_duel"}

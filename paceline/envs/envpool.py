@@ -11,9 +11,9 @@ import numpy as np
 from envpool.registration import registry
 from gymnasium import spaces
 
+from paceline.envs.factory import Factory, check_options, closest
 from paceline.envs.ids import EnvId
 from paceline.envs.options import has_text
-from paceline.envs.registry import Factory, check_options, closest
 from paceline.errors import UsageError
 
 _SET_BY_POOL = {

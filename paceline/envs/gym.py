@@ -16,9 +16,9 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
+from paceline.envs.factory import Factory, check_options, closest
 from paceline.envs.ids import EnvId
 from paceline.envs.options import has_text
-from paceline.envs.registry import Factory, check_options, closest
 from paceline.errors import UsageError
 
 log = logging.getLogger(__name__)

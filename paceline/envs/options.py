@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from paceline.envs.factory import check_options, closest
 from paceline.envs.ids import EnvId
-from paceline.envs.registry import check_options, closest
 from paceline.errors import UsageError
 
 

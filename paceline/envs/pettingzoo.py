@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from paceline.envs.factory import Factory, check_options, closest, needs
 from paceline.envs.ids import EnvId
-from paceline.envs.registry import Factory, check_options, closest, needs
 from paceline.errors import MissingExtra, UsageError
 
 OWN = "pettingzoo"

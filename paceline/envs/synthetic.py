@@ -16,9 +16,9 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from paceline.envs.factory import Factory, closest
 from paceline.envs.ids import EnvId
 from paceline.envs.options import Options
-from paceline.envs.registry import Factory, closest
 from paceline.envs.step_costs import ByAction, Constant, HeavyTail, LogNormal, Scene, StepCost, minority
 from paceline.errors import UsageError
 
