@@ -29,7 +29,7 @@ class Factory:
 
     @property
     def steps_singly(self) -> bool:
-        """Whether `serial` and `process` pools run it as well. Unlike EnvPool they can save and replace environments."""
+        """Whether `serial` and `process` pools can run it. Unlike EnvPool they save and replace environments."""
         return self.backend is None or (self.backend == "envpool" and self.single is not None)
 
 

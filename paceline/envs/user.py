@@ -29,7 +29,7 @@ def resolve(env_id: EnvId) -> Factory:
 
 
 def from_callable(function: Callable[..., Any]) -> Factory:
-    """A factory from a callable of no argument, of one required argument (the environment's index) or of `env_index`."""
+    """A factory from a callable. It gets the environment's index if it requires one argument or has `env_index`."""
     label = getattr(function, "__qualname__", None) or repr(function)
     parameters = _parameters(function) or {}
     if INDEX in parameters:

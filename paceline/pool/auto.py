@@ -1,8 +1,8 @@
 """Choosing a backend by measurement, because no rule is right for all simulators.
 
 On few cores, processes make light environments several times slower. A simulator that waits (for a GPU, a network, a
-sleep) needs more processes than there are cores. A simulator that runs in a process of its own (ViZDoom) alternates with
-its worker, so on many cores it needs two workers per core; on few cores these would only get in each other's way.
+sleep) needs more processes than there are cores. A simulator that runs in a process of its own (ViZDoom) alternates
+with its worker, so on many cores it needs two workers per core; on few cores these would only get in each other's way.
 
 So one environment is stepped for a moment in a process of its own, where it can do no harm. If that does not decide,
 the candidates are tried out.
@@ -53,7 +53,7 @@ class Probe:
     spec: PoolSpec
     step_seconds: float
     cpu_share: float
-    """Processor time, used or waited for, over simulation time: near 1 if the simulator computes, near 0 if it waits."""
+    """Processor time, used or waited for, over simulation time: near 1 if it computes, near 0 if it waits."""
     has_own_process: bool
     """Whether processes that the simulator started do much of the computing."""
     is_safe: bool
@@ -99,7 +99,8 @@ def probe(factory: Factory, config: PoolConfig) -> Probe:
                 if pool.worker_pids() == workers:  # otherwise the worker was replaced during the measurement
                     return replace(cost, is_safe=pool.restarts == 0)
     except SimulatorError as error:
-        note = "it failed while one environment was measured to choose a pool; --pool.kind and --pool.workers choose one without"
+        note = "it failed while one environment was measured to choose a pool"
+        note += "; --pool.kind and --pool.workers choose one without a measurement"
         raise SimulatorError(error.failure, note) from error
 
 
@@ -173,7 +174,7 @@ def _fastest(trials: list[Callable[[], Pool]], seed: int) -> Pool:
 
 
 def measure(pool: Pool, seconds: float) -> float:
-    """Steps per second under random actions, every group in turn. The first round, which may be slow, is not counted."""
+    """Steps per second under random actions, every group in turn. The slow first round does not count."""
     actions = RandomActions(pool.spec)
     groups = range(pool.spec.num_groups)
 

@@ -15,7 +15,7 @@ HOUR_SECONDS = 3600.0
 
 
 class RestartBudget:
-    """Counts replacements. `pool.max_restarts` limits their total; without it `max_restarts_per_hour` limits the rate."""
+    """Counts replacements. Limits their total (`max_restarts`) or else their rate (`max_restarts_per_hour`)."""
 
     def __init__(self, config: PoolConfig) -> None:
         self.restarts = 0

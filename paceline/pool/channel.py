@@ -40,7 +40,11 @@ class Message(NamedTuple):
 
 
 class CommandWriter:
-    """The pool's end of one worker's commands pipe. It never blocks, so a worker that does not read cannot stop the pool."""
+    """The pool's end of one worker's commands pipe.
+
+    It never blocks, so a worker that does not read cannot stop the pool. Commands to a dead worker are dropped, since
+    the pool notices its death elsewhere.
+    """
 
     def __init__(self, fd: int) -> None:
         os.set_blocking(fd, False)
@@ -48,10 +52,7 @@ class CommandWriter:
         self._backlog = bytearray()
 
     def send(self, kind: int, payload: bytes = b"") -> bool:
-        """Send one command. Returns False if a part of it waits in the backlog for `flush`.
-
-        Raises BrokenPipeError if the worker is gone.
-        """
+        """Send one command. Returns False if a part of it waits in the backlog for `flush`."""
         data = _COMMAND.pack(kind, len(payload)) + payload
         if not self._backlog:
             written = self._write(data)
@@ -75,6 +76,8 @@ class CommandWriter:
             return os.write(self.fd, data)
         except BlockingIOError:
             return 0
+        except BrokenPipeError:
+            return len(data)
 
 
 def read_commands(fd: int) -> Iterator[tuple[int, bytes]]:
@@ -94,7 +97,7 @@ def read_commands(fd: int) -> Iterator[tuple[int, bytes]]:
 
 
 class ResultWriter:
-    """A worker's end of the shared results pipe. Long messages are cut into chunks, and each chunk is written atomically."""
+    """A worker's end of the shared results pipe. It writes long messages in chunks, each of them atomically."""
 
     def __init__(self, fd: int, sender: int) -> None:
         self._fd, self._sender = fd, sender

@@ -38,8 +38,8 @@ class PoolConfig:
     nice: int = 5
     """Added to the niceness of workers, so that inference and learning go first on a crowded machine."""
     affinity: bool | None = None
-    """Bind each worker to one core, round robin. By default only EnvPool's threads are bound, and only where one rank has
-    one thread per core and the duration of batches makes it worthwhile."""
+    """Bind each worker to one core, round robin. By default only EnvPool's threads are bound, and only where one rank
+    has one thread per core and the duration of batches makes it worthwhile."""
     pin_memory: bool = False
     """Register the shared memory with CUDA, so that copies to the device need no staging buffer."""
     cuda_graphs: bool = True

@@ -7,14 +7,14 @@
 
 There is one EnvPool per group, each with all the threads. Groups take turns, so the threads of the others mostly sleep.
 
-The id's `batch_size` chooses how rows come back. By default the rows that were sent together come back together, which is
-fastest if all steps cost the same, as in most of EnvPool's tasks. With `batch_size=1` each row comes back as soon as it
-is finished, so `recv(min_slots=1)` gains from uneven steps. Every row then costs processor time of its own, so it pays
-only for steps of half a millisecond and more.
+The id's `batch_size` chooses how rows come back. By default the rows that were sent together come back together, which
+is fastest if all steps cost the same, as in most of EnvPool's tasks. With `batch_size=1` each row comes back as soon as
+it is finished, so `recv(min_slots=1)` gains from uneven steps. Every row then costs processor time of its own, so it
+pays only for steps of half a millisecond and more.
 
-C++ in this process has limits. A crash inside EnvPool ends the process. A failed environment cannot be replaced, whatever
-`on_error` says. A hung one is detected and named, but its thread stays behind, or the process ends if the pool waited for
-it directly (see `envpool_engine`). `nice` does not apply.
+C++ in this process has limits. A crash inside EnvPool ends the process. A failed environment cannot be replaced,
+whatever `on_error` says. A hung one is detected and named, but its thread stays behind, or the process ends if the pool
+waited for it directly (see `envpool_engine`). `nice` does not apply.
 """
 
 from __future__ import annotations

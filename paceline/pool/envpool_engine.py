@@ -4,14 +4,14 @@ EnvPool's `recv` has no time-out. It blocks, deaf to Ctrl-C, until enough rows a
 environments are in flight. So a thread of our own calls it, only with enough environments in flight, and puts the rows
 into a queue, on which the pool waits with a time-out.
 
-This hand-over costs a noticeable part of the speed of light tasks. So the pool waits directly for an engine whose recent
-batches took less than `FAST_SECONDS`. If such an engine hangs, nothing in this process can end the wait, and a watchdog
-ends the process.
+This hand-over costs a noticeable part of the speed of light tasks. So the pool waits directly for an engine whose
+recent batches took less than `FAST_SECONDS`. If such an engine hangs, nothing in this process can end the wait, and a
+watchdog ends the process.
 
-The engine also does the autoreset. EnvPool resets an environment that ended an episode at its next action, whatever that
-action is. The engine keeps the row that ended, sends a dummy action, and hands the row over with the observation that
-comes back. Neither the dummy action nor its row is visible outside. (EnvPool's own `reset` is different: it starts a new
-game where only a life was lost.)
+The engine also does the autoreset. EnvPool resets an environment that ended an episode at its next action, whatever
+that action is. The engine keeps the row that ended, sends a dummy action, and hands the row over with the observation
+that comes back. Neither the dummy action nor its row is visible outside. (EnvPool's own `reset` is different: it starts
+a new game where only a life was lost.)
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from paceline.pool.envpool_rows import FinishedRows, RowReader
 FAST_SECONDS = 0.005
 """Longest recent batch of an engine for which the pool waits directly."""
 BOUND_SECONDS = (0.001, 0.005)
-"""Durations of a batch for which binding threads to cores pays, if there is one thread for each core. Shorter batches do
-not need all cores, and longer ones compete with the learner."""
+"""Durations of a batch for which binding threads to cores pays, if there is one thread for each core. Shorter batches
+do not need all cores, and longer ones compete with the learner."""
 LOOKS = 64
 """Batches between two decisions about binding."""
 
@@ -133,7 +133,8 @@ class Engine:
         self._thread.start()
 
     def launch(self, slots: np.ndarray, actions: np.ndarray, alone: bool) -> None:
-        """Start a step of `slots` (ascending). `alone`: nothing else is in flight. The engine owns `actions` from now on.
+        """Start a step of `slots` (ascending). `alone`: nothing else is in flight. The engine owns `actions` from now
+        on.
 
         The caller's thread sends to EnvPool, because the engine's thread might have to wait for the interpreter lock.
         """

@@ -23,7 +23,7 @@ from paceline.pool.protocol import PoolSpec
 from paceline.pool.seeds import env_seed
 
 State = Sequence[np.ndarray]
-"""The result of EnvPool's `_recv`: one array [B, ...] per key of the task's state. EnvPool never reuses their memory."""
+"""The result of EnvPool's `_recv`: one array [B, ...] per key of the task's state. Their memory is not reused."""
 
 
 @dataclass(slots=True)

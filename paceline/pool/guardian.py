@@ -5,13 +5,14 @@ It cleans up what outlives a killed process:
 - Processes. The pool tells the guardian over a pipe which process groups are its own. If the pipe closes without a
   farewell, the guardian kills these groups and every process with the pool's mark in its environment, which includes
   simulators that moved into sessions of their own.
-- Named shared memory in /dev/shm (ViZDoom makes it). The guardian checks regularly which of our processes map new files.
-  It deletes a file once the workers that mapped it have ended and no living process maps it. Files older than the pool
-  stay.
+- Named shared memory in /dev/shm (ViZDoom makes it). The guardian checks regularly which of our processes map new
+  files. It deletes a file once the workers that mapped it have ended and no living process maps it. Files older than
+  the pool stay.
 
 It runs as a script without site-packages, so it starts in milliseconds. It imports nothing of this package.
 
-Lines from the pool: `old FILE`, `start GROUP MARK`, `mapped MARK FILE`, `end GROUP MARK`, `farewell`. FILE is NAME:INODE.
+Lines from the pool: `old FILE`, `start GROUP MARK`, `mapped MARK FILE`, `end GROUP MARK`, `farewell`. FILE is
+NAME:INODE.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def kill_group(pgid: int) -> None:
 
 
 def marked(mark: str) -> dict[int, str]:
-    """Processes (Linux only) whose environment has `mark`, or `mark` and a dotted suffix. Maps each to its full mark."""
+    """Processes, and their marks, whose environment has `mark`, or `mark` and a dotted suffix. Linux only."""
     wanted = f"{MARK_VARIABLE}={mark}".encode()
     found = {}
     for pid in _pids():

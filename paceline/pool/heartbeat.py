@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ Progress = tuple[float, int, int]
 
 
 class Heartbeat:
-    """One cell per worker: its current environment, the start time, and the phase. Readable even if the worker hangs."""
+    """One cell per worker: its current environment, the start time, and the phase."""
 
     def __init__(self, buffer: Any, num_workers: int) -> None:
         self.announce_seconds = np.ndarray(1, np.float64, buffer=buffer)
@@ -49,34 +48,27 @@ class Heartbeat:
         return -(-(8 + 16 * num_workers) // 64) * 64
 
 
-@dataclass(slots=True)
-class _Sighting:
-    progress: Progress | None
-    since: float
-    checks: int = 1
-
-
 class HangDetector:
     """Detects workers that have work and make no progress: stuck in a simulator, or stopped before they began.
 
-    The time limit holds for one step and not for a whole job, because every environment that a worker begins is progress.
+    The time limit holds for one step and not for a whole job, because every environment that a worker begins is
+    progress.
     """
 
     def __init__(self, config: PoolConfig) -> None:
         self._config = config
-        self._seen: dict[int, _Sighting] = {}
+        self._seen: dict[int, tuple[Progress | None, float, int]] = {}  # progress, since when, number of checks
 
     def check(self, sender: int, progress: Progress | None, now: float) -> str:
         """Why a worker with work counts as hung, or "". `progress` is None while it makes its first environments."""
         making = progress is None or progress[-1] == MAKE
         option = "start_timeout_seconds" if making else "step_timeout_seconds"
-        seen = self._seen.get(sender)
-        if seen is None or seen.progress != progress:
-            self._seen[sender] = _Sighting(progress, now)
-            return ""
-        seen.checks += 1
-        seconds = now - seen.since
-        if seen.checks < MIN_CHECKS or seconds <= getattr(self._config, option):
+        before, since, checks = self._seen.get(sender, (None, now, 0))
+        if before != progress:
+            since, checks = now, 0
+        self._seen[sender] = progress, since, checks + 1
+        seconds = now - since
+        if checks + 1 < MIN_CHECKS or seconds <= getattr(self._config, option):
             return ""
         return f"{'making an environment' if making else 'no answer'} for {seconds:.1f} s (pool.{option})"
 

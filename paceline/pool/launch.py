@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from paceline.pool import guardian, memory
 from paceline.pool.channel import Command
@@ -45,22 +45,15 @@ class GuardianProcess:
             self._process.stdin.close()
         self._process = self._launch()
         self.tell(*(f"start {worker.pid} {worker.mark}" for worker in workers if not worker.ended))
-        self.note_marked(self._mark)
+        self.note_memory(self._mark)
 
-    def note_made(self, worker: WorkerProcess) -> None:
-        """Report the shared memory that the worker's new simulators map."""
-        self._note({worker.pid: worker.mark})
-
-    def note_marked(self, mark: str) -> None:
-        """Report the shared memory that all processes with `mark` map, before they are killed."""
-        if not guardian.shared_files() <= self._old:
-            self._note(guardian.marked(mark))
-
-    def _note(self, marks: Mapping[int, str]) -> None:
+    def note_memory(self, mark: str) -> None:
+        """Report the new shared memory that processes with `mark` map. Called before they are killed."""
         new = guardian.shared_files() - self._old
         if new:
-            files = {(mark, file) for pid, mark in marks.items() for file in guardian.mapped_files(pid) & new}
-            self.tell(*(f"mapped {mark} {file}" for mark, file in files))
+            owners = guardian.marked(mark).items()
+            files = {(own_mark, file) for pid, own_mark in owners for file in guardian.mapped_files(pid) & new}
+            self.tell(*(f"mapped {own_mark} {file}" for own_mark, file in files))
 
     def dismiss(self) -> None:
         self.tell(guardian.FAREWELL)
@@ -120,7 +113,7 @@ class Crew:
         """End one worker and all processes that it started. Returns how it ended."""
         self.listener.remove(worker)
         del self.number_of[worker.sender]
-        self.guard.note_marked(worker.mark)
+        self.guard.note_memory(worker.mark)
         ending = worker.kill()
         guardian.kill_marked(worker.mark)
         worker.free()
@@ -145,7 +138,7 @@ class Crew:
             worker.wait(max(0.0, deadline - time.monotonic()))
         self.guard.check(living)
         if not all(worker.exited() for worker in living):
-            self.guard.note_marked(self._mark)
+            self.guard.note_memory(self._mark)
         for worker in living:
             guardian.kill_group(worker.pid)
         for worker in living:

@@ -13,7 +13,7 @@ from paceline.pool.worker_process import WorkerProcess
 
 
 class Listener:
-    """Receives everything that happens to a process pool. Also sends the rest of commands that did not fit into a pipe."""
+    """Waits for all events of a process pool. Also sends the rest of commands that did not fit into a pipe."""
 
     def __init__(self, results_fd: int) -> None:
         self._results_fd = results_fd
@@ -56,7 +56,7 @@ class Listener:
                 self._waker.clear()
             elif fd in self._by_pidfd:
                 died.append(self._by_pidfd[fd])
-            elif self._backlogged[fd].flush():
+            elif self._backlogged[fd].commands.flush():
                 self._unwatch(fd)
         return messages, died
 

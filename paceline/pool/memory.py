@@ -1,7 +1,7 @@
 """Memory that a pool shares with its workers.
 
-It has a file descriptor and no name, so the kernel frees it when its last process ends, even by `kill -9`. Named segments
-(`multiprocessing.shared_memory`) would stay behind.
+It has a file descriptor and no name, so the kernel frees it when its last process ends, even by `kill -9`. Named
+segments (`multiprocessing.shared_memory`) would stay behind.
 """
 
 from __future__ import annotations

@@ -267,7 +267,7 @@ class ProcessPool(Pool):
                     self._phases.show(STARTING, self._num_made, self._config.num_envs, "")
             elif kind == Result.BUILT:
                 self._shapes[number] = pickle.loads(payload)
-                self._crew.guard.note_made(self._crew.workers[number])
+                self._crew.guard.note_memory(self._crew.workers[number].mark)
             else:
                 self._requests.take(number, payload)
 
@@ -293,7 +293,7 @@ class ProcessPool(Pool):
         self._crew.command(number, Command.RESET, pickle.dumps(self._seeds.reset_jobs(envs)))
 
     def _announce_whole_jobs(self, whole: bool) -> None:
-        """While the pool waits for all slots, workers announce only whole jobs, because every message wakes the pool."""
+        """While the pool waits for all slots, workers announce whole jobs, since every message wakes the pool."""
         if whole != self._whole_jobs:
             self._whole_jobs = whole
             self._heartbeat.announce_seconds[0] = math.inf if whole else ANNOUNCE_SECONDS

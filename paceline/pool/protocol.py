@@ -130,12 +130,12 @@ class Pool(Protocol):
     ) -> StepBatch:
         """Wait for `min_slots` finished slots and return up to `max_slots` ready slots, oldest first.
 
-        `min_slots=None` is lock-step: all slots, or all slots of `group`. `first` [S] gives priorities: slots with lower
-        numbers come first. `serial` and `process` pools follow it; other pools ignore it.
+        `min_slots=None` is lock-step: all slots, or all slots of `group`. `first` [S] gives priorities: slots with
+        lower numbers come first. `serial` and `process` pools follow it; other pools ignore it.
 
-        After `timeout` seconds `recv` returns the slots that are ready, possibly none. Without `timeout` it waits as long
-        as necessary. Dead and hung simulators still end the wait with a `SimulatorError`, or the pool replaces them
-        (`StepBatch.lost`).
+        After `timeout` seconds `recv` returns the slots that are ready, possibly none. Without `timeout` it waits as
+        long as necessary. Dead and hung simulators still end the wait with a `SimulatorError`, or the pool replaces
+        them (`StepBatch.lost`).
         """
         ...
 
@@ -154,8 +154,8 @@ class Pool(Protocol):
     def wake(self) -> None:
         """End the current `recv` with an empty batch, or the next `recv` that would wait. Ready slots stay ready.
 
-        Any thread or signal handler may call it at any time. A `serial` pool stops between two environments, and the next
-        `recv` continues there. A `tensor` pool never waits. EnvPool's fastest tasks first finish the current step.
+        Any thread or signal handler may call it at any time. A `serial` pool stops between two environments, and the
+        next `recv` continues there. A `tensor` pool never waits. EnvPool's fastest tasks first finish the current step.
         """
         ...
 
@@ -176,13 +176,13 @@ class Pool(Protocol):
         """The exact state of every environment whose slots are all held by the caller.
 
         Environments are left out, with a warning, if they are in flight, cannot be saved, or do not answer within
-        `timeout` seconds (default: `pool.start_timeout_seconds`). If a worker dies meanwhile, the pool replaces it, or the
-        next `recv` raises. `UsageError` if no environment of this kind can be saved.
+        `timeout` seconds (default: `pool.start_timeout_seconds`). If a worker dies meanwhile, the pool replaces it, or
+        the next `recv` raises. `UsageError` if no environment of this kind can be saved.
         """
         ...
 
     def restore(self, state: bytes) -> np.ndarray:
-        """Continue from `state`. The next `recv` returns the held observations as a first batch, without rewards or ends.
+        """Continue from `state`. The next `recv` returns the held observations as a first batch, without rewards.
 
         Returns the slots [int64] that `state` lacks. They start new episodes with new seeds, in that first batch too.
         """

@@ -22,7 +22,7 @@ from paceline.telemetry.phases import STARTING, Phases
 
 
 class SerialPool(Pool):
-    """A `Pool` in this process. Steps happen inside `recv`, in the order of `send`. A step that hangs blocks the process."""
+    """A `Pool` in this process. `recv` does the steps, in the order of `send`. A hung step blocks the process."""
 
     can_restore = True
 

@@ -62,7 +62,8 @@ class SlotStates:
         """Give up to `max_slots` ready slots to the caller: whole environments, at least one, oldest first.
 
         With `first` [S], environments with the lowest number at their first slot come first. Returns the slots in
-        ascending order, an index for them (a slice where they are contiguous), and whether the episode of each was lost.
+        ascending order, an index for them (a slice where they are contiguous), and whether the episode of each was
+        lost.
         """
         most = self._num_slots if max_slots is None else max(1, max_slots // self._agents)
         taken: list[int] = []

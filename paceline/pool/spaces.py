@@ -1,11 +1,11 @@
 """Gymnasium spaces as flat, named arrays, and the conversion of observations and actions.
 
 A space is a tree; a pool moves arrays. `leaves` names every array of the tree by its dotted path ("screen",
-"game.health", "0"). `ObservationWriter` checks observations and writes them to slot-indexed arrays. `ActionReader` builds
-actions from such arrays.
+"game.health", "0"). `ObservationWriter` checks observations and writes them to slot-indexed arrays. `ActionReader`
+builds actions from such arrays.
 
-Leaves are canonical, so that a policy meets few cases: floating-point boxes are float32, discrete values count from zero
-(this module adds and removes an environment's own `start`), and everything else keeps its dtype.
+Leaves are canonical, so that a policy meets few cases: floating-point boxes are float32, discrete values count from
+zero (this module adds and removes an environment's own `start`), and everything else keeps its dtype.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ groups are received and sent whole. `send` queues a step on the device, and its 
 
 So the pool cannot look at values there. It checks only shape and dtype of actions, and `step_seconds` is zero. It notes
 rewards and floating-point observations that are not finite on the device, and the next `take_episodes` raises a
-`SimulatorError` that names slot, seed of the group, episode, step and observation. Part of a batched simulator cannot be
-replaced, so this ends the run whatever `on_error` says.
+`SimulatorError` that names slot, seed of the group, episode, step and observation. Part of a batched simulator cannot
+be replaced, so this ends the run whatever `on_error` says.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ EPISODES_PER_SLOT = 64
 
 @dataclass(slots=True)
 class TensorStep:
-    """The results of one step of N environments, after same-step autoreset. All tensors are [N, ...], on the simulator's
-    device, and valid until the next step."""
+    """The results of one step of N environments, after same-step autoreset. All tensors are [N, ...], on the
+    simulator's device, and valid until the next step."""
 
     obs: dict[str, Tensor]
     reward: Tensor
@@ -55,8 +55,8 @@ class TensorStep:
 
 
 class TensorSimulator(Protocol):
-    """N environments as tensors on one device. Observations and actions have the names of `spaces.leaves`. With a single
-    action leaf, `step` gets its tensor alone. Only `state_dict` may wait for the device.
+    """N environments as tensors on one device. Observations and actions have the names of `spaces.leaves`. With a
+    single action leaf, `step` gets its tensor alone. Only `state_dict` may wait for the device.
 
     Rewards and floating-point observations are finite as float32: every first observation, every observation of a step,
     and `final_obs` where an episode ended. Anything else ends the run at the next `take_episodes`.
@@ -67,8 +67,9 @@ class TensorSimulator(Protocol):
       step ended an episode, the values belong to that episode.
     - `truncation_gap`: the time limit, if only a time limit truncates episodes. A rollout then keeps fewer final
       observations.
-    - `recordable = True`: the state stays in the same memory, and the simulator draws no random numbers from a generator
-      of its own. On a GPU its steps are recorded as a CUDA graph, and the next step overwrites the result of `step`.
+    - `recordable = True`: the state stays in the same memory, and the simulator draws no random numbers from a
+      generator of its own. On a GPU its steps are recorded as a CUDA graph, and the next step overwrites the result of
+      `step`.
     """
 
     num_envs: int

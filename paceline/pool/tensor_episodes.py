@@ -61,8 +61,8 @@ class EpisodeRing:
 class GroupEpisodes:
     """Sums over the current episodes of one group, and the first step of each slot with a number that is not finite.
 
-    `entries` are the names of the floating-point observations. All tensors stay in the same memory, because a CUDA graph
-    may replay the steps.
+    `entries` are the names of the floating-point observations. All tensors stay in the same memory, because a CUDA
+    graph may replay the steps.
     """
 
     def __init__(self, slots: Tensor, ring: EpisodeRing, entries: Sequence[str] = ()) -> None:

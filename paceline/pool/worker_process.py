@@ -58,23 +58,8 @@ class WorkerProcess:
         self.pidfd = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
 
     def command(self, kind: int, payload: bytes = b"") -> bool:
-        """Send a command. Returns False if the pipe is full and `flush` has to send the rest.
-
-        Commands to a dead worker are dropped. The pool notices its death elsewhere.
-        """
-        if self.ended:
-            return True
-        try:
-            return self.commands.send(kind, payload)
-        except BrokenPipeError:
-            return True
-
-    def flush(self) -> bool:
-        """Send the rest of the commands. Returns whether nothing is left."""
-        try:
-            return self.commands.flush()
-        except BrokenPipeError:
-            return True
+        """Send a command. Returns False if the pipe is full and `commands.flush` has to send the rest."""
+        return self.ended or self.commands.send(kind, payload)
 
     def exited(self) -> bool:
         return self._process.poll() is not None

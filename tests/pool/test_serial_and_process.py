@@ -64,7 +64,9 @@ def record(pool, turns):
 
 
 def test_first_batch_is_the_reset(make):
-    batch = make(counting()).recv(min_slots=None)
+    pool = make(counting())
+    assert not pool.spec.on_device
+    batch = pool.recv(min_slots=None)
     assert batch.slots.tolist() == list(range(NUM_ENVS))
     assert batch.obs["obs"][:, :4].tolist() == [[env, 0, 0, -1] for env in range(NUM_ENVS)]
     assert not batch.reward.any() and not batch.ended().any() and batch.active.all() and not batch.lost.any()
@@ -258,6 +260,14 @@ def test_any_order_of_partial_sends_loses_and_mixes_nothing(rng, workers, groups
             for slot in chosen:
                 turns[slot] += 1
                 held.remove(slot)
+
+
+def test_slots_of_a_batch_from_before_a_reset_cannot_be_sent(make):
+    pool = make(counting())
+    slots = pool.recv(min_slots=None).slots
+    pool.reset(1)
+    with pytest.raises(ValueError, match="were not received"):
+        pool.send(act(slots, 0), slots)
 
 
 class TestBadCalls:

@@ -71,7 +71,7 @@ def test_a_signal_handler_wakes_a_lock_step_wait_and_busy_workers_do_not_delay_t
 
 
 def test_a_failure_does_not_hide_that_the_pool_was_woken():
-    """Who ends a whole job may end simulators first: the caller learns that it is to stop, and of the failure only if it goes on."""
+    """A scheduler may end simulators first. The caller learns that it should stop, and of the failure later."""
     with ProcessPool(faulty("raise", at=1, only=0), PoolConfig(num_envs=1, workers=1)) as pool:
         pool.send(np.zeros(1, np.int64), pool.recv(min_slots=None).slots)
         select.select([pool._crew.results_fd], [], [])
