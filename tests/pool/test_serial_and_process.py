@@ -317,7 +317,7 @@ class TestBadCalls:
 @pytest.mark.parametrize("kind", ["serial", "process"])
 def test_those_with_lower_numbers_come_first_where_not_all_can(kind):
     """Least-collected first: among equals the oldest, and no one is left out for good."""
-    with make_pool("gym:CartPole-v1", PoolConfig(kind=kind, num_envs=4)) as pool:
+    with make_pool("gym:CartPole-v1", PoolConfig(kind=kind, num_envs=4, workers=1)) as pool:
         batch = pool.recv(min_slots=None)
         pool.send(np.zeros(4, np.int64), batch.slots)
         pool.recv(min_slots=4, max_slots=1)  # all are ready now, and one is taken
