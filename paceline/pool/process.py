@@ -73,14 +73,13 @@ class ProcessPool(Pool):
         self._budget, self._hangs = RestartBudget(config), HangDetector(config)
         self._leaks, self._next_check = LeakDetector(config.leak_megabytes), 0.0
         self._naps, self._num_announcements = Naps(), 0
-        self._woken = self._wake_used = False
+        self._woken = self._wake_used = self._whole_jobs = False
         self._is_open = False  # whether the shared memory exists; until then the following attributes do not
         self.spec: PoolSpec
         self._slots: SlotStates
         self._table: SlotTable
         self._heartbeat: Heartbeat
         self._seeds: EnvSeeds
-        self._whole_jobs: bool
         try:
             self._phases.show(STARTING, 0, config.num_envs, "")
             for number in range(num_workers):
@@ -209,6 +208,8 @@ class ProcessPool(Pool):
             "core": cores[number % len(cores)] if self._config.affinity else None,
         }
         self._crew.command(number, Command.BUILD, pickle.dumps(job))
+        if self._is_open:
+            self._attach(number)
 
     def _share_memory(self, frameskip: int, seed: int) -> None:
         """Lay out the shared memory for the environments that the workers made, and attach it everywhere."""
@@ -222,7 +223,6 @@ class ProcessPool(Pool):
             self._unpin.atexit = False
         self._heartbeat.clear(slice(None))
         self._heartbeat.announce_seconds[0] = ANNOUNCE_SECONDS
-        self._whole_jobs = False
         self._slots = SlotStates(self.spec)
         self._slots.restart(range(self.spec.num_envs))  # nothing is in flight before the first reset
         self._seeds = EnvSeeds(self._table, seed)
@@ -354,16 +354,14 @@ class ProcessPool(Pool):
         envs = self._assignment.envs_of[number]
         self._seeds.mark_lost(envs)
         self._start(number)
-        self._attach(number)
         in_flight = self._slots.in_flight()
         self._reset_lost(np.array([env for env in envs if in_flight[env]], np.int64))
 
     def _describe(self, number: int, cause: str, traceback: str) -> Failure:
         """What a dead or hung worker was doing."""
         envs = tuple(self._assignment.envs_of[number])
-        failure = Failure(
-            cause=cause, phase="make", slots=self._slots_of(envs), envs=envs, worker=number, traceback=traceback
-        )
+        slots = self._slots_of(envs)
+        failure = Failure(cause=cause, phase="make", envs=envs, slots=slots, worker=number, traceback=traceback)
         if number not in self._shapes or not self._is_open:
             return failure
         if (env := int(self._heartbeat.env[number])) == IDLE:
