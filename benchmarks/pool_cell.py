@@ -18,7 +18,8 @@ from typing import Any
 
 import psutil
 
-from paceline.envs.registry import Factory, resolve
+from paceline.envs.factory import Factory
+from paceline.envs.registry import resolve
 from paceline.pool.config import Kind, PoolConfig, available_core_ids
 from paceline.pool.random_actions import RandomActions, sample_turns
 

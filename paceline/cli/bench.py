@@ -11,8 +11,7 @@ from typing import Annotated
 import tyro
 
 import paceline
-from paceline.envs.registry import closest
-from paceline.errors import MissingExtra, UsageError
+from paceline.errors import MissingExtra, UsageError, closest
 
 _PACKAGE = Path(paceline.__file__).parent
 _CHECKOUT = _PACKAGE.parent / "benchmarks"

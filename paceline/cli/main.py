@@ -6,8 +6,7 @@ import importlib
 import sys
 
 from paceline import __version__
-from paceline.envs.registry import closest
-from paceline.errors import PacelineError, UsageError
+from paceline.errors import PacelineError, UsageError, closest
 from paceline.signals import INTERRUPTED
 
 COMMANDS = {

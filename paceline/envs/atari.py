@@ -1,9 +1,8 @@
-"""`atari:Game`: Atari games by ale-py with the preprocessing of the DQN line of work, built into one environment.
+"""`atari:Game`: Atari games by ale-py with the standard DQN preprocessing, built into one environment.
 
-It gives, frame for frame, what Gymnasium's AtariEnv + AtariPreprocessing + FrameStackObservation give for the same seed
-and actions, and in addition can clip rewards, press FIRE at the start and end an episode at a lost life. It drives the
-emulator without those wrappers (which also fetch an RGB screen on every frame that nobody looks at): 0.90 ms instead
-of 1.11 ms a step of Breakout on a Neoverse-N1, measured in turns.
+For the same seed and actions it gives the same frames as Gymnasium's AtariEnv + AtariPreprocessing +
+FrameStackObservation. In addition it can clip rewards, press FIRE at the start, and end an episode at a lost life. It
+is faster because it drives the emulator directly; Gymnasium's wrappers also fetch an unused RGB screen on every frame.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.utils import seeding
 
+from paceline.envs.factory import Factory, needs
 from paceline.envs.ids import EnvId
 from paceline.envs.options import Options
-from paceline.envs.registry import Factory, closest, needs
-from paceline.errors import UsageError
+from paceline.errors import UsageError, closest
 
 TWO_PLAYERS_ONLY = {"combat", "joust", "maze_craze", "warlords"}
 
@@ -34,25 +33,25 @@ class Settings:
     frameskip: int = 4
     """Frames for which an action is repeated; the observation is the pixelwise maximum of the last two."""
     stack: int = 4
-    """How many observations are seen at once, oldest first."""
+    """Number of stacked observations, oldest first."""
     resolution: tuple[int, int] = (84, 84)
     """Width and height."""
     grayscale: bool = True
-    """Otherwise every frame of the stack has three channels."""
+    """If false, every frame of the stack has three channels."""
     noop: int = 30
-    """A game starts with between 1 and this many frames of doing nothing; 0 for none."""
+    """A game starts with 1 to this many no-op frames; 0 for none."""
     fire_reset: bool = True
-    """Press FIRE for one frame at the start, in games that know it: some wait for it."""
+    """Press FIRE for one frame at the start, in games that have it. Some games wait for it."""
     episodic_life: bool = False
-    """A lost life ends the agent's episode, terminated; the game itself goes on at the next reset."""
+    """A lost life terminates the agent's episode. The game itself continues at the next reset."""
     clip_rewards: bool = True
-    """Rewards are -1, 0 or 1; the game's own score is `info["score"]` when it is over."""
+    """Rewards are -1, 0 or 1. The game's own score is `info["score"]` at its end."""
     repeat_action_probability: float = 0.0
-    """Chance, in every frame, that the emulator repeats the last action ("sticky actions")."""
+    """Probability, in every frame, that the emulator repeats the last action ("sticky actions")."""
     full_action_space: bool = False
-    """All 18 actions of the console instead of those that the game knows."""
+    """All 18 actions of the console instead of the game's own."""
     max_frames: int = 108_000
-    """A game is truncated after this many frames (half an hour); 0 for never."""
+    """Frames after which a game is truncated (half an hour); 0 for never."""
 
 
 def names() -> list[str]:
@@ -98,7 +97,7 @@ def _key(name: str) -> str:
 
 
 def _roms() -> dict[str, str]:
-    """ale-py's name of every game for one player, by the name Gymnasium users know."""
+    """ale-py's names of all single-player games, by Gymnasium's names."""
     with needs("atari"):
         import cv2  # noqa: F401
         from ale_py import roms
@@ -108,7 +107,8 @@ def _roms() -> dict[str, str]:
 class AtariGame(gymnasium.Env):
     """One game. Observations are uint8 [stack, height, width], or [stack * 3, height, width] in colour.
 
-    When a game ends within a step, the last observation is the one before it: the remaining frames are not run.
+    When a game ends within a step, its last observation repeats the one before, because the remaining frames do not
+    run.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 60}  # noqa: RUF012 - as Gymnasium declares it
@@ -119,7 +119,7 @@ class AtariGame(gymnasium.Env):
         import cv2
         from ale_py import roms
 
-        # One environment is one thread's work; OpenCV would start a pool of threads in every worker.
+        # Otherwise OpenCV would start a thread pool in every worker.
         cv2.setNumThreads(1)
         self._resize = partial(cv2.resize, dsize=settings.resolution, interpolation=cv2.INTER_AREA)
         self._settings = settings
@@ -151,7 +151,7 @@ class AtariGame(gymnasium.Env):
         if seed is not None:
             super().reset(seed=seed)
             self._seed(seed)
-        # Only the reset that answers a lost life goes on with the game; any other one abandons it.
+        # Only the reset after a lost life continues the game.
         if not (self._between_lives and seed is None and self._go_on()):
             self._start_game()
         self._between_lives = False
@@ -167,7 +167,7 @@ class AtariGame(gymnasium.Env):
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
         reward, life_lost = self._advance(self._actions[action])
-        # A new array for every step costs no more than shifting the old one, and the caller may keep it.
+        # A new array costs no more than shifting the old one, and the caller may keep it.
         stack = np.empty_like(self._stack)
         stack[: -self._depth] = self._stack[self._depth :]
         self._write_frame(stack)
@@ -177,7 +177,7 @@ class AtariGame(gymnasium.Env):
         ale = self._ale
         info: dict[str, Any] = {"lives": self._lives}
         game_over = ale.game_over()
-        # A life lost in the very frame in which time runs out: nothing to bootstrap, so not truncated.
+        # A life lost in the frame of the time limit terminates: there is nothing to bootstrap.
         terminated = life_lost or ale.game_over(with_truncation=False)
         if game_over:
             info["score"] = self._score
@@ -190,14 +190,14 @@ class AtariGame(gymnasium.Env):
         return self._ale.getScreenRGB()
 
     def _advance(self, action: Any) -> tuple[int, bool]:
-        """Repeat an action; return the reward, and whether a life that counts as an episode was lost."""
+        """Repeat an action. Returns the reward, and whether a lost life ended the episode."""
         ale, last = self._ale, self._settings.frameskip - 1
         reward = 0
         for frame in range(last + 1):
             reward += ale.act(action)
             lives, before = ale.lives(), self._lives
             self._lives = lives
-            # Some games show zero lives for a while before they are over: that is left to the game's own end.
+            # Some games show zero lives for a while before they are over. Then the game's own end counts.
             if self._settings.episodic_life and 0 < lives < before:
                 return reward, True
             if ale.game_over():
@@ -233,15 +233,15 @@ class AtariGame(gymnasium.Env):
             self._score = 0
 
     def _go_on(self) -> bool:
-        """Continue the game after a lost life; False if it ended in doing so."""
+        """Continue the game after a lost life. Returns False if that ended it."""
         self._score += self._ale.act(self._noop)
         if self._fire is not None and not self._ale.game_over():
             self._score += self._ale.act(self._fire)
         return not self._ale.game_over()
 
     def _seed(self, seed: int | None) -> None:
-        # As ale-py's own environment does it, so that the same seed is the same game. The emulator takes a seed only
-        # when it loads a game.
+        # Like ale-py's own environment, so that the same seed gives the same game. The emulator takes a seed only when
+        # it loads a game.
         np_seed, ale_seed = np.random.SeedSequence(seed).generate_state(2)
         self._np_random, self._np_random_seed = seeding.np_random(int(np_seed))
         self._ale.setInt("random_seed", int(ale_seed.astype(np.int32)))

@@ -1,8 +1,7 @@
-"""`dmc:domain-task`: the DeepMind Control Suite by dm_control, and where EnvPool is installed by that, in C++.
+"""`dmc:domain-task`: the DeepMind Control Suite by dm_control, or by EnvPool in C++ where it is installed.
 
-EnvPool's tasks are the suite's models and rewards in C++; tests compare physics and rewards of cheetah-run step by step, and the shapes of
-what is observed of many. EnvPool shows more than dm_control in some tasks, and in another order: what is given, and how, is
-dm_control's, so that what was learned with one goes on with the other.
+EnvPool has the suite's models and rewards. Some of its tasks observe more than dm_control's, or in another order. This
+family gives dm_control's observations in dm_control's order, so that a policy trained with one runs with the other.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from paceline.envs.factory import Factory, needs
 from paceline.envs.ids import EnvId
 from paceline.envs.options import Options
-from paceline.envs.registry import Factory, closest, needs
-from paceline.errors import UsageError
+from paceline.errors import UsageError, closest
 
 if TYPE_CHECKING:
     from paceline.envs.envpool import EnvPoolTask
@@ -34,7 +33,7 @@ def names() -> list[str]:
 
 
 def resolve(env_id: EnvId) -> Factory:
-    """Options: `frameskip`, control steps for which an action is repeated; `flat`, one vector as the observation."""
+    """Options: `frameskip`, the control steps per action, and `flat`, one vector as the observation."""
     options = Options(env_id, ["frameskip", "flat"])
     frameskip = options.integer("frameskip", 1, minimum=1)
     flat = options.flag("flat", False)
@@ -56,7 +55,7 @@ def _make(domain: str, task: str, frameskip: int, flat: bool, env_index: int) ->
 
 @functools.cache
 def _in_envpool(domain: str, task: str, flat: bool) -> EnvPoolTask | None:
-    """EnvPool's version of a task; None where there is none that ends and shows what dm_control's does."""
+    """EnvPool's version of a task. None unless it has dm_control's time limit and observations."""
     if importlib.util.find_spec("envpool") is None:
         return None
     try:
@@ -82,11 +81,10 @@ def _in_envpool(domain: str, task: str, flat: bool) -> EnvPoolTask | None:
 
 def _suite() -> Any:
     with needs("dmc"), warnings.catch_warnings():
-        # dm_control looks for a display as it is imported and warns when there is none. Only rendering needs one;
-        # MUJOCO_GL is left to the user, who may want EGL for it.
+        # dm_control warns at import if there is no display, but only rendering needs one. The user sets MUJOCO_GL.
         warnings.filterwarnings("ignore", message=".*DISPLAY")
         from dm_control import suite
-    # The suite's own models use what this version of MuJoCo will drop one day; nobody who trains can do anything about it.
+    # The suite's own models use deprecated attributes of MuJoCo, and users cannot do anything about it.
     absl_log = logging.getLogger("absl")
     if _not_of_models not in absl_log.filters:
         absl_log.addFilter(_not_of_models)
@@ -98,10 +96,10 @@ def _not_of_models(record: logging.LogRecord) -> bool:
 
 
 class ControlTask(gymnasium.Env):
-    """One task. Observations are float32 vectors by dm_control's names, or all of them in that order with `flat`.
+    """One task. Observations are float32 vectors by dm_control's names, or with `flat` all of them concatenated.
 
-    The end of an episode is a termination where the task says that no reward can follow (discount 0), and otherwise a
-    truncation: most tasks only ever run out of time.
+    The end of an episode is a termination if the task's discount is 0, and otherwise a truncation. Most tasks end only
+    by their time limit.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012 - as Gymnasium declares it
@@ -115,7 +113,7 @@ class ControlTask(gymnasium.Env):
             np.broadcast_to(bound, action.shape).astype(np.float32) for bound in (action.minimum, action.maximum)
         )
         self.action_space = spaces.Box(low, high, dtype=np.float32)
-        # Numbers become vectors of one: a policy then meets vectors only.
+        # Scalars become vectors of length one, so that a policy meets only vectors.
         sizes = {key: int(np.prod(spec.shape)) for key, spec in self._env.observation_spec().items()}
         if flat:
             self.observation_space = _box(sum(sizes.values()))

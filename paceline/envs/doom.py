@@ -1,7 +1,7 @@
 """`doom:scenario`: ViZDoom's scenarios by the vizdoom package, without its Gymnasium wrapper.
 
-Ends: a scenario's own time-out is a truncation, death and a reached goal are terminations. Defaults follow Sample
-Factory: rendered at 160x120, resized to 128x72, four frames a step.
+A scenario's own time-out is a truncation; death and a reached goal are terminations. Defaults follow Sample Factory:
+rendered at 160x120, resized to 128x72, four frames a step.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import numpy as np
 from gymnasium import spaces
 
 from paceline.envs import doom_actions, doom_bots
+from paceline.envs.factory import Factory, needs
 from paceline.envs.ids import EnvId
 from paceline.envs.options import Options
-from paceline.envs.registry import Factory, closest, needs
-from paceline.errors import UsageError
+from paceline.errors import UsageError, closest
 
 MULTIPLAYER = {"cig", "multi", "multi_duel"}
 FIRST_GAMES = {"doom.wad", "doom1.wad", "doomu.wad", "freedoom1.wad"}
@@ -35,7 +35,7 @@ class Settings:
     config: str
     """The scenario's file."""
     resolution: tuple[int, int] = (128, 72)
-    """Width and height of what the agent sees."""
+    """Width and height of the observation."""
     frameskip: int = 4
     """Frames for which an action is repeated."""
     actions: str = "discrete"
@@ -43,19 +43,19 @@ class Settings:
     measurements: tuple[str, ...] = ()
     """Game variables to observe. `measurements=true` takes those of the scenario, `HEALTH,AMMO2` any."""
     reward_scale: float = 1.0
-    """What the scenario's rewards are multiplied by: some give 100 for what others give 1 for."""
+    """Factor of the scenario's rewards, whose scales differ by up to 100."""
     bots: int = 0
-    """Opponents that the engine plays, in a deathmatch; 0 for a scenario of its own."""
+    """Bots as opponents in a deathmatch; 0 for a single-player scenario."""
 
 
 def names() -> list[str]:
-    """The scenarios of the package for one player. Those that need a game which it does not ship are left out."""
+    """The package's single-player scenarios whose game files it ships."""
     vizdoom = _vizdoom()
     found = []
     for config in vizdoom.configs:
         name = config.removesuffix(".cfg")
         game_file = _load(os.path.join(vizdoom.scenarios_path, config)).get_doom_game_path()
-        # The engine looks beside the scenario first and then beside itself, where the free games are.
+        # The engine looks next to the scenario first, and then in its own folder, which has the free games.
         places = [game_file, os.path.join(vizdoom.root_path, os.path.basename(game_file))]
         if name not in MULTIPLAYER and any(map(os.path.exists, places)):
             found.append(name)
@@ -85,7 +85,7 @@ def resolve(env_id: EnvId) -> Factory:
 
 
 def named_code(env_id: EnvId) -> str | None:
-    """A scenario's file can name the engine's program (`vizdoom_path`)."""
+    """A scenario's file can name the program of the engine (`vizdoom_path`)."""
     return f"start the program that {env_id.name!r} names" if env_id.name.endswith(".cfg") else None
 
 
@@ -94,7 +94,7 @@ def _make(settings: Settings, env_index: int) -> Doom:
 
 
 def _config(env_id: EnvId, bots: int) -> str:
-    """The file of the scenario that an id names; a path that ends in .cfg is the user's own."""
+    """The scenario file of an id. A path that ends in .cfg is the user's own."""
     name = env_id.name
     if bots and name not in doom_bots.SCENARIOS:
         raise UsageError(f"option 'bots' of {str(env_id)!r} is for deathmatches: {', '.join(doom_bots.SCENARIOS)}")
@@ -143,10 +143,10 @@ def _vizdoom() -> Any:
 
 
 def _load(config: str) -> Any:
-    """A game with a scenario's configuration; nothing is started."""
+    """A game with a scenario's configuration, not started."""
     game = _vizdoom().DoomGame()
     game.load_config(config)
-    # The maps of the first Doom and its free twin have names of their own; the engine hangs on one that is not there.
+    # The maps of the first Doom and of its free version have other names, and the engine hangs if a map is missing.
     if os.path.basename(game.get_doom_game_path()) in FIRST_GAMES and game.get_doom_map() == "map01":
         game.set_doom_map("e1m1")
     return game
@@ -159,11 +159,11 @@ def _native_resolutions() -> dict[tuple[int, int], Any]:
 
 
 class Doom(gymnasium.Env):
-    """One game in one process of ViZDoom's own, which `close` ends.
+    """One game in a process of ViZDoom's own, which `close` ends.
 
-    Observations are the screen, uint8 [3, height, width], or, with measurements, a dict of `screen` and
-    `measurements`. ViZDoom shows no screen once an episode is over: the last observation of an episode repeats the one
-    before it. The scenario's variables at the end of an episode are in its last `info`, by lower-case name.
+    Observations are the screen, uint8 [3, height, width], or with measurements a dict of `screen` and `measurements`.
+    ViZDoom has no screen once an episode is over, so the last observation of an episode repeats the one before. The
+    last `info` of an episode has the scenario's variables by lower-case name.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 35}  # noqa: RUF012 - as Gymnasium declares it
@@ -172,7 +172,7 @@ class Doom(gymnasium.Env):
     def __init__(self, settings: Settings) -> None:
         import cv2
 
-        # One environment is one thread's work; OpenCV would start a pool of threads in every worker.
+        # Otherwise OpenCV would start a thread pool in every worker.
         cv2.setNumThreads(1)
         self._resize = partial(cv2.resize, dsize=settings.resolution, interpolation=cv2.INTER_LINEAR)
         self._frameskip, self._reward_scale = settings.frameskip, settings.reward_scale
@@ -195,7 +195,7 @@ class Doom(gymnasium.Env):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict]:
         super().reset(seed=seed)
-        # A seed for every episode makes it independent of how many the engine has played before.
+        # With a seed of its own an episode does not depend on earlier ones.
         self._game.set_seed(int(self.np_random.integers(2**32)))
         self._game.new_episode()
         if self._match is not None:
@@ -214,7 +214,7 @@ class Doom(gymnasium.Env):
         if not game.is_episode_finished():
             self._observation = self._observe(game.get_state())
             return self._observation, reward, False, False, {}
-        # Dying ends an episode, but not a match.
+        # Death ends an episode, but not a match.
         truncated = self._match is not None or (game.is_episode_timeout_reached() and not game.is_player_dead())
         info = {variable.name.lower(): game.get_game_variable(variable) for variable in self._variables}
         return self._observation, reward, not truncated, truncated, info
@@ -246,7 +246,7 @@ class Doom(gymnasium.Env):
 
 
 def _configure(game: Any, resolution: Any, measurements: tuple[str, ...]) -> None:
-    """Make a scenario headless, stepped by us, and free of buffers that nobody reads."""
+    """Make a scenario headless and synchronous, without unused buffers."""
     vizdoom = _vizdoom()
     game.set_mode(vizdoom.Mode.PLAYER)
     game.set_window_visible(False)
@@ -263,14 +263,14 @@ def _configure(game: Any, resolution: Any, measurements: tuple[str, ...]) -> Non
 
 
 def _start(game: Any) -> None:
-    """Start the engine so that it shares no file with another one and leaves none behind, however it ends.
+    """Start the engine so that it shares no file with another instance and leaves no file behind.
 
-    Left alone it keeps `_vizdoom.ini` and a folder `_vizdoom` where it is started, and instances that do so at the same
-    moment kill each other. It reads and writes its settings at the null device instead, and starts in a folder that is
-    gone as soon as it runs.
+    By default it writes `_vizdoom.ini` and a folder `_vizdoom` to the current directory, and instances that start at
+    the same moment crash each other. Here it reads and writes its settings at the null device, and starts in a
+    temporary folder, which is deleted as soon as it runs.
 
-    It inherits that SIGTERM and Ctrl-C are blocked. Schedulers send them to all processes of a job, and a run that saves a checkpoint
-    on them must not lose its games first.
+    It inherits blocked SIGTERM and Ctrl-C. Schedulers send them to all processes of a job, and a run that saves a
+    checkpoint on them must not lose its games first.
     """
     game.set_doom_config_path(os.devnull)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))

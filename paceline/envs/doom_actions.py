@@ -1,7 +1,7 @@
-"""Doom's buttons as action spaces: which buttons exclude each other, and what an action presses.
+"""Doom's buttons as action spaces: which buttons exclude each other, and which buttons an action presses.
 
-A head is one independent choice: a table [choices, buttons] whose rows are what each choice adds to the buttons. The
-pressed buttons are the sum over heads of the chosen rows.
+A head is one independent choice: a table [choices, buttons] with one row per choice. The pressed buttons are the sum of
+the chosen rows over all heads.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ EXCLUSIVE = [
     {"SELECT_NEXT_WEAPON", "SELECT_PREV_WEAPON"},
     {f"SELECT_WEAPON{number}" for number in range(10)},
 ]
-"""Buttons of which at most one makes sense at a time; each group becomes one head."""
+"""Groups of buttons that exclude each other. Each group is one head."""
 
 MAX_DELTA = 12.5
-"""Degrees, or map units, per frame: the largest value that is sent to a DELTA button."""
+"""The largest value of a DELTA button, in degrees or map units per frame."""
 
 NUM_DELTAS = 21
-"""How many values a DELTA button is cut into; odd, so that zero is one of them."""
+"""Number of values of a DELTA button. Odd, so that zero is one of them."""
 
 
 def multi_discrete_heads(buttons: Sequence[str]) -> list[np.ndarray]:
     """One head per group of exclusive buttons and per other button, in the order of their first button.
 
-    Choice 0 presses nothing and choice k the k-th button of the group; a DELTA button's choices are its values in
-    ascending order.
+    Choice 0 presses nothing and choice k presses the k-th button of the group. The choices of a DELTA button are its
+    values in ascending order.
     """
     heads: list[np.ndarray] = []
     done: set[str] = set()
@@ -53,7 +53,7 @@ def multi_discrete_heads(buttons: Sequence[str]) -> list[np.ndarray]:
 
 
 def discrete_head(buttons: Sequence[str]) -> np.ndarray:
-    """Choice 0 presses nothing, every other choice one button; a DELTA button has a choice for either direction."""
+    """Choice 0 presses nothing, every other choice presses one button. A DELTA button has one choice per direction."""
     rows = [_row(buttons)]
     for button in buttons:
         if button.endswith("_DELTA"):

@@ -1,7 +1,7 @@
-"""Deathmatches of one agent against ViZDoom's own bots: how they are started, and what they are rewarded for.
+"""Deathmatches of one agent against ViZDoom's own bots: how they start, and what they reward.
 
-Buttons are those of Sample Factory's table A.4; with `actions=multi_discrete` they are its seven heads. Dying is no end: the
-agent comes back at once, and an episode ends with its time.
+The buttons are those of Sample Factory's table A.4. With `actions=multi_discrete` they are its seven heads. Death does
+not end an episode: the agent respawns at once, and only the time limit ends an episode.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 SCENARIOS = ("cig",)
-"""Maps for several players that hold a match with bots."""
+"""Multiplayer maps that support bots."""
 
 MOST = 15
-"""Bots in a match: the engine has places for 16."""
+"""Most bots in a match. The engine has 16 places."""
 
 BUTTONS = (
     "MOVE_FORWARD",
@@ -26,7 +26,7 @@ BUTTONS = (
     "TURN_LEFT_RIGHT_DELTA",
 )
 FRAMES = 4 * 60 * 35
-"""Of an episode: four minutes."""
+"""Length of an episode: four minutes."""
 
 ARGUMENTS = (
     f"-host 1 -deathmatch +timelimit {FRAMES / 35 / 60 + 1} +sv_forcerespawn 1 +sv_noautoaim 1 +sv_respawnprotect 1 "
@@ -42,10 +42,10 @@ REWARDS: dict[str, tuple[float, float]] = {
     "ARMOR": (0.005, 0.001),
     **{f"WEAPON{number}": (0.1, 0.0) for number in range(3, 8)},
 }
-"""What a point more and a point less of a game variable are worth. Sample Factory names what is rewarded, not how much."""
+"""Reward for one point more, and for one point less, of a game variable. Sample Factory's paper gives no values."""
 
 SWITCH_PENALTY = 0.01
-"""Changing weapons all the time keeps an agent from ever shooting."""
+"""An agent that changes weapons all the time never shoots."""
 
 
 class Match:
@@ -62,14 +62,14 @@ class Match:
         game.add_game_args(ARGUMENTS)
 
     def begin(self) -> None:
-        """A new episode: as many bots as there are to be, whoever was there before."""
+        """Start a new episode with `bots` bots."""
         self._game.send_game_command("removebots")
         for _ in range(self._bots):
             self._game.send_game_command("addbot")
         self._before, self._weapon_before = self._now()
 
     def reward(self) -> float:
-        """What has changed since the last call, or since the agent came back."""
+        """The reward for all changes since the last call, or since the agent respawned."""
         now, weapon = self._now()
         changes = [after - before for after, before in zip(now, self._before, strict=True)]
         total = sum(
@@ -82,12 +82,11 @@ class Match:
         return total
 
     def revive(self) -> None:
-        """Bring the agent back if it is dead; health and weapons that it comes back with are nobody's merit."""
+        """Respawn a dead agent. It gets no reward for the health and weapons of the respawn."""
         if self._game.is_player_dead():
             self._game.respawn_player()
             self._before, self._weapon_before = self._now()
 
     def _now(self) -> tuple[list[float], float]:
-        return [self._game.get_game_variable(v) for v, _, _ in self._variables], self._game.get_game_variable(
-            self._weapon
-        )
+        values = [self._game.get_game_variable(variable) for variable, _, _ in self._variables]
+        return values, self._game.get_game_variable(self._weapon)

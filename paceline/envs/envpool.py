@@ -11,10 +11,10 @@ import numpy as np
 from envpool.registration import registry
 from gymnasium import spaces
 
+from paceline.envs.factory import Factory, check_options
 from paceline.envs.ids import EnvId
 from paceline.envs.options import has_text
-from paceline.envs.registry import Factory, check_options, closest
-from paceline.errors import UsageError
+from paceline.errors import UsageError, closest
 
 _SET_BY_POOL = {
     "num_envs",
@@ -31,24 +31,24 @@ _PIXEL_OPTIONS = ("from_pixels", "render_width", "render_height", "render_camera
 
 @dataclass(frozen=True)
 class EnvPoolTask:
-    """A task and its options. As a factory's `make` it differs from other families: it makes n environments at once."""
+    """A task and its options. Unlike the `make` of other families it makes n environments at once."""
 
     name: str
     options: dict[str, Any] = field(default_factory=dict)
     batch_size: int = 0
-    """0: rows come back together with those they were sent with. 1: each comes back as soon as it is finished."""
+    """0: rows that were sent together come back together. 1: each row comes back as soon as it is finished."""
     vectors: tuple[str, ...] | None = None
-    """The observations to give, in this order, each as a vector in single precision; None for all, as EnvPool has them."""
+    """The observations to give, in this order, as float32 vectors. None for all observations, unchanged."""
     flat: bool = False
-    """Give the vectors as a single one."""
+    """Concatenate the vectors."""
 
     def __call__(self, num_envs: int, **settings: Any) -> Any:
-        """An EnvPool of `num_envs` environments; `settings` are what a pool decides (seeds, threads)."""
+        """An EnvPool of `num_envs` environments. The pool decides the `settings` (seeds, threads)."""
         size = self.batch_size or num_envs
         return envpool.make_gymnasium(self.name, num_envs=num_envs, batch_size=size, **self.options, **settings)
 
     def spaces(self, spec: Any) -> tuple[spaces.Space, spaces.Space]:
-        """Observation and action space of one environment; `spec` is EnvPool's description."""
+        """Observation and action space of one environment. `spec` is EnvPool's description."""
         observation_space, action_space = spaces_of(spec)
         if self.vectors is None:
             return observation_space, action_space
@@ -61,7 +61,7 @@ class EnvPoolTask:
         return spaces.Dict({name: _vector(size) for name, size in sizes.items()}), action_space
 
     def spec(self) -> Any:
-        """EnvPool's description of the task; no environment is made for it."""
+        """EnvPool's description of the task. Makes no environment."""
         try:
             return envpool.make_spec(self.name, **self.options)
         except (TypeError, ValueError, AssertionError, RuntimeError, ImportError) as error:
@@ -70,7 +70,7 @@ class EnvPoolTask:
 
 
 def resolve(env_id: EnvId) -> Factory:
-    """The factory of an EnvPool task; everything that can be wrong with the id is found here."""
+    """The factory of an EnvPool task. Raises for everything that can be wrong with the id."""
     tasks = envpool.list_all_envs()
     if env_id.name not in tasks:
         raise UsageError(
@@ -85,8 +85,8 @@ def resolve(env_id: EnvId) -> Factory:
     batch_size = options.pop("batch_size", 0)
     if batch_size not in (0, 1):
         raise UsageError(
-            f"batch_size is {batch_size!r} in {str(env_id)!r}; allowed: 0 (rows come back together with those they were "
-            "sent with) and 1 (each as soon as it is finished)"
+            f"batch_size is {batch_size!r} in {str(env_id)!r}; allowed: 0 (rows that were sent together come back "
+            "together) and 1 (each row comes back as soon as it is finished)"
         )
     task = EnvPoolTask(env_id.name, options, batch_size)
     config = config_of(task.spec())
@@ -100,7 +100,7 @@ def resolve(env_id: EnvId) -> Factory:
 
 
 def named_code(env_id: EnvId) -> str | None:
-    """Some texts are files and programs: `vzd_path` is started, for one."""
+    """Some options name programs: EnvPool starts `vzd_path`."""
     if has_text([*env_id.options.values()]):
         return f"give EnvPool's {env_id.name!r} texts, which may be the names of programs"
     return None
@@ -116,15 +116,15 @@ def config_of(spec: Any) -> dict[str, Any]:
 
 
 def spaces_of(spec: Any) -> tuple[spaces.Space, spaces.Space]:
-    """Observation and action space of one environment, as EnvPool has them."""
+    """EnvPool's own observation and action space of one environment."""
     return _unbounded(spec.gymnasium_observation_space), _unbounded(spec.gymnasium_action_space)
 
 
 def _unbounded(space: spaces.Space) -> spaces.Space:
     """`space` with infinite bounds where EnvPool has none.
 
-    EnvPool writes "no bounds" as the limits of the C++ type, and the lower limit of a C++ float is its smallest
-    POSITIVE number, so that an unbounded box claims to hold positive numbers only.
+    EnvPool writes "no bounds" as the limits of the C++ type. The lower limit of a C++ float is its smallest POSITIVE
+    number, so an unbounded box would hold positive numbers only.
     """
     if isinstance(space, spaces.Dict):
         return spaces.Dict({key: _unbounded(child) for key, child in space.spaces.items()})

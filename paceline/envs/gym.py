@@ -1,7 +1,7 @@
-"""`gym:ID`: any registered Gymnasium environment; options are its keyword arguments.
+"""`gym:ID`: any registered Gymnasium environment. Options are its keyword arguments.
 
-The registration itself is shipped to simulator processes, so an environment that was registered only in the main
-process works in them too. `gym:module:ID` imports `module` first, for packages that register as they are imported.
+Workers get the registration itself, so an environment that was registered only in the main process works in them too.
+`gym:module:ID` imports `module` first, for packages that register environments at import.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
+from paceline.envs.factory import Factory, check_options
 from paceline.envs.ids import EnvId
 from paceline.envs.options import has_text
-from paceline.envs.registry import Factory, check_options, closest
-from paceline.errors import UsageError
+from paceline.errors import UsageError, closest
 
 log = logging.getLogger(__name__)
 
 MAX_EPISODE_STEPS = "max_episode_steps"
-"""The one option that is Gymnasium's and not the environment's; -1 for no limit."""
+"""The only option of Gymnasium instead of the environment; -1 for no limit."""
 
 
 def names() -> list[str]:
@@ -39,11 +39,12 @@ def resolve(env_id: EnvId) -> Factory:
     limit = arguments.pop(MAX_EPISODE_STEPS, spec.max_episode_steps)
     if limit is not None and (type(limit) is not int or (limit < 1 and limit != -1)):
         raise UsageError(
-            f"option {MAX_EPISODE_STEPS!r} of {str(env_id)!r} is {limit!r}; allowed: a positive integer, or -1 for no limit"
+            f"option {MAX_EPISODE_STEPS!r} of {str(env_id)!r} is {limit!r}; "
+            "allowed: a positive integer, or -1 for no limit"
         )
     spec = dataclasses.replace(
         spec,
-        # By value where a child process could not import it by name.
+        # By value if a child process could not import it by name.
         entry_point=creator if str(spec.entry_point).startswith("__main__:") else spec.entry_point,
         kwargs={**spec.kwargs, **arguments},
         max_episode_steps=None if limit == -1 else limit,
@@ -55,7 +56,7 @@ def resolve(env_id: EnvId) -> Factory:
 
 
 def named_code(env_id: EnvId) -> str | None:
-    """`gym:module:ID` imports the module. What comes with Gymnasium runs no text that it is given; of others nobody knows."""
+    """`gym:module:ID` imports the module. Other environments than Gymnasium's own may run code that an option names."""
     module, _, name = env_id.name.rpartition(":")
     if module:
         return f"import the module {module!r}"
@@ -76,11 +77,11 @@ def _make(spec: EnvSpec, label: str, env_index: int) -> gymnasium.Env:
 
 
 def mujoco_warnings_to_log() -> None:
-    """Log each of MuJoCo's warnings once, instead of one for every instance and a MUJOCO_LOG.TXT wherever we are."""
+    """Log each of MuJoCo's warnings once. By default every instance warns and writes MUJOCO_LOG.TXT."""
     try:
         import mujoco
     except ImportError:
-        return  # making the environment will say so
+        return  # making the environment raises a clear error
     seen: set[str] = set()
 
     def handle(text: str) -> None:
@@ -109,7 +110,7 @@ def _find(env_id: EnvId) -> EnvSpec:
 
 
 def _load_creator(spec: EnvSpec, env_id: EnvId) -> Any:
-    """What builds the environment. Importing it here finds most missing dependencies before a process is started."""
+    """The environment's entry point. Importing it here finds most missing dependencies before a worker starts."""
     if callable(spec.entry_point):
         return spec.entry_point
     if spec.entry_point is None:
@@ -123,7 +124,7 @@ def _load_creator(spec: EnvSpec, env_id: EnvId) -> Any:
 def _check_arguments(creator: Any, env_id: EnvId) -> None:
     try:
         parameters = inspect.signature(creator).parameters.values()
-    except (ValueError, TypeError):  # some built-in callables have none
+    except (ValueError, TypeError):  # some built-in callables have no signature
         return
     if not any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
         check_options(env_id, [*(parameter.name for parameter in parameters), MAX_EPISODE_STEPS])

@@ -12,7 +12,7 @@ from paceline.errors import UsageError
 
 @dataclass(frozen=True)
 class EnvId:
-    """A parsed id. `family` decides who builds it; `name` and `options` are that family's business."""
+    """A parsed id. The module of its `family` interprets `name` and `options`."""
 
     family: str
     name: str
@@ -20,7 +20,7 @@ class EnvId:
 
     @classmethod
     def parse(cls, text: str) -> EnvId:
-        """Parse an id; whether family, name and options exist is checked by whoever builds it.
+        """Parse an id. Whether family, name and options exist is checked later.
 
         >>> EnvId.parse("doom:my_way_home?frameskip=2&resolution=160x120")
         EnvId(family='doom', name='my_way_home', options={'frameskip': 2, 'resolution': '160x120'})
@@ -46,7 +46,7 @@ def _text(value: Any) -> str:
 
 
 def _literal(text: str) -> Any:
-    """A Python literal where it is one, the text itself otherwise; true and false in any case."""
+    """The value of a Python literal, or the text itself. "true" and "false" may have any case."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     try:

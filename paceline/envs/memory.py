@@ -10,10 +10,10 @@ from gymnasium import spaces
 
 
 class Memory(gymnasium.Env):
-    """A cue is shown in the first step only; the reward is 1 for naming it in the last step, and -1 for another.
+    """Only the first observation shows the cue. In the last step, naming it gives reward 1, and any other cue -1.
 
-    In between, observations are the time that has passed. An agent without memory cannot do better than chance: a mean
-    return of 2 / cues - 1, which is 0 for two cues.
+    The observations in between show only the time. An agent without memory gets a mean return of 2 / cues - 1 by
+    chance, which is 0 for two cues.
     """
 
     def __init__(self, length: int = 20, cues: int = 2) -> None:

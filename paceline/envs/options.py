@@ -1,17 +1,17 @@
-"""Typed reading of an id's options: what is not there gets its default, what is wrong is refused with what is allowed."""
+"""Typed reading of an id's options, with defaults, and with errors that say what is allowed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
+from paceline.envs.factory import check_options
 from paceline.envs.ids import EnvId
-from paceline.envs.registry import check_options, closest
-from paceline.errors import UsageError
+from paceline.errors import UsageError, closest
 
 
 class Options:
-    """The options of one id, of which only those named in `allowed` may be present."""
+    """The options of one id. Only those in `allowed` may be present."""
 
     def __init__(self, env_id: EnvId, allowed: Iterable[str]) -> None:
         check_options(env_id, allowed)
@@ -46,7 +46,7 @@ class Options:
         return value
 
     def sizes(self, name: str, default: tuple[int, ...], count: int | None = None) -> tuple[int, ...]:
-        """`84x84` as (84, 84); with `count`, that many sizes or a single one for all."""
+        """`84x84` as (84, 84). With `count`: that many sizes, or a single one for all."""
         value = self.get(name, default)
         if isinstance(value, tuple):
             return value
@@ -62,7 +62,7 @@ class Options:
 
 
 def has_text(value: Any) -> bool:
-    """Whether an option is a text, or holds one: a simulator may take it for the name of a file, a module or a program."""
+    """Whether an option is or contains a string, which a simulator may use as the name of a file, module or program."""
     if isinstance(value, dict):
         return has_text([*value, *value.values()])
     if isinstance(value, list | tuple | set):

@@ -1,6 +1,6 @@
-"""`pettingzoo:module`: multi-agent environments with PettingZoo's parallel API, by the module that has `parallel_env`.
+"""`pettingzoo:module`: multi-agent environments with PettingZoo's parallel API. The module has `parallel_env`.
 
-PettingZoo's own modules may be named without the leading `pettingzoo.`: `pettingzoo:butterfly.pistonball_v6`.
+PettingZoo's own modules need no leading `pettingzoo.`: `pettingzoo:butterfly.pistonball_v6`.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from paceline.envs.factory import Factory, check_options, needs
 from paceline.envs.ids import EnvId
-from paceline.envs.registry import Factory, check_options, closest, needs
-from paceline.errors import MissingExtra, UsageError
+from paceline.errors import MissingExtra, UsageError, closest
 
 OWN = "pettingzoo"
 
 
 def names() -> list[str]:
-    """PettingZoo's own modules, found without importing them. Some have only the turn-based API, which is refused."""
+    """PettingZoo's own modules, found without importing them. Some have only the turn-based API, which is an error."""
     with needs("pettingzoo"):
         import pettingzoo
     found = []
@@ -47,7 +47,7 @@ def resolve(env_id: EnvId) -> Factory:
 
 
 def named_code(env_id: EnvId) -> str | None:
-    """PettingZoo's own modules were installed by the user; any other is imported because the id says so."""
+    """The user installed PettingZoo's own modules. Any other module is imported because the id names it."""
     if {env_id.name, f"{OWN}.{env_id.name}"} & set(names()):
         return None
     return f"import the module {env_id.name!r}"
@@ -64,7 +64,7 @@ def _make(module_name: str, options: Mapping[str, Any], label: str, env_index: i
 
 
 def check_equal_spaces(env: Any, label: str) -> None:
-    """Refuse environments whose agents could not share a policy's inputs and outputs."""
+    """Raise for environments whose agents cannot share a policy, because their spaces differ."""
     first, *others = env.possible_agents
     for kind, space_of, wrapper in [
         ("observation", env.observation_space, "pad_observations_v0"),
@@ -81,7 +81,7 @@ def check_equal_spaces(env: Any, label: str) -> None:
 
 def _quiet_import(module_name: str) -> Any:
     with warnings.catch_warnings():
-        # PettingZoo deprecates importing its modules for a registry, which third-party modules do not have.
+        # PettingZoo deprecates such imports in favour of a registry, which third-party modules do not have.
         warnings.simplefilter("ignore", DeprecationWarning)
         return importlib.import_module(module_name)
 
@@ -103,7 +103,7 @@ def _import(module_name: str, env_id: EnvId, known: list[str]) -> Any:
 
 
 def _check_arguments(module: Any, env_id: EnvId) -> None:
-    # PettingZoo's own parallel_env passes everything on to raw_env, which knows the names.
+    # PettingZoo's own parallel_env passes all arguments to raw_env, which has the names.
     for function in (module.parallel_env, getattr(module, "raw_env", None)):
         if function is None:
             return

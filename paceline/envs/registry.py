@@ -1,52 +1,33 @@
-"""The families of environments: which exist, what each needs installed, and how an id becomes something to step.
+"""The families of environments: which exist, which extra each needs, and how an id becomes a factory.
 
-`resolve` runs in the main process and fails there, before any worker is started, when an id is wrong. What it returns
-is shipped to simulator processes, so it imports nothing heavy until it is called.
+`resolve` runs in the main process, so a wrong id fails before any worker starts.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from paceline.envs import user
+from paceline.envs.factory import Factory, needs
 from paceline.envs.ids import EnvId
-from paceline.errors import MissingExtra, UsageError, closest
-
-
-@dataclass(frozen=True, kw_only=True)
-class Factory:
-    """Builds one environment; picklable, and cheap to import where it is called."""
-
-    make: Callable[[int], Any]
-    """`make(env_index)` returns a Gymnasium environment or a PettingZoo parallel environment."""
-    frameskip: int = 1
-    """Simulator frames per step."""
-    backend: str | None = None
-    """The only pool backend that can run it, where there is only one: "envpool" or "tensor"."""
-    label: str = ""
-    """The id it came from."""
-    single: Factory | None = None
-    """The same environment one at a time, for the pools that step single ones, where `make` makes many at once."""
-
-    @property
-    def steps_singly(self) -> bool:
-        """Whether it is at home in the pools that step single environments too, which can do what EnvPool cannot: be saved, and
-        replace one that failed."""
-        return self.backend is None or (self.backend == "envpool" and self.single is not None)
+from paceline.errors import UsageError, closest
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """One kind of environment. Its module has `resolve(EnvId) -> Factory` and `names() -> Iterable[str]`.
+    """One kind of environment. Its module is imported on first use.
 
-    Where an id can name code, it also has `named_code(EnvId) -> str | None` (see `code_named_by`).
+    The module has `resolve(EnvId) -> Factory` and `names() -> Iterable[str]`. If an id can name code, it also has
+    `named_code(EnvId) -> str | None` (see `code_named_by`).
     """
 
     module: str
     extra: str | None
+    """The optional dependencies that it needs. Named like the family."""
     example: str
     about: str
 
@@ -92,7 +73,7 @@ FAMILIES: dict[str, Family] = {
         module="paceline.envs.tensor",
         extra=None,
         example="tensor:cartpole",
-        about="batched simulators whose state is torch tensors on the policy's device",
+        about="batched simulators on the policy's device; tensor:package.module:Class is your own",
     ),
     "pointnav": Family(
         module="paceline.sims.navigation.family",
@@ -110,31 +91,26 @@ FAMILIES: dict[str, Family] = {
 
 
 def resolve(env: str | EnvId | Callable[..., Any] | Factory) -> Factory:
-    """The factory for an id, a callable of no or one argument (the environment's index), or a factory itself."""
+    """The factory for an id, for a callable of no or one argument (the environment's index), or the factory itself."""
     if isinstance(env, Factory):
         return env
     if callable(env):
-        from paceline.envs.user import from_callable
-
-        return from_callable(env)
+        return user.from_callable(env)
     env_id = EnvId.parse(env) if isinstance(env, str) else env
-    family = FAMILIES.get(env_id.family)
-    if family is None:
-        from paceline.envs import user
-
-        if env_id.name and ("." in env_id.family or user.importable(env_id.family)):
-            return user.resolve(env_id)
-        raise UsageError(
-            f"environment family {env_id.family!r} of {str(env_id)!r} does not exist{closest(env_id.family, FAMILIES)}; "
-            f"allowed: {', '.join(FAMILIES)}, or package.module:function for your own"
-        )
-    return load(env_id.family).resolve(env_id)
+    if env_id.family in FAMILIES:
+        return load(env_id.family).resolve(env_id)
+    if env_id.name and ("." in env_id.family or user.importable(env_id.family)):
+        return user.resolve(env_id)
+    raise UsageError(
+        f"environment family {env_id.family!r} of {str(env_id)!r} does not exist{closest(env_id.family, FAMILIES)}; "
+        f"allowed: {', '.join(FAMILIES)}, or package.module:function for your own"
+    )
 
 
 def code_named_by(env: str) -> str | None:
-    """What code of the author's choice an id would run, in words that follow "it would"; None if it names none.
+    """What code of its author's choice an id would run, in words that follow "it would". None if it names no code.
 
-    Ids of installed simulators run these, with options that they check. Nothing that the id names is imported here.
+    Ids of installed simulators run only these, with checked options. This function imports nothing that the id names.
     """
     env_id = EnvId.parse(env)
     if env_id.family not in FAMILIES:
@@ -144,33 +120,7 @@ def code_named_by(env: str) -> str | None:
 
 
 def load(name: str) -> Any:
-    """The module of a family, or a `MissingExtra` that says what to install."""
-    with needs(name):
-        return importlib.import_module(FAMILIES[name].module)
-
-
-@contextlib.contextmanager
-def needs(name: str) -> Iterator[None]:
-    """Within it, a package that a family needs and that is not installed is a `MissingExtra`.
-
-    Families import what they adapt inside functions, and in the main process inside this: a factory can then be
-    unpickled anywhere without importing a simulator.
-    """
-    try:
-        yield
-    except ImportError as error:
-        extra = FAMILIES[name].extra
-        if extra is None or (error.name or "").startswith("paceline"):
-            raise
-        raise MissingExtra(f"the environment family {name!r}", extra, error) from error
-
-
-def check_options(env_id: EnvId, allowed: Iterable[str]) -> None:
-    """Refuse options that a family does not have."""
-    allowed = list(allowed)
-    for option in env_id.options:
-        if option not in allowed:
-            raise UsageError(
-                f"option {option!r} of {str(env_id)!r} does not exist{closest(option, allowed)}; "
-                f"allowed: {', '.join(allowed) or 'none'}"
-            )
+    """The module of a family. `MissingExtra` says what to install if its package is missing."""
+    family = FAMILIES[name]
+    with needs(name) if family.extra is not None else contextlib.nullcontext():
+        return importlib.import_module(family.module)

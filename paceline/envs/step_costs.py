@@ -1,4 +1,4 @@
-"""How long simulated steps take: distributions of seconds, every one with exactly the mean that was asked for."""
+"""Durations of simulated steps: distributions with an exact mean."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Protocol
 import numpy as np
 
 BLOCK = 1024
-"""Draws are made this many at a time: a single one costs as much as a whole step that does nothing."""
+"""Number of draws at a time. A single draw would cost as much as an empty step."""
 
 
 class StepCost(Protocol):
-    """Seconds of one environment's steps. Deterministic from the generator that `start` was given."""
+    """Durations of one environment's steps. The generator given to `start` determines them."""
 
     def start(self, rng: np.random.Generator) -> None: ...
 
@@ -35,7 +35,7 @@ class Constant:
 
 @dataclass
 class ByAction:
-    """Action a of n costs `slow` ** (a / (n - 1)) times what action 0 costs; the mean is that of uniform actions."""
+    """Action a of n costs `slow` ** (a / (n - 1)) times the cost of action 0. `mean` holds for uniform actions."""
 
     mean: float
     slow: float
@@ -53,7 +53,7 @@ class ByAction:
 
 
 class _Drawn:
-    """Independent draws, a block at a time."""
+    """Independent draws, made in blocks."""
 
     def start(self, rng: np.random.Generator) -> None:
         self._rng = rng
@@ -81,7 +81,7 @@ class LogNormal(_Drawn):
 
 @dataclass
 class HeavyTail(_Drawn):
-    """Pareto with exponent `alpha` > 1: now and then a step that takes very long; without variance for `alpha` <= 2."""
+    """Pareto with exponent `alpha` > 1: a few steps take very long. The variance is infinite for `alpha` <= 2."""
 
     mean: float
     alpha: float
@@ -93,9 +93,9 @@ class HeavyTail(_Drawn):
 
 @dataclass
 class Scene:
-    """An environment is fast or slow for good, as a small or a large scene is: log-normal with `sigma` between them.
+    """Each environment has one constant cost, like a small or a large scene: log-normal with `sigma` over environments.
 
-    `mean` is that of all seeds together.
+    `mean` is the mean over all seeds.
     """
 
     mean: float
@@ -111,8 +111,8 @@ class Scene:
 def minority(mean: float, slow: float, fraction: float, env_index: int) -> Constant:
     """A `fraction` of the environments, evenly spread over the indices, is `slow` times slower than the others.
 
-    `mean` is that of all environments together.
+    `mean` is the mean over all environments.
     """
-    # The tolerance keeps fractions such as 0.1 from losing an environment to rounding.
+    # Without the tolerance, fractions such as 0.1 would lose an environment to rounding.
     is_slow = math.floor((env_index + 1) * fraction + 1e-9) > math.floor(env_index * fraction + 1e-9)
     return Constant(mean / (1.0 + fraction * (slow - 1.0)) * (slow if is_slow else 1.0))

@@ -1,7 +1,7 @@
-"""`synthetic:distribution`: a simulator that does nothing and takes a settable time for it, for scheduling benchmarks.
+"""`synthetic:distribution`: a simulator that does nothing for a settable time, for scheduling benchmarks.
 
-Its observations say where they come from (`read_stamp`) and its rewards are the actions taken, so that tests can follow
-every stream through whatever moved it.
+Its observations say where they come from (`read_stamp`), and its rewards are the actions, so that tests can follow
+every stream.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from paceline.envs.factory import Factory
 from paceline.envs.ids import EnvId
 from paceline.envs.options import Options
-from paceline.envs.registry import Factory, closest
 from paceline.envs.step_costs import ByAction, Constant, HeavyTail, LogNormal, Scene, StepCost, minority
-from paceline.errors import UsageError
+from paceline.errors import UsageError, closest
 
 DISTRIBUTIONS: dict[str, list[str]] = {
     "constant": [],
@@ -30,20 +30,20 @@ DISTRIBUTIONS: dict[str, list[str]] = {
     "heavy_tail": ["alpha"],
     "by_action": ["slow"],
 }
-"""The distributions of a step's cost, and the options that each has beside `mean`."""
+"""The distributions of a step's cost, and the options of each besides `mean`."""
 
 STAMP = np.dtype([("env_index", "<u2"), ("episode", "<u2"), ("step", "<u4")])
-"""How uint8 observations begin; float32 ones begin with the same three numbers as floats."""
+"""The first bytes of uint8 observations. float32 observations begin with the same three numbers as floats."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The options of a `synthetic:` id that every distribution has, and their defaults."""
+    """The common options of all distributions, and their defaults."""
 
     spend: str = "sleep"
-    """"sleep", as a simulator on a GPU or another machine would, or "burn" that much CPU time of one core."""
+    """"sleep", like a simulator on a GPU or another machine, or "burn" CPU time of one core."""
     reset_seconds: float = 0.0
-    """What a reset takes."""
+    """Duration of a reset."""
     obs: tuple[int, ...] = (3, 72, 128)
     """The observation's shape."""
     dtype: str = "uint8"
@@ -51,9 +51,9 @@ class Settings:
     actions: int = 4
     """The number of discrete actions."""
     episode_length: int = 1000
-    """Episodes are truncated after this many steps; 0 for never."""
+    """Steps after which an episode is truncated; 0 for never."""
     terminate: float = 0.0
-    """Below 1, the probability that a step terminates its episode; from 1, the step which always does."""
+    """Below 1: the probability that a step terminates its episode. From 1: the step that always terminates it."""
 
 
 def names() -> list[str]:
@@ -79,13 +79,13 @@ def resolve(env_id: EnvId) -> Factory:
     )
     needed = STAMP.itemsize if settings.dtype == "uint8" else len(STAMP.names or ())
     if np.prod(settings.obs) < needed:
-        raise options.error("obs", f"at least {needed} numbers of {settings.dtype}, because they say whose they are")
+        raise options.error("obs", f"at least {needed} numbers of {settings.dtype}, to identify the observation")
     cost = _cost(name, options, settings)
     return Factory(make=partial(_make, settings, cost), label=str(env_id))
 
 
 def _cost(name: str, options: Options, settings: Settings) -> Callable[[int], StepCost]:
-    """What gives the cost of the steps of the environment with an index."""
+    """A function from an environment's index to the cost of its steps."""
     mean = options.number("mean", 0.0)
     if name == "lognormal":
         return partial(_same, LogNormal, mean, options.number("sigma", 1.0))
@@ -94,7 +94,7 @@ def _cost(name: str, options: Options, settings: Settings) -> Callable[[int], St
     if name == "heavy_tail":
         alpha = options.number("alpha", 2.5)
         if alpha <= 1.0:
-            raise options.error("alpha", "a number above 1: below it there is no mean")
+            raise options.error("alpha", "a number above 1, because others have no mean")
         return partial(_same, HeavyTail, mean, alpha)
     if name == "by_action":
         return partial(_same, ByAction, mean, options.number("slow", 10.0, minimum=1.0), settings.actions)
@@ -114,7 +114,7 @@ def _make(settings: Settings, cost: Callable[[int], StepCost], env_index: int) -
 
 
 def burn(seconds: float) -> None:
-    """Use that much CPU time; longer by the clock where the core is shared, as real work would be."""
+    """Use that much CPU time. On a shared core this takes longer, as real work would."""
     end = time.thread_time() + seconds
     while time.thread_time() < end:
         pass
@@ -124,7 +124,7 @@ SPENDERS: dict[str, Callable[[float], None]] = {"sleep": time.sleep, "burn": bur
 
 
 class Synthetic(gymnasium.Env):
-    """Steps that cost what they are told to, and count."""
+    """An environment whose steps take the time of `cost`. Observations count episodes and steps."""
 
     def __init__(self, settings: Settings, cost: StepCost, env_index: int = 0) -> None:
         self._settings, self._cost = settings, cost
@@ -158,12 +158,12 @@ class Synthetic(gymnasium.Env):
         return self._observe(), float(action), terminated, truncated, {}
 
     def _start_streams(self, rng: np.random.Generator) -> None:
-        # Apart from each other: how long a step takes must not decide when an episode ends.
+        # Separate streams, so that the duration of steps does not change when an episode ends.
         costs, self._ends = rng.spawn(2)
         self._cost.start(costs)
 
     def _draw_end(self) -> int:
-        """The step that terminates the episode, -1 for none; drawn at once so that a step need not."""
+        """The step that terminates the episode; -1 for none. Drawn once, to keep steps cheap."""
         terminate = self._settings.terminate
         if terminate >= 1.0:
             return int(terminate)
@@ -180,7 +180,7 @@ class Synthetic(gymnasium.Env):
 
 
 def read_stamp(observation: np.ndarray) -> tuple[int, int, int]:
-    """The environment's index, the episode since the last seed, and the step that an observation is of."""
+    """The environment's index, the episode since the last seed, and the step of an observation."""
     flat = np.ascontiguousarray(observation).reshape(-1)
     numbers = flat[: STAMP.itemsize].view(STAMP)[0] if flat.dtype == np.uint8 else flat[:3]
     env_index, episode, step = (int(number) for number in numbers)

@@ -1,55 +1,80 @@
-"""Batched simulators in torch: `tensor:cartpole?max_episode_steps=200`. Nothing here imports torch before it is needed."""
+"""Batched simulators in torch: `tensor:cartpole?max_episode_steps=200`, or `tensor:package.module:Class` for your own.
+
+This module does not import torch. A simulator follows the protocol `paceline.pool.tensor.TensorSimulator`. Its class is
+called with `num_envs`, `device` and the id's options.
+"""
 
 from __future__ import annotations
 
-import importlib
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from paceline.envs.factory import Factory, check_options
 from paceline.envs.ids import EnvId
-from paceline.envs.registry import Factory, check_options, closest
-from paceline.errors import UsageError
+from paceline.envs.user import check_call, find, import_attribute
+from paceline.errors import UsageError, closest
 
-
-@dataclass(frozen=True)
-class Entry:
-    """Where a simulator is and which keyword arguments it takes besides `num_envs` and `device`."""
-
-    module: str
-    name: str
-    options: tuple[str, ...] = ()
-
-
-SIMULATORS: dict[str, Entry] = {
-    "cartpole": Entry("paceline.envs.tensor_cartpole", "TensorCartPole", ("max_episode_steps",)),
+SIMULATORS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "cartpole": ("paceline.envs.tensor_cartpole:TensorCartPole", ("max_episode_steps",)),
 }
+"""Where each simulator is, and its options."""
+
+METHODS = ("reset", "step", "state_dict", "load_state_dict")
+ATTRIBUTES = ("num_envs", "device", "observation_space", "action_space", "frameskip")
+"""What a simulator must have: the members of `TensorSimulator`."""
 
 
 @dataclass(frozen=True)
 class TensorTask:
-    """A simulator and its options. As a factory's `make` it differs from other families: it makes n environments at
-    once, on a device."""
+    """A simulator and its options. Unlike the `make` of other families it makes n environments at once, on a device."""
 
-    entry: Entry
+    module: str
+    attribute: str
+    folder: str
+    """The current directory when the id was resolved."""
     options: dict[str, Any] = field(default_factory=dict)
 
     def __call__(self, num_envs: int, device: str = "cpu") -> Any:
-        """A `TensorSimulator` (see `paceline.pool.tensor`) of `num_envs` environments on `device`."""
-        simulator = getattr(importlib.import_module(self.entry.module), self.entry.name)
-        return simulator(num_envs, device=device, **self.options)
+        """A `TensorSimulator` of `num_envs` environments on `device`."""
+        make = import_attribute(self.module, self.attribute, self.folder)
+        simulator = make(num_envs=num_envs, device=device, **self.options)
+        _require(simulator, (*METHODS, *ATTRIBUTES), f"{self.module}:{self.attribute}")
+        return simulator
 
 
 def resolve(env_id: EnvId) -> Factory:
-    entry = SIMULATORS.get(env_id.name)
-    if entry is None:
+    known = SIMULATORS.get(env_id.name)
+    module, colon, attribute = (known[0] if known else env_id.name).partition(":")
+    if not colon:
         raise UsageError(
             f"there is no tensor simulator {env_id.name!r}{closest(env_id.name, SIMULATORS)}; "
-            f"allowed: {', '.join(SIMULATORS)}"
+            f"allowed: {', '.join(SIMULATORS)}, or package.module:Class for your own"
         )
-    check_options(env_id, entry.options)
-    return Factory(make=TensorTask(entry, dict(env_id.options)), backend="tensor", label=str(env_id))
+    if known:
+        check_options(env_id, known[1])
+    else:
+        simulator = find(module, attribute, str(env_id))
+        check_call(simulator, env_id, given=("num_envs", "device"))
+        if isinstance(simulator, type):  # a function may return anything, and the result is checked
+            _require(simulator, METHODS, f"{module}:{attribute}")
+    make = TensorTask(module, attribute, os.getcwd(), dict(env_id.options))
+    return Factory(make=make, backend="tensor", label=str(env_id))
+
+
+def named_code(env_id: EnvId) -> str | None:
+    module, colon, attribute = env_id.name.partition(":")
+    return f"import the module {module!r} and call {attribute!r}" if colon else None
 
 
 def names() -> Iterable[str]:
     return sorted(SIMULATORS)
+
+
+def _require(simulator: Any, members: Iterable[str], name: str) -> None:
+    missing = [member for member in members if not hasattr(simulator, member)]
+    if missing:
+        raise UsageError(
+            f"{name} is no tensor simulator: it lacks {', '.join(missing)} (see paceline.pool.tensor.TensorSimulator)"
+        )

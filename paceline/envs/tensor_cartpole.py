@@ -1,4 +1,4 @@
-"""CartPole-v1 in torch: thousands of poles in one step on any device, with Gymnasium's dynamics in single precision.
+"""CartPole-v1 in torch: thousands of environments in one step on any device. Gymnasium's dynamics in float32.
 
 Legend: N environments.
 """
@@ -22,7 +22,7 @@ START_LIMIT = 0.05
 
 
 class TensorCartPole:
-    """A `TensorSimulator`. An episode ends when the pole or the cart leaves its limits, and is cut at
+    """A `TensorSimulator`. An episode ends when the pole or the cart leaves its limits, and is truncated after
     `max_episode_steps`."""
 
     frameskip = 1
@@ -52,7 +52,7 @@ class TensorCartPole:
         terminated = (final[:, 0].abs() > X_LIMIT) | (final[:, 2].abs() > THETA_LIMIT)
         truncated = (steps >= self._max_episode_steps) & ~terminated
         ended = terminated | truncated
-        # Starts are drawn for all, needed or not: how many are needed is not known on the host.
+        # Draw starts for all environments, because the host does not know how many need one.
         self._state = torch.where(ended[:, None], self._starts(), final)
         self._steps = steps.masked_fill(ended, 0)
         return TensorStep({"obs": self._state}, self._reward, terminated, truncated, {"obs": final})

@@ -11,33 +11,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from paceline.envs.factory import Factory, check_options
 from paceline.envs.ids import EnvId
-from paceline.envs.registry import Factory, check_options, closest
-from paceline.errors import UsageError
+from paceline.errors import UsageError, closest
 
 INDEX = "env_index"
-"""A function with a parameter of this name is told the environment's index."""
+"""A function with a parameter of this name gets the environment's index."""
 
 
 def resolve(env_id: EnvId) -> Factory:
-    """The function is called with the id's options as keyword arguments. The current directory is importable."""
-    _add_to_path(os.getcwd())
-    function = _find(env_id)
-    parameters = _parameters(function)
-    if parameters is not None:
-        _check_call(function, parameters, env_id)
-    make = ImportedCall(
-        module=env_id.family,
-        attribute=env_id.name,
-        options=dict(env_id.options),
-        folder=os.getcwd(),
-        wants_index=parameters is not None and INDEX in parameters,
-    )
+    """The function gets the id's options as keyword arguments. Modules in the current directory can be imported."""
+    target = find(env_id.family, env_id.name, str(env_id))
+    parameters = check_call(target, env_id, given=(INDEX,))
+    wants_index = INDEX in parameters
+    make = ImportedCall(env_id.family, env_id.name, os.getcwd(), dict(env_id.options), wants_index)
     return Factory(make=make, label=str(env_id))
 
 
 def from_callable(function: Callable[..., Any]) -> Factory:
-    """A factory from a callable of no argument, of one required argument (the environment's index) or of `env_index`."""
+    """A factory from a callable. It gets the environment's index if it requires one argument or has `env_index`."""
     label = getattr(function, "__qualname__", None) or repr(function)
     parameters = _parameters(function) or {}
     if INDEX in parameters:
@@ -52,8 +44,8 @@ def from_callable(function: Callable[..., Any]) -> Factory:
 
 
 def importable(module: str) -> bool:
-    """Whether a top-level module exists, the current directory included."""
-    _add_to_path(os.getcwd())
+    """Whether a top-level module exists, also in the current directory."""
+    add_to_path(os.getcwd())
     try:
         return importlib.util.find_spec(module) is not None
     except (ImportError, ValueError):
@@ -62,7 +54,7 @@ def importable(module: str) -> bool:
 
 @dataclass(frozen=True)
 class PlainCall:
-    """Calls a function that does not care for the environment's index."""
+    """Calls a function without the environment's index."""
 
     function: Callable[[], Any]
 
@@ -72,7 +64,7 @@ class PlainCall:
 
 @dataclass(frozen=True)
 class KeywordCall:
-    """Calls a function that takes the environment's index by name."""
+    """Calls a function with the environment's index by name."""
 
     function: Callable[..., Any]
 
@@ -80,78 +72,91 @@ class KeywordCall:
         return self.function(env_index=env_index)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ImportedCall:
-    """Imports a function where it is called, so that shipping it to another process imports nothing there."""
+    """Imports a function where it is called, so unpickling it in another process imports nothing."""
 
     module: str
     attribute: str
     folder: str
-    """What was the current directory when the id was resolved."""
+    """The current directory when the id was resolved."""
     options: Mapping[str, Any] = field(default_factory=dict)
     wants_index: bool = False
 
     def __call__(self, env_index: int) -> Any:
-        _add_to_path(self.folder)
-        function: Any = importlib.import_module(self.module)
-        for name in self.attribute.split("."):
-            function = getattr(function, name)
+        function = import_attribute(self.module, self.attribute, self.folder)
         index = {INDEX: env_index} if self.wants_index else {}
         return function(**{**index, **self.options})
 
 
-def _add_to_path(folder: str) -> None:
-    # At the end: a file of the user's must not hide a package by accident.
+def add_to_path(folder: str) -> None:
+    # At the end, so that a file of the user's does not hide a package.
     if folder not in sys.path:
         sys.path.append(folder)
 
 
-def _find(env_id: EnvId) -> Callable[..., Any]:
+def import_attribute(module: str, attribute: str, folder: str) -> Any:
+    """A possibly dotted attribute of a module. Modules in `folder` can be imported."""
+    add_to_path(folder)
+    found: Any = importlib.import_module(module)
+    for name in attribute.split("."):
+        found = getattr(found, name)
+    return found
+
+
+def find(module: str, attribute: str, env_id: str) -> Callable[..., Any]:
+    """The function or class `module:attribute` that `env_id` names. `UsageError` says what is wrong with it."""
+    add_to_path(os.getcwd())
     try:
-        found: Any = importlib.import_module(env_id.family)
+        found: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
         missing = error.name or ""
-        if env_id.family != missing and not env_id.family.startswith(f"{missing}."):
+        if module != missing and not module.startswith(f"{missing}."):
             raise UsageError(
-                f"module {env_id.family!r} of {str(env_id)!r} needs a module that is not installed: {error}"
+                f"module {module!r} of {env_id!r} needs a module that is not installed: {error}"
             ) from error
         raise UsageError(
-            f"module {env_id.family!r} of {str(env_id)!r} does not exist ({error}); "
+            f"module {module!r} of {env_id!r} does not exist ({error}); "
             f"it is looked for in the current directory ({os.getcwd()}) and among the installed packages"
         ) from error
-    for name in env_id.name.split("."):
+    for name in attribute.split("."):
         if not hasattr(found, name):
-            public = [attribute for attribute in dir(found) if not attribute.startswith("_")]
+            public = [other for other in dir(found) if not other.startswith("_")]
             raise UsageError(
-                f"module {env_id.family!r} has no {env_id.name!r}, which {str(env_id)!r} asks for{closest(name, public)}"
+                f"module {module!r} has no {attribute!r}, which {env_id!r} asks for{closest(name, public)}"
             )
         found = getattr(found, name)
     if not callable(found):
         raise UsageError(
-            f"{str(env_id)!r} is a {type(found).__name__}; allowed: a function or class that builds an environment"
+            f"{env_id!r} is a {type(found).__name__}; allowed: a function or class that builds an environment"
         )
     return found
+
+
+def check_call(function: Callable[..., Any], env_id: EnvId, given: tuple[str, ...]) -> Mapping[str, inspect.Parameter]:
+    """Check the id's options against the parameters of `function`, which also gets `given`. Returns the parameters."""
+    parameters = _parameters(function)
+    if parameters is None:
+        return {}
+    if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+        named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        check_options(env_id, [name for name, p in parameters.items() if p.kind in named])
+    missing = [name for name in _required(parameters) if name not in env_id.options and name not in given]
+    if missing:
+        raise UsageError(
+            f"{str(env_id)!r} needs {', '.join(map(repr, missing))}; give them as options: "
+            f"{env_id.family}:{env_id.name}?{'&'.join(f'{name}=...' for name in missing)}"
+        )
+    return parameters
 
 
 def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
     try:
         return inspect.signature(function).parameters
-    except (ValueError, TypeError):  # some built-in callables have none
+    except (ValueError, TypeError):  # some built-in callables have no signature
         return None
 
 
 def _required(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return [name for name, p in parameters.items() if p.default is inspect.Parameter.empty and p.kind not in variadic]
-
-
-def _check_call(function: Callable[..., Any], parameters: Mapping[str, inspect.Parameter], env_id: EnvId) -> None:
-    if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
-        named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-        check_options(env_id, [name for name, p in parameters.items() if p.kind in named])
-    missing = [name for name in _required(parameters) if name not in env_id.options and name != INDEX]
-    if missing:
-        raise UsageError(
-            f"{str(env_id)!r} needs {', '.join(map(repr, missing))}; give them as options: "
-            f"{env_id.family}:{env_id.name}?{'&'.join(f'{name}=...' for name in missing)}"
-        )

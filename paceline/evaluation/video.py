@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from paceline.envs.factory import Factory
 from paceline.envs.ids import EnvId
-from paceline.envs.registry import Factory, resolve
+from paceline.envs.registry import resolve
 from paceline.errors import MissingExtra, UsageError
 from paceline.evaluation.player import Player
 from paceline.evaluation.saved import SavedRun

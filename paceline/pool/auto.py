@@ -1,12 +1,11 @@
-"""Choosing a backend by measurement.
+"""Choosing a backend by measurement, because no rule is right for all simulators.
 
-No rule is right for all simulators: on few cores, processes cost light environments several times their own speed, and
-a simulator that waits (for a GPU, a network, a sleep) wants more processes than there are cores. So one environment is
-stepped for a moment in a process of its own, where it can do no harm, and what is still open then is tried out.
+On few cores, processes make light environments several times slower. A simulator that waits (for a GPU, a network, a
+sleep) needs more processes than there are cores. A simulator that runs in a process of its own (ViZDoom) alternates
+with its worker, so on many cores it needs two workers per core; on few cores these would only get in each other's way.
 
-A step of a simulator that runs in a process which it starts itself (ViZDoom) is handed to and fro between the two. On 16 cores with a
-worker each a quarter of them was idle; with two each Doom made 31,099 steps per second in training instead of 24,620. On two cores,
-which are busy anyway, four workers were a tenth to a sixth slower than two.
+So one environment is stepped for a moment in a process of its own, where it can do no harm. If that does not decide,
+the candidates are tried out.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from paceline.envs.registry import Factory
+from paceline.envs.factory import Factory
 from paceline.errors import SimulatorError
 from paceline.pool.config import PoolConfig, available_core_ids
 from paceline.pool.process import ProcessPool
@@ -35,16 +34,16 @@ log = logging.getLogger(__name__)
 PROBE_SECONDS = 0.3
 TRIAL_SECONDS = 0.4
 WAITING_SHARE = 0.5
-"""A simulator that uses less than this share of a core while it steps is waiting for something else."""
+"""A simulator that uses less than this share of a core while it steps waits for something else."""
 HEAVY_SECONDS = 0.0003
-"""From here on the cost of passing messages is lost in the step; one worker per core is right without a trial."""
-MOST_WAITING_WORKERS = 256
-APART_SHARE = 0.25
-"""A simulator of which processes of its own compute this share is one that runs beside its worker. (Of ViZDoom it is 0.55.)"""
+"""For longer steps messages cost little, so one worker per core is right without a trial."""
+MAX_WAITING_WORKERS = 256
+OWN_PROCESS_SHARE = 0.25
+"""A simulator whose own processes do this share of the computing runs next to its worker."""
 FEW_CORES = 4
-"""On so many, cores are not taken to sleep while simulators are at work. (Measured on 2 and on 16.)"""
+"""On up to this many cores no core idles while simulators work."""
 PROBE_RESTARTS = 1
-"""How many times the one environment may be replaced while it is measured. With `on_error restart` it may be as often as in training."""
+"""How often the measured environment may be replaced. With `on_error restart` the limit is that of training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,15 +53,15 @@ class Probe:
     spec: PoolSpec
     step_seconds: float
     cpu_share: float
-    """Processor time, had or wanted, over simulation time: near 1 for a simulator that computes, near 0 for one that waits."""
-    is_apart: bool
-    """Whether a good part of it is computed by processes that the simulator started."""
+    """Processor time, used or waited for, over simulation time: near 1 if it computes, near 0 if it waits."""
+    has_own_process: bool
+    """Whether processes that the simulator started do much of the computing."""
     is_safe: bool
-    """Whether it has not failed meanwhile."""
+    """Whether it did not fail."""
 
 
 def choose(factory: Factory, config: PoolConfig, seed: int, phases: Phases | None = None) -> Pool:
-    """The fastest pool for `factory` on this machine; `config.kind` is "auto", or "process" to choose workers only."""
+    """The fastest pool for `factory` on this machine. `config.kind` is "auto", or "process" to choose workers only."""
     phases = phases or Phases()
     phases.show("measuring one environment", 0, 0)
     cost = probe(factory, config)
@@ -70,14 +69,14 @@ def choose(factory: Factory, config: PoolConfig, seed: int, phases: Phases | Non
     process = partial(ProcessPool, factory, seed=seed, phases=phases)
     cores = len(available_core_ids())
     if cost.cpu_share < WAITING_SHARE:
-        workers = min(config.num_envs, MOST_WAITING_WORKERS)
+        workers = min(config.num_envs, MAX_WAITING_WORKERS)
         return _decide(process, config, cost, workers, "it waits more than it computes: one worker each")
-    if cost.is_apart and cores > FEW_CORES:
+    if cost.has_own_process and cores > FEW_CORES:
         workers = min(config.num_envs, 2 * cores)
-        return _decide(process, config, cost, workers, "it is a process of its own: two workers per core")
+        return _decide(process, config, cost, workers, "it has a process of its own: two workers per core")
     if cost.step_seconds > HEAVY_SECONDS:
         return _decide(process, config, cost, min(config.num_envs, cores), "heavy steps: one worker per core")
-    may_run_here = config.kind == "auto" and cost.is_safe  # a fault in this process would end the run
+    may_run_here = config.kind == "auto" and cost.is_safe  # a crash in this process would end the run
     trials: list[Callable[[], Pool]] = [lambda: SerialPool(factory, config, seed, phases)] if may_run_here else []
     for workers in sorted({1, min(cores, config.num_envs)}):
         trials.append(partial(process, config=replace(config, workers=workers)))
@@ -85,7 +84,7 @@ def choose(factory: Factory, config: PoolConfig, seed: int, phases: Phases | Non
 
 
 def probe(factory: Factory, config: PoolConfig) -> Probe:
-    """Step one environment in a worker process for a moment. What fails or hangs there is a `SimulatorError`, after one more try."""
+    """Step one environment in a worker process for a moment. If it fails or hangs twice, raise a `SimulatorError`."""
     allowed = config.max_restarts_per_hour if config.max_restarts is None else config.max_restarts
     restarts = allowed if config.on_error == "restart" else min(PROBE_RESTARTS, allowed)
     alone = replace(config, num_envs=1, workers=1, groups=1, nice=0, max_restarts=restarts)
@@ -97,35 +96,36 @@ def probe(factory: Factory, config: PoolConfig) -> Probe:
             while True:
                 workers = pool.worker_pids()
                 cost = _measure_one(pool, actions)
-                if pool.worker_pids() == workers:  # else the measurement belongs to no single worker
+                if pool.worker_pids() == workers:  # otherwise the worker was replaced during the measurement
                     return replace(cost, is_safe=pool.restarts == 0)
     except SimulatorError as error:
-        note = "it failed while one environment was measured to choose a pool; --pool.kind and --pool.workers choose one without"
+        note = "it failed while one environment was measured to choose a pool"
+        note += "; --pool.kind and --pool.workers choose one without a measurement"
         raise SimulatorError(error.failure, note) from error
 
 
 def _measure_one(pool: ProcessPool, actions: RandomActions) -> Probe:
-    """What the only environment of `pool`, which is in flight, costs."""
+    """Measure the only environment of `pool`, which is in flight."""
     worker = pool.worker_pids()[0]
-    start, worker_start, children_start = time.monotonic(), *_demands(worker)
+    start, worker_start, children_start = time.monotonic(), *_tree_demand(worker)
     costs: list[float] = []
     while time.monotonic() - start < PROBE_SECONDS or len(costs) < 3:
         batch = pool.recv(min_slots=None)
         costs.append(float(batch.step_seconds[0]))
         pool.send(actions.next(batch.slots), batch.slots)
-    worker_end, children_end = _demands(worker)
+    worker_end, children_end = _tree_demand(worker)
     by_worker, by_children = worker_end - worker_start, children_end - children_start
     return Probe(
         spec=pool.spec,
         step_seconds=float(np.mean(costs)),
         cpu_share=min(1.0, (by_worker + by_children) / sum(costs)),
-        is_apart=by_children > APART_SHARE * (by_worker + by_children),
+        has_own_process=by_children > OWN_PROCESS_SHARE * (by_worker + by_children),
         is_safe=True,
     )
 
 
-def _demands(pid: int) -> tuple[float, float]:
-    """What a worker has demanded so far, and what the processes have that it started; nothing, if it has ended."""
+def _tree_demand(pid: int) -> tuple[float, float]:
+    """`_demand_seconds` of a worker and of the processes that it started. 0 if it has ended."""
     try:
         worker = psutil.Process(pid)
         return _demand_seconds(worker), sum(map(_demand_seconds, worker.children(recursive=True)))
@@ -134,9 +134,9 @@ def _demands(pid: int) -> tuple[float, float]:
 
 
 def _demand_seconds(process: psutil.Process) -> float:
-    """Time that a process has computed, or wanted to while others had the core.
+    """Time in which a process computed, or was ready to compute while others had the core.
 
-    Without the second part a simulator that computes on a busy machine would look like one that waits.
+    Without the second part, a simulator that computes on a busy machine would look like one that waits.
     """
     try:
         stats = [stat.read_text().split() for stat in Path(f"/proc/{process.pid}/task").glob("*/schedstat")]
@@ -150,18 +150,13 @@ def _demand_seconds(process: psutil.Process) -> float:
 
 
 def _decide(process: Callable[..., Pool], config: PoolConfig, cost: Probe, workers: int, why: str) -> Pool:
-    log.info(
-        "pool: process with %d workers (%.2f ms a step, %.0f %% of a core; %s)",
-        workers,
-        cost.step_seconds * 1000,
-        cost.cpu_share * 100,
-        why,
-    )
+    costs = f"{cost.step_seconds * 1000:.2f} ms a step, {cost.cpu_share:.0%} of a core"
+    log.info("pool: process with %d workers (%s; %s)", workers, costs, why)
     return process(config=replace(config, workers=workers))
 
 
 def _fastest(trials: list[Callable[[], Pool]], seed: int) -> Pool:
-    """Try each pool out in lock-step, and return the fastest as if it were new."""
+    """Try each pool in lock-step. Returns the fastest as if it were new."""
     best: Pool | None = None
     best_rate, measured = 0.0, []
     for build in trials:
@@ -179,7 +174,7 @@ def _fastest(trials: list[Callable[[], Pool]], seed: int) -> Pool:
 
 
 def measure(pool: Pool, seconds: float) -> float:
-    """Steps per second under random actions, every group in turn; the first round, which may be slow, not counted."""
+    """Steps per second under random actions, every group in turn. The slow first round does not count."""
     actions = RandomActions(pool.spec)
     groups = range(pool.spec.num_groups)
 

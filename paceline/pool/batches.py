@@ -1,4 +1,4 @@
-"""Batches that outlive the next `recv`: copies, parts and unions. Of pools whose simulators run on the host."""
+"""Batches that outlive the next `recv`: copies, parts and unions of NumPy batches. All drop `final_obs`."""
 
 from __future__ import annotations
 
@@ -12,25 +12,24 @@ _COLUMNS = ("slots", "reward", "terminated", "truncated", "active", "lost", "ste
 
 
 def part(batch: StepBatch, which: np.ndarray) -> StepBatch:
-    """A copy of the rows that the mask `which` names. What `final_obs` held is not kept."""
+    """A copy of the rows where the mask `which` is set."""
     columns = {name: getattr(batch, name)[which] for name in _COLUMNS}
     return StepBatch(obs={name: rows[which] for name, rows in batch.obs.items()}, final_obs={}, **columns)
 
 
 def copied(batch: StepBatch) -> StepBatch:
-    """A copy of all rows. What `final_obs` held is not kept."""
     kept = without_obs(batch)
     kept.obs = {name: rows.copy() for name, rows in batch.obs.items()}
     return kept
 
 
 def without_obs(batch: StepBatch) -> StepBatch:
-    """A copy of all that is known of the rows but what they show."""
+    """A copy of everything but the observations."""
     return StepBatch(obs={}, final_obs={}, **{name: getattr(batch, name).copy() for name in _COLUMNS})
 
 
 def union(batches: Sequence[StepBatch]) -> StepBatch:
-    """A copy of all rows, by slot. What `final_obs` held is not kept."""
+    """A copy of all rows, sorted by slot."""
     slots = np.concatenate([batch.slots for batch in batches])
     order = np.argsort(slots)
     columns = {name: np.concatenate([getattr(b, name) for b in batches])[order] for name in _COLUMNS}

@@ -1,4 +1,4 @@
-"""How often simulators may be replaced before the run ends."""
+"""How many simulators a pool may replace before the run ends."""
 
 from __future__ import annotations
 
@@ -15,17 +15,15 @@ HOUR_SECONDS = 3600.0
 
 
 class RestartBudget:
-    """Counts replacements. A total (`pool.max_restarts`) limits them if one is set, a rate otherwise."""
+    """Counts replacements. Limits their total (`max_restarts`) or else their rate (`max_restarts_per_hour`)."""
 
     def __init__(self, config: PoolConfig) -> None:
         self.restarts = 0
-        """Replacements so far."""
         self._total, self._per_hour = config.max_restarts, config.max_restarts_per_hour
-        self._recent: deque[float] = deque()
-        """When the replacements of the last hour happened."""
+        self._recent: deque[float] = deque()  # times of the replacements in the last hour
 
     def spend(self, failure: Failure) -> None:
-        """Count one more replacement, and report why. A spent budget is an error."""
+        """Count and log one replacement. Raises when the budget is spent."""
         now = time.monotonic()
         while self._recent and now - self._recent[0] >= HOUR_SECONDS:
             self._recent.popleft()

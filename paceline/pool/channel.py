@@ -1,21 +1,19 @@
 """Messages between a process pool and its workers, over plain pipes.
 
-Why not a queue in shared memory: a queue that several workers write to is guarded by a lock in that memory, and a
-worker killed inside it stops everybody. A pipe has no such state. POSIX makes writes of up to PIPE_BUF bytes atomic, so
-all workers share ONE results pipe, whole messages never interleave whoever dies when, and a single `read` returns
-everything that is waiting. It is also quicker: `benchmarks/channel.py` measures a round trip of a small message at
-about a quarter of faster-fifo's.
-
-Both ends also learn of each other's death from the pipe itself.
+A queue in shared memory needs a lock, and a worker killed while it holds the lock stops everybody. A pipe has no such
+state. POSIX makes writes of up to PIPE_BUF bytes atomic, so all workers share ONE results pipe, messages never
+interleave, and a single `read` returns everything that is waiting. Both ends notice each other's death from the pipe.
+`paceline bench channel` compares the speed with a queue in shared memory.
 """
 
 from __future__ import annotations
 
 import os
+import pickle
 import select
 import struct
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 _READ_BYTES = 1 << 16
 _COMMAND = struct.Struct("<iI")  # kind, payload bytes
@@ -30,9 +28,9 @@ class Command:
 
 
 class Result:
-    """Kinds of messages from the workers."""
+    """Kinds of messages from the workers. MADE is one environment, BUILT is all of a worker."""
 
-    MADE, BUILT, READY, EPISODES, FAILED, STATE, RESTORED = range(7)
+    MADE, BUILT, READY, EPISODES, FAILED, ANSWER = range(6)
 
 
 class Message(NamedTuple):
@@ -42,8 +40,11 @@ class Message(NamedTuple):
 
 
 class CommandWriter:
-    """A pool's end of one worker's commands pipe. Nothing waits here: what the pipe has no room for stays in a backlog,
-    which `flush` writes. So a worker that does not read cannot stop the pool."""
+    """The pool's end of one worker's commands pipe.
+
+    It never blocks, so a worker that does not read cannot stop the pool. Commands to a dead worker are dropped, since
+    the pool notices its death elsewhere.
+    """
 
     def __init__(self, fd: int) -> None:
         os.set_blocking(fd, False)
@@ -51,7 +52,7 @@ class CommandWriter:
         self._backlog = bytearray()
 
     def send(self, kind: int, payload: bytes = b"") -> bool:
-        """Write one command. Returns whether all of it is in the pipe; raises BrokenPipeError once the worker is gone."""
+        """Send one command. Returns False if a part of it waits in the backlog for `flush`."""
         data = _COMMAND.pack(kind, len(payload)) + payload
         if not self._backlog:
             written = self._write(data)
@@ -62,7 +63,7 @@ class CommandWriter:
         return False
 
     def flush(self) -> bool:
-        """Write what there is room for. Returns whether the backlog is empty."""
+        """Write as much of the backlog as the pipe takes. Returns whether the backlog is empty."""
         while self._backlog:
             written = self._write(memoryview(self._backlog)[:_READ_BYTES].tobytes())
             if not written:
@@ -75,15 +76,14 @@ class CommandWriter:
             return os.write(self.fd, data)
         except BlockingIOError:
             return 0
+        except BrokenPipeError:
+            return len(data)
 
 
 def read_commands(fd: int) -> Iterator[tuple[int, bytes]]:
-    """Commands as they come, until the pool closes its end or dies."""
+    """Commands in order, until the pool closes its end or dies."""
     pending = b""
-    while True:
-        data = os.read(fd, _READ_BYTES)
-        if not data:
-            return
+    while data := os.read(fd, _READ_BYTES):
         pending = pending + data if pending else data
         start = 0
         while len(pending) - start >= _COMMAND.size:
@@ -97,7 +97,7 @@ def read_commands(fd: int) -> Iterator[tuple[int, bytes]]:
 
 
 class ResultWriter:
-    """A worker's end of the shared results pipe. A long message is cut into chunks, each written atomically."""
+    """A worker's end of the shared results pipe. It writes long messages in chunks, each of them atomically."""
 
     def __init__(self, fd: int, sender: int) -> None:
         self._fd, self._sender = fd, sender
@@ -118,7 +118,7 @@ class ResultReader:
         self._parts: dict[int, list[bytes]] = {}
 
     def read(self) -> list[Message]:
-        """All complete messages that are waiting, in the order of each sender."""
+        """All complete messages that are waiting. Messages of one sender are in order."""
         try:
             data = os.read(self._fd, _READ_BYTES)
         except BlockingIOError:
@@ -141,8 +141,32 @@ class ResultReader:
         return messages
 
     def forget(self, sender: int) -> None:
-        """Drop a half-sent message of a dead worker."""
+        """Drop the incomplete message of a dead worker."""
         self._parts.pop(sender, None)
+
+
+class Requests:
+    """One round of requests to workers at a time. Late answers to an earlier round are ignored."""
+
+    def __init__(self) -> None:
+        self._round = 0
+        self.answers: dict[int, Any] = {}
+        """By worker."""
+        self.unanswered: set[int] = set()
+        """Workers that may still answer."""
+
+    def begin(self, jobs: Mapping[int, object]) -> dict[int, bytes]:
+        """Start a round. Returns the payload for each worker that has a job."""
+        self._round += 1
+        self.answers, self.unanswered = {}, set(jobs)
+        return {number: pickle.dumps((self._round, job)) for number, job in jobs.items()}
+
+    def take(self, number: int, payload: bytes) -> None:
+        """Note the answer of a worker."""
+        asked, answer = pickle.loads(payload)
+        if asked == self._round and number in self.unanswered:
+            self.answers[number] = answer
+            self.unanswered.discard(number)
 
 
 def pack_ints(values: list[int]) -> bytes:

@@ -3,19 +3,18 @@
                   launch(slots, actions)                     send
     EnvPoolPool  ------------------------>  Engine (thread)  ----->  EnvPool (threads of its own)
                  <------------------------                   <-----
-                 parcels of EnvPool's arrays                 recv
+                 finished rows                               recv
 
-There is one EnvPool per group, each with all the threads: groups take turns, so the threads of the others mostly sleep.
+There is one EnvPool per group, each with all the threads. Groups take turns, so the threads of the others mostly sleep.
 
-How rows come back is chosen by the id's `batch_size`. By default a group's rows come back together with those they were
-sent with, which is fastest where steps cost the same, as in most of EnvPool's tasks. With `batch_size=1` each row comes
-back as soon as it is finished, which is what `recv(min_slots=1)` needs to profit from uneven steps; it costs up to 0.1 ms
-of a core per row, so it is for steps of half a millisecond and more (measured on 2 cores: 0.95 of EnvPool's own speed
-for Breakout, 0.3 for HalfCheetah).
+The id's `batch_size` chooses how rows come back. By default the rows that were sent together come back together, which
+is fastest if all steps cost the same, as in most of EnvPool's tasks. With `batch_size=1` each row comes back as soon as
+it is finished, so `recv(min_slots=1)` gains from uneven steps. Every row then costs processor time of its own, so it
+pays only for steps of half a millisecond and more.
 
-Limits that come with C++ in this process: a crash inside EnvPool ends the process; an environment cannot be replaced,
-whatever `on_error` says; a hung one is noticed and named, but its thread stays behind, or the process ends where steps
-were so fast that they were waited for directly (see `envpool_engine`); `nice` does not apply.
+C++ in this process has limits. A crash inside EnvPool ends the process. A failed environment cannot be replaced,
+whatever `on_error` says. A hung one is detected and named, but its thread stays behind, or the process ends if the pool
+waited for it directly (see `envpool_engine`). `nice` does not apply.
 """
 
 from __future__ import annotations
@@ -30,40 +29,39 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 
 from paceline.envs.envpool import EnvPoolTask
-from paceline.envs.registry import Factory
+from paceline.envs.factory import Factory
 from paceline.errors import Failure, SimulatorError, UsageError
+from paceline.pool.arguments import check_slots, named_actions
 from paceline.pool.config import PoolConfig, available_core_ids
-from paceline.pool.envpool_engine import BRISK_SECONDS, Assignment, Engine
-from paceline.pool.envpool_rows import RowReader
-from paceline.pool.parcels import Parcel, Shelf, merge
-from paceline.pool.protocol import Array, Episode, PoolSpec, StepBatch, as_slots, named_actions
+from paceline.pool.envpool_engine import FAST_SECONDS, Engine, EngineConfig, Watchdog
+from paceline.pool.envpool_rows import FinishedRows, ReadyQueue, RowReader
+from paceline.pool.protocol import Array, Episode, Pool, PoolSpec, StepBatch
 from paceline.pool.seeds import env_seed
 from paceline.pool.spaces import check_actions
-from paceline.pool.watchdog import Watchdog
 
-LOOK_SECONDS = 0.5
-"""How often a waiting `recv` looks for hung simulators."""
+CHECK_SECONDS = 0.5
+"""Time between two checks for hung simulators while `recv` waits."""
 CLOSE_SECONDS = 5.0
-"""How long `close` waits for a step under way."""
+"""How long `close` waits for the current step."""
 
 
-class EnvPoolPool:
-    """A `Pool` over EnvPool. Environment e's stream depends on the seed and e alone, not on groups or threads.
+class EnvPoolPool(Pool):
+    """A `Pool` over EnvPool. The stream of environment e depends on the seed and e only, not on groups or threads.
 
-    An episode's return is the sum of the unclipped rewards where EnvPool gives these (Atari); its info holds the
-    scalars of EnvPool's last info and `elapsed_step`. EnvPool sets its truncation flag on the last step before the
-    time limit even where the task ended by itself on that very step; only Atari tells, and there termination wins.
+    The return of an episode is the sum of the unclipped rewards where EnvPool provides them (Atari). The episode's info
+    has the scalars of EnvPool's last info and `elapsed_step`. EnvPool sets its truncation flag on the last step before
+    the time limit even if the task ended by itself on that step. Only Atari tells the difference, and there termination
+    wins.
     """
 
     can_restore = False
 
     _received: np.ndarray | None
-    """The slots of the last batch, while nothing else was received or sent since."""
+    """The slots of the last batch, until something else is received or sent."""
     _ends: list[tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]]
-    """Slots, returns, lengths and infos of finished episodes that nobody has asked for yet."""
+    """Slots, returns, lengths and infos of finished episodes that nobody has taken yet."""
 
     def __init__(self, factory: Factory, config: PoolConfig, seed: int = 0) -> None:
         if not isinstance(factory.make, EnvPoolTask):
@@ -84,11 +82,11 @@ class EnvPoolPool:
         self._action_dtype = np.dtype(dtype)
         self._action_shape = tuple(size for size in shape if size != -1)
         self._action_offset = self._action.offset or None
-        space = self._action.space
-        self._num_actions = int(space.n) if isinstance(space, spaces.Discrete) else None
         self._always, self._never = np.ones(config.num_envs, bool), np.zeros(config.num_envs, bool)
         self._always.flags.writeable = self._never.flags.writeable = False
-        self._nothing = _empty_parcel(self.spec)
+        obs = {leaf.name: np.empty((0, *leaf.shape), leaf.dtype) for leaf in self.spec.obs}
+        number, flag = np.empty(0, np.float32), np.empty(0, bool)
+        self._no_rows = FinishedRows(np.empty(0, np.int64), obs, number, flag, flag, flag, number, number, number, {})
         self._engines: list[Engine] = []
         self._woken = False
         self._start(seed)
@@ -104,45 +102,41 @@ class EnvPoolPool:
         self._require_running()
         deadline = None if timeout is None else time.monotonic() + timeout
         self._hold_received()
-        shelf = self._shelf
-        want = shelf.wanted(min_slots, max_slots, group)
-        self._settle()  # here, where EnvPool is simulating and we would only wait
-        self._note_all()
-        if shelf.num_ready(group) >= want:  # nothing to wait for, so nothing may depend on being waited for
+        queue = self._queue
+        want = queue.wanted(min_slots, max_slots, group)
+        self._update_episodes()  # here, while EnvPool simulates and we would only wait
+        self._handle_results()
+        if queue.num_ready(group) >= want:  # this call waits for nothing, so nobody would complete a direct flight
             for engine in self._engines:
                 engine.leave_to_thread()
-        while shelf.num_ready(group) < want:
+        while queue.num_ready(group) < want:
             if self._woken:
                 self._woken = False
-                return self._deliver(self._nothing)
+                return self._deliver(self._no_rows)
             if self._complete_oldest(group, timeout):
                 continue
-            left = LOOK_SECONDS if deadline is None else min(LOOK_SECONDS, deadline - time.monotonic())
+            left = CHECK_SECONDS if deadline is None else min(CHECK_SECONDS, deadline - time.monotonic())
             if left <= 0:
                 break
-            self._listen(left)
-        parcels = shelf.take(max_slots, group)
-        self._unsettled += parcels
-        return self._deliver(merge(parcels) if parcels else self._nothing)
-
-    @property
-    def num_in_flight(self) -> int:
-        self._hold_received()
-        return int(np.count_nonzero(~self._held))
-
-    def wake(self) -> None:
-        self._woken = True
-        self._results.put(None)  # ends a wait; reentrant, so signal handlers may use it
+            try:
+                self._handle(self._results.get(timeout=left))
+            except Empty:
+                self._check_for_hung()
+            else:
+                self._handle_results()
+        taken = queue.take(max_slots, group)
+        self._not_counted += taken
+        return self._deliver(FinishedRows.merge(taken) if taken else self._no_rows)
 
     def send(self, actions: Array | Mapping[str, Array], slots: Array) -> None:
         self._require_running()
         received = self._received
-        if received is not None and slots is received:  # known to be held, ascending and without repetition
+        if received is not None and slots is received:  # known to be held, ascending and without duplicates
             values = self._checked_actions(actions, received)
             self._received = None
         else:
             self._hold_received()
-            slots = self._checked_slots(slots)
+            slots = check_slots(slots, self._held)
             values = self._checked_actions(actions, slots)
             self._held[slots] = False
             order = np.argsort(slots)
@@ -154,18 +148,25 @@ class EnvPoolPool:
             begin, end = np.searchsorted(slots, (engine.work.slots.start, engine.work.slots.stop))
             self._launch(engine, slots[begin:end], values[begin:end])
 
+    @property
+    def num_in_flight(self) -> int:
+        self._hold_received()
+        return int(np.count_nonzero(~self._held))
+
+    def wake(self) -> None:
+        self._woken = True
+        self._results.put(None)  # ends a wait; reentrant, so signal handlers may use it
+
     def reset(self, seed: int) -> None:
-        """EnvPool's seeds are fixed when its environments are made, so they are made anew."""
+        """EnvPool's seeds are fixed when it makes its environments, so this makes new ones."""
         self._require_running()
-        self._stop()
+        self.close()
         self._start(seed)
 
     def take_episodes(self) -> list[Episode]:
-        self._settle()
+        self._update_episodes()
         ends, self._ends = self._ends, []
         return [episode for end in ends for episode in _episodes(*end)]
-
-    restarts = 0
 
     def state(self, timeout: float | None = None) -> bytes:
         raise UsageError("EnvPool's environments cannot be saved; for an exact resume use the serial or process pool")
@@ -176,24 +177,19 @@ class EnvPoolPool:
         )
 
     def close(self) -> None:
-        self._stop()
-
-    def __enter__(self) -> EnvPoolPool:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        self._engines = []
+        self._finalizer()
 
     def _start(self, seed: int) -> None:
         config, spec = self._config, self.spec
         groups = [spec.group_slots(group) for group in range(spec.num_groups)]
-        self._shelf = Shelf([len(slots) for slots in groups])
+        self._queue = ReadyQueue([len(slots) for slots in groups])
         self._results: SimpleQueue[Any] = SimpleQueue()
         self._woken = False
         self._held = np.zeros(spec.num_slots, bool)
         self._received = None
         self._returns = np.zeros(spec.num_slots)
-        self._unsettled: list[Parcel] = []
+        self._not_counted: list[FinishedRows] = []
         self._ends = []
         self._reader = RowReader(self._task, self._task_spec, spec, seed)
         self._started_at = time.monotonic()
@@ -202,11 +198,11 @@ class EnvPoolPool:
         self._watchdog = Watchdog(config.step_timeout_seconds, message)
         cores = available_core_ids()
         threads = config.workers or len(cores)
-        # The threads of several ranks would be bound to the same cores, and those who have more to do could not move away.
+        # The threads of several ranks would be bound to the same cores, and busy ones could not move away.
         crowded = int(os.environ.get("LOCAL_WORLD_SIZE", 1)) > 1
         affinity = bool(config.affinity) if crowded else config.affinity
         for group, slots in enumerate(groups):
-            work = Assignment(
+            work = EngineConfig(
                 group=group,
                 task=self._task,
                 slots=slots,
@@ -217,12 +213,8 @@ class EnvPoolPool:
                 no_action=np.zeros((len(slots), *self._action_shape), self._action_dtype),
             )
             self._engines.append(Engine(work, self._reader, self._results))
-        # An EnvPool that is still at work when the interpreter ends would abort the process.
+        # An EnvPool that still works when the interpreter ends would abort the process.
         self._finalizer = weakref.finalize(self, _stop, list(self._engines), self._watchdog)
-
-    def _stop(self) -> None:
-        self._engines = []
-        self._finalizer()
 
     def _require_running(self) -> None:
         if not self._engines:
@@ -230,121 +222,86 @@ class EnvPoolPool:
 
     def _launch(self, engine: Engine, slots: np.ndarray, values: np.ndarray) -> None:
         if len(slots):
-            alone = self._shelf.launch(engine.work.group, len(slots))
+            alone = self._queue.expect(engine.work.group, len(slots))
             engine.launch(slots, values, alone)
 
-    def _deliver(self, parcel: Parcel) -> StepBatch:
-        self._received = parcel.slots
-        parcel.slots.flags.writeable = False
-        count = len(parcel)
+    def _deliver(self, rows: FinishedRows) -> StepBatch:
+        self._received = rows.slots
+        rows.slots.flags.writeable = False
+        count = len(rows)
         return StepBatch(
-            slots=parcel.slots,
-            obs=parcel.obs,
-            reward=parcel.reward,
-            terminated=parcel.terminated,
-            truncated=parcel.truncated,
+            slots=rows.slots,
+            obs=rows.obs,
+            reward=rows.reward,
+            terminated=rows.terminated,
+            truncated=rows.truncated,
             final_obs=self._reader.final_obs,
             active=self._always[:count],
             lost=self._never[:count],
-            step_seconds=parcel.step_seconds,
+            step_seconds=rows.step_seconds,
         )
 
     def _hold_received(self) -> None:
-        """Note that the caller holds the last batch; not done before, as most often all of it is sent back at once."""
+        """Mark the last batch as held. Done late, because the caller usually sends the whole batch back."""
         if self._received is not None:
             self._held[self._received] = True
             self._received = None
 
-    def _checked_slots(self, slots: Array) -> np.ndarray:
-        slots = as_slots(slots)
-        if slots.ndim != 1:
-            raise ValueError(f"slots must be one-dimensional, got shape {slots.shape}")
-        if len(slots) and (slots.min() < 0 or slots.max() >= len(self._held)):
-            raise ValueError(f"slots must be in [0, {len(self._held)}), got {slots.tolist()}")
-        if not self._held[slots].all():
-            raise ValueError(f"slots {slots[~self._held[slots]].tolist()} were not received since they were last sent")
-        if len(np.unique(slots)) != len(slots):
-            raise ValueError(f"a slot is named twice in {slots.tolist()}")
-        return slots
-
     def _checked_actions(self, actions: Array | Mapping[str, Array], slots: np.ndarray) -> np.ndarray:
-        """The actions as EnvPool wants them, in memory of our own: the caller may write to its array meanwhile."""
+        """The actions in EnvPool's format. A copy, because the caller may reuse its array."""
         leaf = self._action
         if type(actions) is not np.ndarray:
             actions = named_actions(actions, self.spec.actions)[leaf.name]
-        given = np.asarray(actions)
-        values = given.astype(self._action_dtype)
-        if not self._plausible(given, values, len(slots)):
-            check_actions(given, leaf, slots)
+        values = check_actions(actions, leaf, slots).astype(self._action_dtype)
         if self._action_offset is not None:
             values += self._action_offset
         return values if self._action_shape == leaf.shape else values.reshape(len(slots), *self._action_shape)
 
-    def _plausible(self, given: np.ndarray, values: np.ndarray, count: int) -> bool:
-        """One look instead of the many of `check_actions`, which then finds out what is wrong, if anything is."""
-        if given.shape != (count, *self._action.shape) or not count:
-            return False
-        if isinstance(self._action.space, spaces.Box):
-            return math.isfinite(values.sum())
-        if self._num_actions is None or given.dtype.kind not in "iu":
-            return False
-        unsigned = given if given.dtype.kind == "u" else given.view(f"u{given.itemsize}")  # negative becomes large
-        return bool(unsigned.max() < self._num_actions)
-
-    def _settle(self) -> None:
+    def _update_episodes(self) -> None:
         """Add delivered rows to their episodes."""
-        parcels, self._unsettled = self._unsettled, []
-        for parcel in parcels:
-            self._returns[parcel.slots] += parcel.score
-            ended = parcel.done.nonzero()[0]
+        delivered, self._not_counted = self._not_counted, []
+        for rows in delivered:
+            self._returns[rows.slots] += rows.score
+            ended = rows.done.nonzero()[0]
             if len(ended):
-                slots = parcel.slots[ended]
-                info = {name: values[ended] for name, values in parcel.info.items()}
-                self._ends.append((slots, self._returns[slots], parcel.length[ended], info))
+                slots = rows.slots[ended]
+                info = {name: values[ended] for name, values in rows.info.items()}
+                self._ends.append((slots, self._returns[slots], rows.length[ended], info))
                 self._returns[slots] = 0.0
 
-    def _listen(self, seconds: float) -> None:
-        """Note what happens next, if it happens within `seconds`."""
-        try:
-            self._note(self._results.get(timeout=seconds))
-        except Empty:
-            self._look_for_hung()
-            return
-        self._note_all()
-
     def _complete_oldest(self, group: int | None, timeout: float | None) -> bool:
-        """Wait directly for an engine that is too fast for anything else, if there is one and time for it."""
+        """Wait directly for the oldest direct flight, if there is one and time for it."""
         engines = self._engines if group is None else self._engines[group : group + 1]
         engine = min(engines, key=_direct_since)
         if engine.direct_since == math.inf:
             return False
-        if timeout is not None and timeout < BRISK_SECONDS:
+        if timeout is not None and timeout < FAST_SECONDS:
             engine.leave_to_thread()
             return False
         self._watchdog.guard()
         try:
-            parcel = engine.complete()
+            rows = engine.complete()
         except SimulatorError:
-            self._stop()
+            self.close()
             raise
         finally:
             self._watchdog.release()
-        self._shelf.put(engine.work.group, parcel)
+        self._queue.put(engine.work.group, rows)
         return True
 
-    def _note_all(self) -> None:
+    def _handle_results(self) -> None:
         while not self._results.empty():
-            self._note(self._results.get())
+            self._handle(self._results.get())
 
-    def _note(self, result: tuple[int, Parcel] | Failure | None) -> None:
+    def _handle(self, result: tuple[int, FinishedRows] | Failure | None) -> None:
         if result is None:  # only to end a wait
             return
         if isinstance(result, Failure):
-            self._stop()
+            self.close()
             raise SimulatorError(result)
-        self._shelf.put(*result)
+        self._queue.put(*result)
 
-    def _look_for_hung(self) -> None:
+    def _check_for_hung(self) -> None:
         now, config = time.monotonic(), self._config
         for engine in self._engines:
             hung = tuple(engine.waiting_since(now - config.step_timeout_seconds))
@@ -353,7 +310,7 @@ class EnvPoolPool:
                 hung = tuple(engine.work.slots)
                 phase, limit = "make", f"{config.start_timeout_seconds:g} seconds (pool.start_timeout_seconds)"
             if hung:
-                self._stop()
+                self.close()
                 raise SimulatorError(Failure(cause=f"no answer within {limit}", phase=phase, envs=hung, slots=hung))
 
 
@@ -371,14 +328,6 @@ def _stop(engines: list[Engine], watchdog: Watchdog) -> None:
 def _episodes(
     slots: np.ndarray, returns: np.ndarray, lengths: np.ndarray, info: dict[str, np.ndarray]
 ) -> list[Episode]:
-    infos = [
-        dict(zip(info, row, strict=True)) for row in zip(*(values.tolist() for values in info.values()), strict=True)
-    ]
-    rows = zip(slots.tolist(), returns.tolist(), lengths.tolist(), infos, strict=True)
-    return [Episode(*row) for row in rows]
-
-
-def _empty_parcel(spec: PoolSpec) -> Parcel:
-    obs = {leaf.name: np.empty((0, *leaf.shape), leaf.dtype) for leaf in spec.obs}
-    number, flag = np.empty(0, np.float32), np.empty(0, bool)
-    return Parcel(np.empty(0, np.int64), obs, number, flag, flag, flag, number, number, number, {})
+    columns = zip(*(values.tolist() for values in info.values()), strict=True)
+    infos = [dict(zip(info, row, strict=True)) for row in columns]
+    return list(map(Episode, slots.tolist(), returns.tolist(), lengths.tolist(), infos))

@@ -1,21 +1,22 @@
 """Waiting for EnvPool, which cannot be interrupted.
 
-EnvPool's `recv` has no time-out and returns nothing until enough rows are there: called with too few environments
-under way it blocks for ever, deaf to Ctrl-C. So it is only ever called with enough under way, and by a thread of our
-own, which hands parcels over through a queue, on which anyone may wait with a time-out.
+EnvPool's `recv` has no time-out. It blocks, deaf to Ctrl-C, until enough rows are there, and for ever if too few
+environments are in flight. So a thread of our own calls it, only with enough environments in flight, and puts the rows
+into a queue, on which the pool waits with a time-out.
 
-That hand-over costs about 0.1 ms per batch (2 cores): a fifth of the speed of 64 CartPole. An engine that has been answering
-within `BRISK_SECONDS` is therefore waited for directly. Should it hang all the same, nothing in this process could end the
-wait, and a watchdog ends the process.
+This hand-over costs a noticeable part of the speed of light tasks. So the pool waits directly for an engine whose
+recent batches took less than `FAST_SECONDS`. If such an engine hangs, nothing in this process can end the wait, and a
+watchdog ends the process.
 
-Autoreset is done here as well. EnvPool resets an environment that ended an episode when it is sent its next action,
-whatever that is. The row that ended is kept back while a meaningless action is sent, and is handed over with the
-observation that comes of it: neither that action nor its row exists outside. (EnvPool's own `reset` is something else:
-it starts a new game where only a life was lost.)
+The engine also does the autoreset. EnvPool resets an environment that ended an episode at its next action, whatever
+that action is. The engine keeps the row that ended, sends a dummy action, and hands the row over with the observation
+that comes back. Neither the dummy action nor its row is visible outside. (EnvPool's own `reset` is different: it starts
+a new game where only a life was lost.)
 """
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import traceback
@@ -30,22 +31,20 @@ import numpy as np
 from paceline.accel.pinning import bind, make_noting_threads, unbind
 from paceline.envs.envpool import EnvPoolTask
 from paceline.errors import Failure, SimulatorError
-from paceline.pool.envpool_rows import RowReader
-from paceline.pool.parcels import Parcel
+from paceline.pool.envpool_rows import FinishedRows, RowReader
 
-BRISK_SECONDS = 0.005
-"""Of a whole batch, the slowest of late."""
+FAST_SECONDS = 0.005
+"""Longest recent batch of an engine for which the pool waits directly."""
 BOUND_SECONDS = (0.001, 0.005)
-"""Of a whole batch: threads gain from being bound to cores where this is what they are woken for, if there is one for each core. (Two
-cores: 64 HalfCheetah, 2.3 ms, train at 22,000 steps a second instead of 20,000; 64 CartPole, 0.4 ms, for which one core does as well, at
-46,000 instead of 55,500; 32 Breakout, 25 ms, beside a learner that needs a core itself, at 390 instead of 415.)"""
+"""Durations of a batch for which binding threads to cores pays, if there is one thread for each core. Shorter batches
+do not need all cores, and longer ones compete with the learner."""
 LOOKS = 64
-"""Batches from one look at these times to the next."""
+"""Batches between two decisions about binding."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Assignment:
-    """What one engine has to run."""
+class EngineConfig:
+    """What one engine runs."""
 
     group: int
     task: EnvPoolTask
@@ -54,28 +53,18 @@ class Assignment:
     threads: int
     cores: list[int]
     affinity: bool | None
-    """Whether each thread is bound to one of `cores`; None where that is to be found out."""
+    """Whether each thread is bound to one of `cores`. None: decide by the duration of batches."""
     no_action: np.ndarray
-    """Some action for every environment."""
+    """A dummy action for every environment."""
 
     def make(self) -> Any:
         return self.task(len(self.slots), env_seed=self.seeds, num_threads=self.threads)
 
 
-@dataclass(slots=True)
-class Flight:
-    """A batch on its way: local ids, actions, when it was sent, and whether it was sent yet."""
-
-    ids: np.ndarray
-    actions: np.ndarray
-    since: float
-    sent: bool
-
-
 class Binding:
-    """Whether the threads of one EnvPool are bound to cores. Without being told, those of an asynchronous one are not."""
+    """Binds the threads of one EnvPool to cores where that pays. Without a setting, asynchronous ones stay unbound."""
 
-    def __init__(self, work: Assignment) -> None:
+    def __init__(self, work: EngineConfig) -> None:
         one_each = work.threads == len(work.cores)
         self._cores, self._affinity = work.cores, work.affinity if one_each else bool(work.affinity)
         self._threads: list[int] = []
@@ -83,7 +72,7 @@ class Binding:
         self._looks, self._seconds = 0, 0.0
 
     def make(self, make: Callable[[], Any]) -> Any:
-        """The EnvPool. Those of its threads that step are started one after the other; one that fetches memory is among them."""
+        """The EnvPool. Its stepping threads start one after the other, together with one that prefetches memory."""
         if self._affinity is False:
             return make()
         made, self._threads = make_noting_threads(make)
@@ -92,7 +81,7 @@ class Binding:
         return made
 
     def look(self, seconds: float) -> None:
-        """A batch took so long, or was asked for so late."""
+        """Note the duration of a batch."""
         if self._affinity is not None:
             return
         least, most = BOUND_SECONDS
@@ -106,54 +95,65 @@ class Binding:
         self._looks, self._seconds = 0, 0.0
 
 
+@dataclass(slots=True)
+class _Flight:
+    """A batch in flight: local environment ids, actions, start time, and whether it was sent to EnvPool."""
+
+    ids: np.ndarray
+    actions: np.ndarray
+    since: float
+    sent: bool
+
+
 class Engine:
     """One EnvPool and the thread that waits for it.
 
-    `launch` begins steps; what has come of them is put into `results`: `(group, Parcel)`, or one `Failure` and then
-    nothing more. Only what `complete` returns has not been there. Everything begins with a reset of all environments.
+    `launch` starts steps. Their results arrive in `results` as `(group, FinishedRows)`, or as one `Failure` and then
+    nothing more, unless `complete` returns them. At first all environments are reset.
     """
 
-    def __init__(self, work: Assignment, reader: RowReader, results: SimpleQueue[Any]) -> None:
+    def __init__(self, work: EngineConfig, reader: RowReader, results: SimpleQueue[Any]) -> None:
         self.work = work
         self._reader, self._results = reader, results
         self._slots = np.arange(work.slots.start, work.slots.stop)
-        self._slots.flags.writeable = False  # handed out again and again
+        self._slots.flags.writeable = False  # shared by all batches
         self._ids = np.arange(len(work.slots), dtype=np.int32)
         self._sent_at = np.full(len(work.slots), inf)
-        # With a single environment both modes mean the same, and EnvPool takes it for the synchronous one.
+        # With a single environment both modes are the same, and EnvPool uses the synchronous one.
         self._asynchronous = bool(work.task.batch_size) and len(work.slots) > 1
         self._requests: SimpleQueue[Any] = SimpleQueue()
-        self._direct: Flight | None = None
+        self._direct: _Flight | None = None
         self._slowest = inf
         self._binding = Binding(work)
         self._envpool: Any = None
         self._sending = threading.Lock()
-        # EnvPool reads ids and actions when it gets to them, so they have to live until the row is back.
+        # EnvPool reads ids and actions later, so they must live until the row is back.
         self._in_use: list[Any] = [None] * len(work.slots)
         self._thread = threading.Thread(target=self._run, name="envpool", daemon=True)
         self._thread.start()
 
     def launch(self, slots: np.ndarray, actions: np.ndarray, alone: bool) -> None:
-        """Begin a step of `slots` (ascending); `alone`: nothing else is under way. `actions` is the engine's from here.
+        """Start a step of `slots` (ascending). `alone`: nothing else is in flight. The engine owns `actions` from now
+        on.
 
-        EnvPool is started from here rather than from the thread, which might not get the interpreter lock soon.
+        The caller's thread sends to EnvPool, because the engine's thread might have to wait for the interpreter lock.
         """
         envpool = self._envpool
-        if envpool is None:  # it has failed, and the failure waits in `results`
+        if envpool is None:  # it has failed, and the failure is in `results`
             return
         ids = self._ids if len(slots) == len(self._ids) else (slots - self.work.slots.start).astype(np.int32)
         if self._asynchronous:
             self._sent_at[ids] = time.monotonic()
             for env in ids.tolist():
                 self._in_use[env] = (ids, actions)
-            self._requests.put(len(ids))  # before they are sent: a row that comes back has been announced
+            self._requests.put(len(ids))  # first, so that the thread knows of rows before they come back
             with self._sending:
                 envpool._send([ids, ids, actions])
             return
-        flight = Flight(ids, actions, time.monotonic(), sent=alone)
+        flight = _Flight(ids, actions, time.monotonic(), sent=alone)
         if alone:
             envpool._send([ids, ids, actions])
-            if self._slowest < BRISK_SECONDS:
+            if self._slowest < FAST_SECONDS:
                 self._direct = flight
                 return
         self.leave_to_thread()
@@ -161,38 +161,38 @@ class Engine:
 
     @property
     def direct_since(self) -> float:
-        """When the flight began that has to be waited for with `complete`; infinite where there is none."""
+        """Start time of the flight for which the pool must call `complete`. Infinite if there is none."""
         return inf if self._direct is None else self._direct.since
 
-    def complete(self) -> Parcel:
-        """Wait, uninterruptibly, for what `direct_since` tells of."""
+    def complete(self) -> FinishedRows:
+        """Wait for the flight of `direct_since`, without interruption."""
         flight, self._direct = self._direct, None
         assert flight is not None
-        parcel = self._finish(self._envpool, flight.ids)
-        self._time(parcel, self._lasted(flight), len(flight.ids))
-        return parcel
+        rows = self._finish(self._envpool, flight.ids)
+        self._set_step_seconds(rows, self._duration(flight), len(flight.ids))
+        return rows
 
     def leave_to_thread(self) -> None:
-        """Whatever would have to be waited for directly comes through `results` instead."""
+        """Let the thread wait for the flight of `direct_since`."""
         flight, self._direct = self._direct, None
         if flight is not None:
             self._pass_on(flight)
 
     @property
     def made(self) -> bool:
-        """The environments exist."""
+        """Whether the environments exist."""
         return self._envpool is not None
 
     def waiting_since(self, moment: float) -> list[int]:
-        """The slots that were sent before `moment` and have not come back."""
+        """Slots that were sent before `moment` and have not come back."""
         return self._slots[self._sent_at < moment].tolist()
 
     def ask_to_stop(self) -> None:
-        """The thread ends, and with it the environments, after the step under way."""
+        """End the thread and the environments after the current step."""
         self._requests.put(None)
 
     def join(self, timeout: float) -> None:
-        """Wait for the end. A simulator that hangs is left behind, with the thread that waits for it."""
+        """Wait for the end. A simulator that hangs stays behind, with its thread."""
         self._thread.join(timeout)
 
     def _run(self) -> None:
@@ -203,9 +203,9 @@ class Engine:
             self._sent_at[:] = time.monotonic()
             self._envpool._reset(self._ids)
             if self._asynchronous:
-                self._one_by_one(self._envpool)
+                self._run_asynchronous(self._envpool)
             else:
-                self._together(self._envpool)
+                self._run_synchronous(self._envpool)
         except SimulatorError as error:
             self._results.put(error.failure)
         except Exception as error:
@@ -216,84 +216,113 @@ class Engine:
         finally:
             self._envpool = None  # its destructor ends its threads
 
-    def _together(self, envpool: Any) -> None:
-        """Synchronous mode: one batch under way at a time, its rows in the order in which they were sent.
+    def _run_synchronous(self, envpool: Any) -> None:
+        """One batch in flight at a time, with its rows in the order of `send`.
 
-        EnvPool numbers the rows of every `send` from zero, so a second one before `recv` would overwrite the first:
-        whatever is launched meanwhile waits for its turn.
+        EnvPool numbers the rows of every `send` from zero, so a second `send` before `recv` would overwrite the first.
+        Later flights wait for their turn.
         """
-        parcel = self._reader.first(envpool._recv(), self._slots)
-        self._hand_over(parcel, self._ids, time.monotonic() - self._sent_at[0], len(self._ids))
+        rows = self._reader.first(envpool._recv(), self._slots)
+        self._hand_over(rows, self._ids, time.monotonic() - self._sent_at[0], len(self._ids))
         while (flight := self._requests.get()) is not None:
             if not flight.sent:
                 flight.since = time.monotonic()
                 envpool._send([flight.ids, flight.ids, flight.actions])
-            parcel = self._finish(envpool, flight.ids)
-            self._hand_over(parcel, flight.ids, self._lasted(flight), len(flight.ids))
+            rows = self._finish(envpool, flight.ids)
+            self._hand_over(rows, flight.ids, self._duration(flight), len(flight.ids))
 
-    def _finish(self, envpool: Any, ids: np.ndarray) -> Parcel:
+    def _finish(self, envpool: Any, ids: np.ndarray) -> FinishedRows:
         reader = self._reader
         state = envpool._recv()
         slots = self._slots if ids is self._ids else self._slots[ids]
         ended = reader.ended(state)
         if not len(ended):
             return reader.step(state, slots, ended)
-        again = ids[ended]
-        self._restart(envpool, again)
-        parcel = reader.step(state, slots, ended)  # while EnvPool resets
-        reader.restart(parcel, ended, envpool._recv())
-        return parcel
+        self._reset(envpool, ids[ended])
+        rows = reader.step(state, slots, ended)  # while EnvPool resets
+        reader.restart(rows, ended, envpool._recv())
+        return rows
 
-    def _one_by_one(self, envpool: Any) -> None:
-        """Asynchronous mode: every row is handed over when it is there, in the order in which they are finished."""
-        reader, flying = self._reader, len(self._ids)
+    def _run_asynchronous(self, envpool: Any) -> None:
+        """Hand over every row as soon as it is finished."""
+        reader, in_flight = self._reader, len(self._ids)
         only = np.zeros(1, np.int64)
-        unfinished: dict[int, Parcel | None] = dict.fromkeys(range(flying))  # waiting for a first observation
+        unfinished: dict[int, FinishedRows | None] = dict.fromkeys(range(in_flight))  # await a first observation
         while True:
-            while flying <= 0 or not self._requests.empty():
+            while in_flight <= 0 or not self._requests.empty():
                 announced = self._requests.get()
                 if announced is None:
                     return
-                flying += announced
+                in_flight += announced
             state = envpool._recv()
             env = reader.env(state)
             ids, slots = self._ids[env : env + 1], self._slots[env : env + 1]
             if env in unfinished:
-                parcel = unfinished.pop(env)
-                if parcel is None:
-                    parcel = reader.first(state, slots)
+                rows = unfinished.pop(env)
+                if rows is None:
+                    rows = reader.first(state, slots)
                 else:
-                    reader.restart(parcel, only, state)
+                    reader.restart(rows, only, state)
             else:
                 ended = reader.ended(state)
-                parcel = reader.step(state, slots, ended)
+                rows = reader.step(state, slots, ended)
                 if len(ended):
-                    unfinished[env] = parcel
-                    self._restart(envpool, ids)
+                    unfinished[env] = rows
+                    self._reset(envpool, ids)
                     continue
-            self._hand_over(parcel, ids, time.monotonic() - self._sent_at[env], max(1, flying))
-            flying -= 1  # may fall below zero: a row can be back before its announcement was read
+            self._hand_over(rows, ids, time.monotonic() - self._sent_at[env], max(1, in_flight))
+            in_flight -= 1  # may become negative, because a row can be back before its request is read
 
-    def _restart(self, envpool: Any, ids: np.ndarray) -> None:
+    def _reset(self, envpool: Any, ids: np.ndarray) -> None:
         with self._sending:
             envpool._send([ids, ids, self.work.no_action[: len(ids)]])
 
-    def _lasted(self, flight: Flight) -> float:
-        """How long `flight` took; the slowest are remembered for a while."""
+    def _duration(self, flight: _Flight) -> float:
+        """How long `flight` took. Also updates the recent maximum."""
         seconds = time.monotonic() - flight.since
         self._binding.look(seconds)
         self._slowest = seconds if self._slowest == inf else max(seconds, 0.9 * self._slowest)
         return seconds
 
-    def _pass_on(self, flight: Flight) -> None:
+    def _pass_on(self, flight: _Flight) -> None:
         self._sent_at[flight.ids] = time.monotonic()
         self._requests.put(flight)
 
-    def _hand_over(self, parcel: Parcel, ids: np.ndarray, seconds: float, flying: int) -> None:
-        self._time(parcel, seconds, flying)
+    def _hand_over(self, rows: FinishedRows, ids: np.ndarray, seconds: float, in_flight: int) -> None:
+        self._set_step_seconds(rows, seconds, in_flight)
         self._sent_at[ids] = inf
-        self._results.put((self.work.group, parcel))
+        self._results.put((self.work.group, rows))
 
-    def _time(self, parcel: Parcel, seconds: float, flying: int) -> None:
-        """`flying` rows shared the threads for `seconds`; EnvPool does not measure, so a row's time is an estimate."""
-        parcel.step_seconds = np.full(len(parcel), seconds * min(self.work.threads, flying) / flying, np.float32)
+    def _set_step_seconds(self, rows: FinishedRows, seconds: float, in_flight: int) -> None:
+        """Estimate the time of each row, which EnvPool does not measure. `in_flight` rows shared the threads."""
+        share = min(self.work.threads, in_flight) / in_flight
+        rows.step_seconds = np.full(len(rows), seconds * share, np.float32)
+
+
+class Watchdog:
+    """Ends the process, with a message and exit code 1, if a guarded call takes longer than `seconds`.
+
+    For calls into foreign code that neither time out nor react to signals. A thread looks at the clock at intervals, so
+    `guard` and `release` cost almost nothing.
+    """
+
+    def __init__(self, seconds: float, message: str) -> None:
+        self._seconds, self._message = seconds, message
+        self._deadline = inf
+        self._stopped = threading.Event()
+        threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
+
+    def guard(self) -> None:
+        self._deadline = time.monotonic() + self._seconds
+
+    def release(self) -> None:
+        self._deadline = inf
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(min(self._seconds, 1.0)):
+            if time.monotonic() > self._deadline:
+                os.write(2, f"{self._message}\n".encode())
+                os._exit(1)

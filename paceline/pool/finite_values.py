@@ -1,12 +1,11 @@
-"""NaN and infinity in what a simulator returns.
+"""Finding NaN and infinity in the values of a simulator.
 
-Every number is looked at in every step, so a look has to be cheap. `numpy.isfinite(values).all()` is not: for the four
-numbers of CartPole it takes ten times as long as storing them. Cheaper looks come first, and this one only where these
-find something.
+Pools check every number of every step, so a check must be cheap, and `numpy.isfinite(values).all()` is not. Cheaper
+checks come first:
 
-- Few numbers: the exponent of NaN and infinity is all ones, which shows in their bytes (`is_extreme`). Python's own
-  operations on bytes cost a fraction of a call of NumPy.
-- Many numbers: their dot product with themselves is not finite if one of them is not. It takes one pass, and no memory.
+- Few numbers: the exponent bits of NaN and infinity are all ones, which shows in the bytes (`is_extreme`). Python's own
+  operations on bytes are much faster than a NumPy call.
+- Many numbers: their dot product with themselves is finite only if all of them are. It takes one pass and no memory.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ FLOAT32 = np.dtype(np.float32)
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 FEW = 256
-"""Up to so many numbers the look at their bytes is the cheaper one."""
+"""Up to this many numbers the check of their bytes is cheaper."""
 
 _HIGHEST_BYTES = slice(3 if sys.byteorder == "little" else 0, None, 4)
-"""Of the bytes of float32 numbers, those with the sign and all but one bit of the exponent."""
+"""The bytes of float32 numbers that hold the sign and all but one bit of the exponent."""
 
 
 def is_extreme(data: bytes) -> bool:
@@ -39,11 +38,11 @@ def all_finite(values: np.ndarray) -> bool:
 
 
 def first_bad(values: np.ndarray) -> tuple[int, ...]:
-    """The index of the first of `values` that is not finite; one of them is not."""
+    """The index of the first number that is not finite. There must be one."""
     return tuple(np.argwhere(~np.isfinite(values))[0].tolist())
 
 
 def describe(value: float, index: tuple[int, ...] = ()) -> str:
-    """In words: the number `value`, which is not finite as float32, at `index` of an array."""
+    """The text for a number that is not finite as float32, at `index` of an array."""
     where = f" at index {list(index)}" if index else ""
     return f"{value}{where}" + (", which is beyond float32" if isfinite(value) else "")

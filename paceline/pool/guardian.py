@@ -1,18 +1,18 @@
-"""The guardian: a tiny process that cleans up after a pool's workers once they, or the pool's process, are gone.
+"""The guardian: a tiny process that cleans up after a pool's workers, even if the pool's process is killed.
 
-Two things outlive a process that is killed, and nobody else would end them:
+It cleans up what outlives a killed process:
 
-- Processes. A worker that is stuck in a simulator's C code cannot notice that its parent was killed, and a worker that
-  is killed takes nothing with it. So the pool tells the guardian, over a pipe, which process groups are its own. When
-  the pipe closes without a farewell, the guardian kills those groups and every process that carries the pool's mark in
-  its environment (simulators that moved into sessions of their own included).
-- Named shared memory, as ViZDoom makes it in /dev/shm. The guardian looks there now and then, and notes which of our
-  processes map what is new. A file goes once the workers that mapped it have ended and no living process maps it. Files
-  that are older than the pool stay.
+- Processes. The pool tells the guardian over a pipe which process groups are its own. If the pipe closes without a
+  farewell, the guardian kills these groups and every process with the pool's mark in its environment, which includes
+  simulators that moved into sessions of their own.
+- Named shared memory in /dev/shm (ViZDoom makes it). The guardian checks regularly which of our processes map new
+  files. It deletes a file once the workers that mapped it have ended and no living process maps it. Files older than
+  the pool stay.
 
-Run as a script, isolated from site-packages: it starts in milliseconds and imports nothing of ours.
+It runs as a script without site-packages, so it starts in milliseconds. It imports nothing of this package.
 
-What the pool writes, a line each: `old FILE`, `start GROUP MARK`, `mapped MARK FILE`, `end GROUP MARK`, `farewell`. A FILE is NAME:INODE.
+Lines from the pool: `old FILE`, `start GROUP MARK`, `mapped MARK FILE`, `end GROUP MARK`, `farewell`. FILE is
+NAME:INODE.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from collections.abc import Iterable, Iterator
 MARK_VARIABLE = "PACELINE_POOL_MARK"
 FAREWELL = "farewell"
 SHARED_FOLDER = "/dev/shm"
-LOOK_SECONDS = 1.0
-LOOK_SHARE = 0.02
-"""Looking takes at most this share of a core."""
-DOUBTFUL_LOOKS = 5
-"""A file that none of our processes has mapped after so many looks is not ours."""
+CHECK_SECONDS = 1.0
+CHECK_SHARE = 0.02
+"""Checks take at most this share of a core."""
+MAX_CHECKS = 5
+"""A file that none of our processes maps after this many checks is not ours."""
 
 
 def kill_group(pgid: int) -> None:
@@ -41,7 +41,7 @@ def kill_group(pgid: int) -> None:
 
 
 def marked(mark: str) -> dict[int, str]:
-    """Every process, with its own mark, whose environment carries `mark` or, a dot after it, a mark made from it. Linux only."""
+    """Processes, and their marks, whose environment has `mark`, or `mark` and a dotted suffix. Linux only."""
     wanted = f"{MARK_VARIABLE}={mark}".encode()
     found = {}
     for pid in _pids():
@@ -53,7 +53,7 @@ def marked(mark: str) -> dict[int, str]:
 
 
 def kill_marked(mark: str) -> list[int]:
-    """Kill the `marked` processes; returns them."""
+    """Kill the `marked` processes. Returns their ids."""
     found = list(marked(mark))
     for pid in found:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -62,14 +62,14 @@ def kill_marked(mark: str) -> list[int]:
 
 
 def shared_files() -> set[str]:
-    """The files in /dev/shm, as NAME:INODE: a name alone may come back with another file."""
+    """The files in /dev/shm, as NAME:INODE. A name alone may come back with another file."""
     with contextlib.suppress(OSError), os.scandir(SHARED_FOLDER) as entries:
         return {f"{entry.name}:{entry.inode()}" for entry in entries if not entry.is_dir(follow_symlinks=False)}
     return set()
 
 
 def mapped_files(pid: int) -> set[str]:
-    """The files in /dev/shm that a process maps, as NAME:INODE; empty where that cannot be known."""
+    """The files in /dev/shm that a process maps, as NAME:INODE. Empty if its maps cannot be read."""
     files, folder = set(), f"{SHARED_FOLDER}/".encode()
     with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", "rb") as maps:
         for line in maps:
@@ -88,19 +88,17 @@ def _pids() -> Iterator[int]:
 
 
 class SharedMemory:
-    """The files in /dev/shm that our processes have mapped, and the workers that they belong to."""
+    """The files in /dev/shm that our processes map, and the workers that they belong to."""
 
     def __init__(self, mark: str) -> None:
         self._mark = mark
         self.old: set[str] = set()
-        """Files that existed before the pool, or that proved to be others'."""
-        self._doubtful: dict[str, int] = {}
-        """Files that may still prove to be ours, and how often they were looked at."""
-        self._workers_of: dict[str, set[str]] = {}
-        """Marks of the workers that mapped a file of ours."""
+        """Files that existed before the pool or belong to others."""
+        self._doubtful: dict[str, int] = {}  # new files without a known owner, and how often they were checked
+        self._workers_of: dict[str, set[str]] = {}  # marks of the workers that mapped a file of ours
 
     def look(self) -> None:
-        """Find out to whom new files belong. Nothing new costs one look into a folder."""
+        """Find the owners of new files."""
         present = shared_files()
         self._workers_of = {file: workers for file, workers in self._workers_of.items() if file in present}
         new = present - self.old - self._workers_of.keys()
@@ -110,7 +108,7 @@ class SharedMemory:
         for pid, mark in marked(self._mark).items():
             self.note(mark, new & mapped_files(pid))
         self._doubtful = {file: self._doubtful.get(file, 0) + 1 for file in new - self._workers_of.keys()}
-        self.old.update(file for file, looks in self._doubtful.items() if looks >= DOUBTFUL_LOOKS)
+        self.old.update(file for file, checks in self._doubtful.items() if checks >= MAX_CHECKS)
 
     def note(self, mark: str, files: Iterable[str]) -> None:
         """The worker with `mark` has mapped `files`."""
@@ -119,8 +117,10 @@ class SharedMemory:
                 self._workers_of.setdefault(file, set()).add(mark)
 
     def remove(self, ended: set[str] | None = None, killed: Iterable[int] = ()) -> None:
-        """Delete the files of the workers `ended` (of all, if None) that no living process maps; those `killed` may not be
-        gone yet."""
+        """Delete files of the workers `ended` (None: of all workers) that no living process maps.
+
+        Processes in `killed` do not count as living, although they may not be gone yet.
+        """
         files = {file for file, workers in self._workers_of.items() if ended is None or workers <= ended} - self.old
         if not files:
             return
@@ -139,12 +139,14 @@ class Guardian:
         self._ended: set[str] = set()
 
     def run(self, fd: int) -> None:
-        """Do what is written to `fd`, look around in between, and clean up at the end."""
-        pending, next_look = b"", time.monotonic() + LOOK_SECONDS
+        """Follow the lines in `fd`, check shared memory in between, and clean up at the end."""
+        pending, next_check = b"", time.monotonic() + CHECK_SECONDS
         while True:
-            if time.monotonic() >= next_look:
-                next_look = self._look()
-            if not select.select([fd], [], [], max(0.0, next_look - time.monotonic()))[0]:
+            if (start := time.monotonic()) >= next_check:
+                self._memory.look()
+                now = time.monotonic()
+                next_check = now + max(CHECK_SECONDS, (now - start) / CHECK_SHARE)
+            if not select.select([fd], [], [], max(0.0, next_check - time.monotonic()))[0]:
                 continue
             data = os.read(fd, 1 << 16)
             if not data:
@@ -154,13 +156,6 @@ class Guardian:
                 if line == FAREWELL:
                     return self._memory.remove()
                 self._obey(*line.split(" ", 2))
-
-    def _look(self) -> float:
-        """Look around; returns when to do so again."""
-        start = time.monotonic()
-        self._memory.look()
-        now = time.monotonic()
-        return now + max(LOOK_SECONDS, (now - start) / LOOK_SHARE)
 
     def _obey(self, word: str, subject: str, rest: str = "") -> None:
         if word == "old":
@@ -175,18 +170,13 @@ class Guardian:
             self._memory.remove(self._ended)
 
     def _kill_all(self) -> None:
-        self._memory.look()  # the pool's process is gone, but its workers may still show what they map
+        self._memory.look()  # the pool's process is gone, but living workers still show what they map
         for group in self._groups:
             kill_group(group)
-        killed = kill_marked(self._mark)
-        self._memory.remove(killed=killed)
-
-
-def main() -> None:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    Guardian(sys.argv[1]).run(sys.stdin.fileno())
+        self._memory.remove(killed=kill_marked(self._mark))
 
 
 if __name__ == "__main__":
-    main()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    Guardian(sys.argv[1]).run(sys.stdin.fileno())

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from paceline.envs.registry import Factory, resolve
+from paceline.envs.factory import Factory
+from paceline.envs.registry import resolve
 from paceline.errors import UsageError
 from paceline.pool.config import PoolConfig
 from paceline.pool.protocol import Pool
@@ -22,11 +23,12 @@ def make_pool(
 ) -> Pool:
     """A pool of `config.num_envs` environments `env`: an id, the user's own function, or a factory.
 
-    `device` is where a `tensor` pool's simulators live; the others run on the host. `phases` shows how far the start is.
+    `device` is for the simulators of a `tensor` pool; others run on the host. `phases` shows the progress of the start.
     """
     factory = resolve(env)
     config = config or PoolConfig()
     kind: str = config.kind
+    # EnvPool cannot replace an environment that fails.
     restarts = kind == "auto" and config.on_error == "restart" and factory.steps_singly
     if factory.single is not None and (kind in ("serial", "process") or restarts):
         factory = factory.single
@@ -36,6 +38,7 @@ def make_pool(
         kind = factory.backend
     elif kind in ("envpool", "tensor"):
         raise UsageError(f"{factory.label or env} cannot run in the {kind!r} pool; allowed: auto, serial, process")
+    # Backends are imported here, because each needs packages that others do not.
     if kind == "serial":
         from paceline.pool.serial import SerialPool
 

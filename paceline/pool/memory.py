@@ -1,7 +1,7 @@
-"""Memory shared between a pool and its workers that cannot be left behind.
+"""Memory that a pool shares with its workers.
 
-It has a file descriptor and no name: whichever way the last process that holds it ends, the kernel frees it. (Named
-segments, as `multiprocessing.shared_memory` makes them, survive a `kill -9`.)
+It has a file descriptor and no name, so the kernel frees it when its last process ends, even by `kill -9`. Named
+segments (`multiprocessing.shared_memory`) would stay behind.
 """
 
 from __future__ import annotations
@@ -11,32 +11,41 @@ import mmap
 import os
 import tempfile
 
+import numpy as np
+
+from paceline.errors import UsageError
+from paceline.pool.heartbeat import Heartbeat
+from paceline.pool.protocol import PoolSpec
+from paceline.pool.table import SlotTable
+
 
 def create(label: str) -> int:
-    """A descriptor of anonymous memory, still empty: `resize` and `attach` it."""
+    """A file descriptor of empty anonymous memory."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create(f"paceline-{label}")
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
 
 
-def resize(fd: int, nbytes: int) -> None:
-    os.ftruncate(fd, nbytes)
+def resize(fd: int, spec: PoolSpec, num_workers: int) -> None:
+    """Make room for what `attach` lays out."""
+    os.ftruncate(fd, Heartbeat.nbytes(num_workers) + SlotTable.nbytes(spec))
 
 
-def attach(fd: int) -> mmap.mmap:
-    """The whole of the memory behind `fd`, readable and writable by everyone who attached it."""
-    return mmap.mmap(fd, os.fstat(fd).st_size)
+def attach(fd: int, spec: PoolSpec, num_workers: int) -> tuple[mmap.mmap, Heartbeat, SlotTable]:
+    """Map the memory: heartbeats first, then the slot table."""
+    shared = mmap.mmap(fd, os.fstat(fd).st_size)
+    view = memoryview(shared)
+    return shared, Heartbeat(view, num_workers), SlotTable(spec, view[Heartbeat.nbytes(num_workers) :])
 
 
 def pin(shared: mmap.mmap) -> int:
-    """Register attached memory with CUDA, so that copies between it and a device are asynchronous and unstaged. Returns
-    its address, which `unpin` must be given before the memory is unmapped: CUDA would take whatever comes to lie there for
-    pinned."""
-    import numpy as np
-    import torch
+    """Register the memory with CUDA, so that copies to and from a device are asynchronous and need no staging buffer.
 
-    from paceline.errors import UsageError
+    Returns the address for `unpin`, which must run before the memory is unmapped. Otherwise CUDA takes whatever the
+    system maps there next for pinned memory.
+    """
+    import torch
 
     if not torch.cuda.is_available():
         raise UsageError("pool.pin_memory needs CUDA, which is not available here")
@@ -48,7 +57,7 @@ def pin(shared: mmap.mmap) -> int:
 
 
 def unpin(address: int) -> None:
-    """The end of `pin`. Copies that are still under way are waited for."""
+    """Undo `pin` after all pending copies."""
     import torch
 
     with contextlib.suppress(RuntimeError):  # a device that has failed copies nothing any more

@@ -1,13 +1,13 @@
-"""The one boundary between simulators and everything else: `recv() -> StepBatch`, `send(actions, slots)`.
+"""The boundary between simulators and everything else: `recv() -> StepBatch`, `send(actions, slots)`.
 
 Legend: S slots of a pool, B rows of a batch (B <= S).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 from gymnasium import spaces
@@ -15,32 +15,32 @@ from gymnasium import spaces
 from paceline.pool.spaces import Leaf, leaves
 
 Array = Any
-"""A NumPy array from pools whose simulators run on the host, a torch tensor from a `tensor` pool."""
+"""A torch tensor from a pool whose spec says `on_device`, a NumPy array from any other."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoolSpec:
-    """What a pool's streams look like; the same for every slot."""
+    """The shape of a pool and of its streams. All slots are alike."""
 
     observation_space: spaces.Space
     action_space: spaces.Space
     num_envs: int
     agents_per_env: int = 1
-    """Slots per environment; environment e owns slots [e * agents_per_env, (e + 1) * agents_per_env)."""
+    """Slots per environment. Environment e owns slots [e * agents_per_env, (e + 1) * agents_per_env)."""
     frameskip: int = 1
     """Simulator frames per step, for counting `fps`."""
     num_groups: int = 1
-    """The slots are cut into this many contiguous groups of whole environments, for double buffering."""
+    """Number of contiguous groups of whole environments, for double buffering."""
     envs_per_worker: int = 1
-    """Environments that are stepped one after the other: while one waits for its action, its worker has others."""
+    """Environments that one worker steps one after the other."""
     in_step: bool = False
-    """Those of a group that were sent together come back together: there is no waiting for a part of them."""
-    truncation_gap: int = 1
-    """No slot is truncated twice within so many of its steps, as far as the pool knows."""
+    """Slots of a group that were sent together come back together, so waiting for a part of them is pointless."""
     on_device: bool = False
-    """Whether the arrays of batches and actions are tensors on the policy's device. Otherwise they are NumPy arrays on the host."""
+    """The arrays of a batch are torch tensors on the simulators' device."""
+    truncation_gap: int = 1
+    """Fewest steps between two truncations of one slot, as far as the pool knows."""
     measures: tuple[str, ...] = ()
-    """Numbers that every finished episode has in its `info`, and that a run reports the means of."""
+    """Numbers in the `info` of every finished episode. A run reports their means."""
     obs: tuple[Leaf, ...] = field(init=False)
     actions: tuple[Leaf, ...] = field(init=False)
 
@@ -53,9 +53,8 @@ class PoolSpec:
         return self.num_envs * self.agents_per_env
 
     def group_envs(self, group: int) -> range:
-        """The environments of one group; group sizes differ by at most one."""
-        bounds = [self.num_envs * g // self.num_groups for g in (group, group + 1)]
-        return range(bounds[0], bounds[1])
+        """The environments of one group. Group sizes differ by at most one."""
+        return range(self.num_envs * group // self.num_groups, self.num_envs * (group + 1) // self.num_groups)
 
     def group_slots(self, group: int) -> range:
         envs = self.group_envs(group)
@@ -76,35 +75,35 @@ class Episode:
 
 @dataclass(slots=True)
 class StepBatch:
-    """What has come of the last actions of B slots, and the observations that ask for the next ones.
+    """The results of the last actions of B slots, and the observations for the next actions.
 
-    Same-step autoreset: where an episode ended, `obs` is the first observation of the next episode, and the last one
-    of the old is in `final_obs`. The first batch a slot appears in has reward 0 and no end.
+    Same-step autoreset: where an episode ended, `obs` is the first observation of the next episode and `final_obs` the
+    last observation of the old one. The first batch of a slot has reward 0 and no end.
 
-    The arrays may be views into the pool's memory: they hold until the next `recv`, and each row only until its slot
-    is sent. Copy what must live longer.
+    The arrays may be views into the pool's memory. They are valid until the next `recv`, and each row only until its
+    slot is sent. Copy what must live longer.
     """
 
     slots: Array
-    """[B] int64, ascending, no slot twice."""
+    """[B] int64, ascending, without duplicates."""
     obs: dict[str, Array]
     """[B, ...] for every observation leaf."""
     reward: Array
     """[B] float32."""
     terminated: Array
-    """[B] bool: the episode ended for good; nothing is to be bootstrapped."""
+    """[B] bool: the task ended the episode. Do not bootstrap."""
     truncated: Array
-    """[B] bool: the episode was cut; V(`final_obs`) is to be bootstrapped. Never set together with `terminated`."""
+    """[B] bool: a limit ended the episode. Bootstrap V(`final_obs`). Never set together with `terminated`."""
     final_obs: dict[str, Array]
-    """[S, ...]: indexed by SLOT, not by row; only entries of slots whose episode just ended mean anything."""
+    """[S, ...], indexed by SLOT, not by row. Only entries of slots whose episode just ended are valid."""
     active: Array
-    """[B] bool: `obs` asks for a decision. A slot whose agent is out of the game is inactive until its environment
-    restarts: its action is ignored, and the transition that begins there is not experience."""
+    """[B] bool: the slot needs an action. A slot whose agent has left the game is inactive until its environment
+    restarts. The pool ignores its actions, and its transitions are not experience."""
     lost: Array
-    """[B] bool: the simulator was replaced. The step in flight and the rest of its episode do not exist; `obs` is the
-    first observation of a new episode, and no reward or end belongs to this row."""
+    """[B] bool: the pool replaced the simulator. The step in flight and the rest of its episode do not exist. `obs` is
+    the first observation of a new episode, and the row has no reward and no end."""
     step_seconds: Array
-    """[B] float32: simulation time of this step, a reset included."""
+    """[B] float32: simulation time of the step, including a reset."""
 
     def __len__(self) -> int:
         return len(self.slots)
@@ -115,9 +114,11 @@ class StepBatch:
 
 @runtime_checkable
 class Pool(Protocol):
-    """Simulators behind slots. Every received slot has to be sent before it is received again."""
+    """Simulators behind slots. The caller sends every received slot before it receives the slot again."""
 
     spec: PoolSpec
+    can_restore: bool
+    """Whether the pool supports `restore`."""
 
     def recv(
         self,
@@ -127,66 +128,63 @@ class Pool(Protocol):
         group: int | None = None,
         first: np.ndarray | None = None,
     ) -> StepBatch:
-        """Wait for `min_slots` finished slots and return up to `max_slots` of those ready, oldest first.
+        """Wait for `min_slots` finished slots and return up to `max_slots` ready slots, oldest first.
 
-        With `first` [S], those with lower numbers there come first; `serial` and `process` pools go by it, others have no choice.
+        `min_slots=None` is lock-step: all slots, or all slots of `group`. `first` [S] gives priorities: slots with
+        lower numbers come first. `serial` and `process` pools follow it; other pools ignore it.
 
-        `min_slots=None` is lock-step: all slots (of `group`, if one is given). After `timeout` seconds whatever is
-        ready is returned, an empty batch included; without one the wait is unbounded, but dead and hung simulators
-        are noticed all the same and end it (`SimulatorError`) or are replaced (`StepBatch.lost`).
+        After `timeout` seconds `recv` returns the slots that are ready, possibly none. Without `timeout` it waits as
+        long as necessary. Dead and hung simulators still end the wait with a `SimulatorError`, or the pool replaces
+        them (`StepBatch.lost`).
+        """
+        ...
+
+    def send(self, actions: Array | Mapping[str, Array], slots: Array) -> None:
+        """Start the next step of `slots`. `actions` is one array [B, ...], or one array per action leaf by name.
+
+        An environment with several agents steps once all of its slots are sent.
         """
         ...
 
     @property
     def num_in_flight(self) -> int:
-        """Slots that were sent, or have just begun, and were not received since."""
+        """Slots that the caller does not hold."""
         ...
 
     def wake(self) -> None:
-        """From any thread or signal handler, at any time: a `recv` that waits returns an empty batch, and what is ready stays so. If
-        none waits, the next `recv` that would have to wait returns one. `serial` pools step in `recv`: they stop between two
-        environments, and the next `recv` goes on from there. `tensor` pools never wait. EnvPool's fastest simulators are waited for
-        to the end of a step."""
-        ...
+        """End the current `recv` with an empty batch, or the next `recv` that would wait. Ready slots stay ready.
 
-    def send(self, actions: Array | Mapping[str, Array], slots: Array) -> None:
-        """Begin the next step of `slots`. `actions` is one array [B, ...], or one per action leaf by name.
-
-        An environment of several agents steps once all of its slots were sent.
+        Any thread or signal handler may call it at any time. A `serial` pool stops between two environments, and the
+        next `recv` continues there. A `tensor` pool never waits. EnvPool's fastest tasks first finish the current step.
         """
         ...
 
     def reset(self, seed: int) -> None:
-        """Abandon every running episode and start all environments anew from `seed`; what was held need not be sent."""
+        """Abandon all episodes and restart all environments from `seed`. The caller holds no slots afterwards."""
         ...
 
     def take_episodes(self) -> list[Episode]:
-        """The episodes finished in batches received since the last call. Device pools synchronise here and only here."""
+        """Episodes that finished in batches received since the last call. Device pools synchronise only here."""
         ...
-
-    can_restore: bool
-    """Whether `restore` works, whatever `state` says."""
 
     @property
     def restarts(self) -> int:
-        """How many times a simulator was replaced."""
-        ...
+        """How many simulators the pool has replaced."""
+        return 0
 
     def state(self, timeout: float | None = None) -> bytes:
-        """Everything needed to continue exactly, of every environment whose slots are all held by the caller.
+        """The exact state of every environment whose slots are all held by the caller.
 
-        Environments are left out, with a warning, if they are in flight, cannot be saved, or do not answer within `timeout` seconds
-        (`pool.start_timeout_seconds` if None), because their worker is busy, hung or dead. Nothing is raised for a worker that dies
-        meanwhile: it is replaced, or the next `recv` raises. `UsageError` if no environment of this kind can be saved.
+        Environments are left out, with a warning, if they are in flight, cannot be saved, or do not answer within
+        `timeout` seconds (default: `pool.start_timeout_seconds`). If a worker dies meanwhile, the pool replaces it, or
+        the next `recv` raises. `UsageError` if no environment of this kind can be saved.
         """
         ...
 
     def restore(self, state: bytes) -> np.ndarray:
-        """Continue from `state`: the next `recv` delivers the observations that were held when it was taken, as a first
-        batch, without the rewards and ends that came with them then.
+        """Continue from `state`. The next `recv` returns the held observations as a first batch, without rewards.
 
-        Returns the slots [int64] that `state` lacks. They start new episodes, under seeds that they did not have before, and
-        are in that first batch too.
+        Returns the slots [int64] that `state` lacks. They start new episodes with new seeds, in that first batch too.
         """
         ...
 
@@ -194,27 +192,8 @@ class Pool(Protocol):
         """End all simulators. May be called twice."""
         ...
 
-    def __enter__(self) -> Pool: ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(self, *_: object) -> None: ...
-
-
-def named_actions(actions: Array | Mapping[str, Array], leaves: Sequence[Leaf]) -> Mapping[str, Array]:
-    """Actions by leaf name, whichever way the caller wrote them."""
-    if not isinstance(actions, np.ndarray) and isinstance(actions, Mapping):
-        if set(actions) != {leaf.name for leaf in leaves}:
-            raise ValueError(f"actions named {sorted(actions)}; this pool needs {sorted(leaf.name for leaf in leaves)}")
-        return actions
-    if len(leaves) != 1:
-        raise ValueError(f"this pool needs a mapping with one array for each of {[leaf.name for leaf in leaves]}")
-    return {leaves[0].name: actions}
-
-
-def as_slots(slots: Array) -> np.ndarray:
-    """Slots as an int64 array."""
-    array = np.asarray(slots)
-    if array.dtype == np.int64:
-        return array
-    if not np.issubdtype(array.dtype, np.integer):
-        raise ValueError(f"slots must be integers, got {array.dtype}")
-    return array.astype(np.int64)
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,4 +1,4 @@
-"""Random actions for measuring simulators: the same for every system that is measured."""
+"""Random actions for measuring simulators, the same for every system under test."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gymnasium import spaces
 from paceline.pool.protocol import PoolSpec
 
 TURNS = 64
-"""Different actions in turn, since a simulator's cost may depend on what is done in it."""
+"""Number of different actions per slot, used in rotation. The cost of a step may depend on its action."""
 
 
 def sample_turns(space: spaces.Space, num_slots: int, seed: int = 0) -> list[np.ndarray]:
@@ -18,13 +18,13 @@ def sample_turns(space: spaces.Space, num_slots: int, seed: int = 0) -> list[np.
 
 
 class RandomActions:
-    """Actions for a pool's slots, turn after turn."""
+    """Random actions for the slots of a pool."""
 
     def __init__(self, spec: PoolSpec) -> None:
         self._turns = {leaf.name: sample_turns(leaf.space, spec.num_slots) for leaf in spec.actions}
         self._turn = 0
 
     def next(self, slots: np.ndarray) -> dict[str, np.ndarray]:
-        """The next actions of `slots`, by leaf."""
+        """The next actions of `slots`, by leaf name."""
         self._turn = (self._turn + 1) % TURNS
         return {name: turns[self._turn][slots] for name, turns in self._turns.items()}

@@ -1,4 +1,4 @@
-"""The saved state of a pool that steps single environments. `serial` and `process` pools read each other's."""
+"""The saved state of a pool that steps single environments. `serial` and `process` pools read each other's states."""
 
 from __future__ import annotations
 
@@ -11,44 +11,60 @@ import numpy as np
 
 from paceline.errors import UsageError
 from paceline.pool.protocol import Episode
+from paceline.pool.seeds import EnvSeeds
+from paceline.pool.table import SlotTable
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True)
 class SavedPool:
-    """What a pool needs to go on. Environments that are not in `envs` start anew."""
+    """Everything a pool needs to continue. Environments missing from `envs` start new episodes."""
 
     envs: dict[int, bytes]
-    """By environment."""
+    """State by environment."""
     table: dict[str, np.ndarray]
-    """`SlotTable.snapshot`; rows of environments that are not in `envs` mean nothing but their episode's number."""
+    """`SlotTable.snapshot`. In rows of environments missing from `envs` only the episode number is valid."""
     incarnation: np.ndarray
-    """By environment: how many times it was started anew under `seed`."""
+    """By environment: restarts under `seed`."""
     seed: int
     episodes: list[Episode]
-    """Finished, but not taken yet."""
-
-    def pack(self) -> bytes:
-        return pickle.dumps(vars(self))
+    """Finished episodes that nobody has taken yet."""
 
     @classmethod
     def unpack(cls, state: bytes, num_envs: int) -> SavedPool:
         fields = pickle.loads(state)
         if len(fields["incarnation"]) != num_envs:
             raise UsageError(f"the saved pool had {len(fields['incarnation'])} environments; this one has {num_envs}")
-        if isinstance(fields["envs"], list):  # of a serial pool before environments could be missing
+        if isinstance(fields["envs"], list):  # a serial pool's state from before environments could be missing
             fields["envs"] = dict(enumerate(fields["envs"]))
         return cls(**fields)
 
-    def missing(self) -> list[int]:
-        """The environments that have to start anew."""
-        return [env for env in range(len(self.incarnation)) if env not in self.envs]
+    def put_back(self, table: SlotTable, seeds: EnvSeeds) -> list[int]:
+        """Restore `table` and `seeds`. Returns the missing environments, whose next reset uses a new seed."""
+        missing = [env for env in range(len(self.incarnation)) if env not in self.envs]
+        table.restore(self.table)
+        seeds.begin(self.seed, self.incarnation)
+        seeds.renew(missing)
+        return missing
+
+
+def pack_pool(
+    envs: dict[int, bytes], reasons: Mapping[int, str], table: SlotTable, seeds: EnvSeeds, episodes: list[Episode]
+) -> bytes:
+    """The state of a pool with the saved `envs`. `reasons` says why other environments could not be saved."""
+    report_unsaved(table.spec.num_slots, table.spec.agents_per_env, envs, reasons)
+    saved = SavedPool(
+        envs=envs, table=table.snapshot(), incarnation=seeds.incarnation, seed=seeds.seed, episodes=episodes
+    )
+    return pickle.dumps(vars(saved))
 
 
 def report_unsaved(num_slots: int, agents: int, envs: Iterable[int], reasons: Mapping[int, str]) -> None:
-    """Complain about the environments that are not among the saved `envs`: in a warning if others are, in a `UsageError`
-    if none is because of the `reasons` that environments gave."""
+    """Warn about slots whose environment is not among the saved `envs`.
+
+    If nothing is saved because environments gave `reasons`, raise a `UsageError`.
+    """
     saved = set(envs)
     if not saved and reasons:
         raise UsageError(next(iter(reasons.values())))

@@ -1,29 +1,28 @@
-"""Simulators stepped in this process, one after the other: deterministic, debuggable, the reference for all others."""
+"""Simulators stepped in this process, one after the other: deterministic, debuggable, the reference for other pools."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from paceline.envs.registry import Factory
+from paceline.envs.factory import Factory
 from paceline.errors import Failure, SimulatorError, UsageError
 from paceline.pool.budget import RestartBudget
 from paceline.pool.config import PoolConfig
-from paceline.pool.protocol import Array, Episode, PoolSpec, StepBatch, named_actions
-from paceline.pool.saved_pool import SavedPool, report_unsaved
-from paceline.pool.slot_states import SlotBook
-from paceline.pool.spaces import check_actions
-from paceline.pool.stepper import Stepper, agents_of, make_stepper, spaces_of
-from paceline.pool.streams import Streams
+from paceline.pool.protocol import Array, Episode, Pool, StepBatch
+from paceline.pool.saved_pool import SavedPool, pack_pool
+from paceline.pool.seeds import EnvSeeds
+from paceline.pool.slot_states import SlotStates
+from paceline.pool.stepper import Stepper, env_shape, failure_of, make_spec, make_stepper
 from paceline.pool.table import SlotTable
 from paceline.telemetry.phases import STARTING, Phases
 
 
-class SerialPool:
-    """A `Pool` in this process. Steps happen inside `recv`, in the order in which they were sent. One that hangs, hangs the process."""
+class SerialPool(Pool):
+    """A `Pool` in this process. `recv` does the steps, in the order of `send`. A hung step blocks the process."""
 
     can_restore = True
 
@@ -38,21 +37,12 @@ class SerialPool:
             phases.show(STARTING, index, config.num_envs, "")
             envs.append(self._make_env(index))
         phases.over(STARTING)
-        observation_space, action_space = spaces_of(envs[0])
-        self.spec = PoolSpec(
-            observation_space=observation_space,
-            action_space=action_space,
-            num_envs=config.num_envs,
-            agents_per_env=agents_of(envs[0]),
-            frameskip=factory.frameskip,
-            num_groups=config.groups,
-            envs_per_worker=config.num_envs,
-        )
+        self.spec = make_spec({0: env_shape(envs[0])}, config, factory.frameskip, num_workers=1)
         self._table = SlotTable(self.spec)
         self._steppers: list[Stepper] = [make_stepper(env, index, self._table) for index, env in enumerate(envs)]
-        self._streams = Streams(self._table, seed)
+        self._seeds = EnvSeeds(self._table, seed)
         self._episodes: list[Episode] = []
-        self._book = SlotBook(self.spec)
+        self._slots = SlotStates(self.spec)
         self._queue: deque[int] = deque()
         self._woken = False
         self.reset(seed)
@@ -65,38 +55,38 @@ class SerialPool:
         group: int | None = None,
         first: np.ndarray | None = None,
     ) -> StepBatch:
-        """See `Pool.recv`. Everything sent is stepped here, `max_slots` or not: in one process nothing is gained by
-        leaving it for later. Only `wake` ends it between the steps of two environments. `timeout` does not, or batches would depend
-        on how fast the machine is, and deterministic runs with them."""
-        self._book.wanted(min_slots, group)
+        """See `Pool.recv`. Steps everything that was sent, whatever `max_slots` says, since nothing runs in parallel.
+
+        Only `wake` interrupts it, between two environments. `timeout` does not, because batches, and with them
+        deterministic runs, would then depend on the speed of the machine.
+        """
+        self._slots.wanted(min_slots, max_slots, group)
         while self._queue:
             if self._woken:
                 self._woken = False
-                return self._table.batch(*self._book.take_none())
-            self._step(self._queue.popleft())
-        return self._table.batch(*self._book.take(max_slots, group, first))
+                return self._table.batch(*self._slots.take_none())
+            env = self._queue.popleft()
+            self._run(env, self._steppers[env].step)
+        return self._table.batch(*self._slots.take(max_slots, group, first))
+
+    def send(self, actions: Array | Mapping[str, Array], slots: Array) -> None:
+        slots, rows = self._slots.check(slots)
+        self._table.write_actions(actions, slots, rows)
+        self._queue += self._slots.release(slots, rows).tolist()
 
     @property
     def num_in_flight(self) -> int:
-        return self._book.num_in_flight
+        return self._slots.num_in_flight
 
     def wake(self) -> None:
         self._woken = True
 
-    def send(self, actions: Array | Mapping[str, Array], slots: Array) -> None:
-        slots, rows = self._book.check(slots)
-        named = named_actions(actions, self.spec.actions)
-        checked = [(leaf.name, check_actions(named[leaf.name], leaf, slots)) for leaf in self.spec.actions]
-        for name, values in checked:
-            self._table.actions[name][rows] = values
-        self._queue += self._book.release(slots, rows).tolist()
-
     def reset(self, seed: int) -> None:
-        self._streams.begin(seed)
+        self._seeds.begin(seed)
         self._woken = False
         self._queue.clear()
         self._episodes.clear()
-        self._book.launch_all()
+        self._slots.restart()
         for env in range(self.spec.num_envs):
             self._start(env)
 
@@ -109,54 +99,36 @@ class SerialPool:
         return self._budget.restarts
 
     def state(self, timeout: float | None = None) -> bytes:
-        """See `Pool.state`. `timeout` cannot interrupt an environment; those that come after it are left out."""
+        """See `Pool.state`. `timeout` cannot interrupt an environment; the environments after it are left out."""
         deadline = time.monotonic() + (self._config.start_timeout_seconds if timeout is None else timeout)
         states: dict[int, bytes] = {}
         reasons: dict[int, str] = {}
-        for env in self._book.held_envs():
+        for env in self._slots.held_envs():
             if time.monotonic() > deadline:
                 break
             try:
                 states[env] = self._steppers[env].state()
             except Exception as error:
                 reasons[env] = str(error)
-        report_unsaved(self.spec.num_slots, self.spec.agents_per_env, states, reasons)
-        return SavedPool(
-            envs=states,
-            table=self._table.snapshot(),
-            incarnation=self._streams.incarnation,
-            seed=self._streams.seed,
-            episodes=self._episodes,
-        ).pack()
+        return pack_pool(states, reasons, self._table, self._seeds, self._episodes)
 
     def restore(self, state: bytes) -> np.ndarray:
         saved = SavedPool.unpack(state, self.spec.num_envs)
         for env, inner in saved.envs.items():
             self._steppers[env].restore(inner)
-        anew = saved.missing()
-        self._table.restore(saved.table)
-        self._streams.begin(saved.seed, saved.incarnation)
-        self._streams.renew(anew)
+        missing = saved.put_back(self._table, self._seeds)
         self._episodes = saved.episodes
         self._queue.clear()
-        self._book.ready_all(saved.envs)
-        for env in anew:
+        self._slots.restart(saved.envs)
+        for env in missing:
             self._start(env)
-        slots = [slot for env in anew for slot in self._steppers[env].slots]
-        return np.array(slots, np.int64)
+        return np.array([slot for env in missing for slot in self._steppers[env].slots], np.int64)
 
     def close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        for stepper in self._steppers:
-            stepper.close()
-
-    def __enter__(self) -> SerialPool:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        if not self._closed:
+            self._closed = True
+            for stepper in self._steppers:
+                stepper.close()
 
     def _make_env(self, index: int) -> object:
         try:
@@ -167,36 +139,29 @@ class SerialPool:
             cause = f"{type(error).__name__}: {error}"
             raise SimulatorError(Failure(cause=cause, phase="make", envs=(index,), slots=(index,))) from error
 
-    def _step(self, env: int) -> None:
-        stepper = self._steppers[env]
-        start = time.perf_counter()
-        try:
-            self._episodes += stepper.step()
-        except Exception as error:
-            self._replace(env, error)
-            return
-        self._table.step_seconds[list(stepper.slots)] = time.perf_counter() - start
-        self._book.mark_ready([env])
-
     def _start(self, env: int) -> None:
-        stepper = self._steppers[env]
+        ((_, seed, episode),) = self._seeds.reset_jobs([env])
+        self._run(env, self._steppers[env].reset, seed, episode)
+
+    def _run(self, env: int, operation: Callable[..., Sequence[Episode] | None], *arguments: int) -> None:
+        """Reset or step `env`. If that fails, replace it or end the run."""
         start = time.perf_counter()
-        ((_, seed, episode),) = self._streams.jobs([env])
         try:
-            stepper.reset(seed, episode)
+            if ended := operation(*arguments):
+                self._episodes += ended
         except Exception as error:
             self._replace(env, error)
             return
-        self._table.step_seconds[list(stepper.slots)] = time.perf_counter() - start
-        self._book.mark_ready([env])
+        slots = self._steppers[env].slots
+        self._table.step_seconds[slots[0] : slots[-1] + 1] = time.perf_counter() - start
+        self._slots.mark_ready([env])
 
     def _replace(self, env: int, error: Exception) -> None:
-        """Make `env` anew after `error`, if the configuration and the budget allow it."""
-        failure = self._steppers[env].failure(error)
+        failure = failure_of(self._steppers[env], error)
         if self._config.on_error == "stop":
             raise SimulatorError(failure) from error
         self._budget.spend(failure)
         self._steppers[env] = make_stepper(self._make_env(env), env, self._table)
-        self._streams.renew([env])
-        self._book.mark_lost(env)
+        self._seeds.renew([env])
+        self._slots.mark_lost(env)
         self._start(env)

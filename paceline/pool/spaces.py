@@ -1,11 +1,11 @@
-"""Gymnasium spaces as flat, named tensors, and the two directions across an environment's boundary.
+"""Gymnasium spaces as flat, named arrays, and the conversion of observations and actions.
 
-A space is a tree; a pool moves arrays. `leaves` names every array of a tree by its dotted path ("screen",
-"game.health", "0"); `ObservationWriter` checks an observation's leaves and puts them into slot-indexed arrays; `ActionReader` builds an
-action from such arrays.
+A space is a tree; a pool moves arrays. `leaves` names every array of the tree by its dotted path ("screen",
+"game.health", "0"). `ObservationWriter` checks observations and writes them to slot-indexed arrays. `ActionReader`
+builds actions from such arrays.
 
-Canonical leaves, so that a policy meets few cases: floating-point boxes are float32, discrete values count from zero
-(an environment's own `start` is added and removed here), everything else keeps its dtype.
+Leaves are canonical, so that a policy meets few cases: floating-point boxes are float32, discrete values count from
+zero (this module adds and removes an environment's own `start`), and everything else keeps its dtype.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gymnasium import spaces
 from paceline.errors import UsageError
 from paceline.pool.finite_values import FEW, FLOAT32, all_finite, describe, first_bad, is_extreme
 
-ndarray = np.ndarray  # looked up in every step
+ndarray = np.ndarray  # a cheaper lookup, for every step
 
 SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict or Tuple of these"
 
@@ -32,7 +32,7 @@ class Leaf:
     name: str
     path: tuple[str | int, ...]
     space: spaces.Space
-    """The canonical space, as policies see it."""
+    """The canonical space, for policies."""
     source: spaces.Space
     """The environment's own space at this path."""
 
@@ -54,14 +54,14 @@ class Leaf:
 
     @property
     def offset(self) -> Any:
-        """What the environment's discrete values are above ours."""
+        """The environment's own smallest discrete value. Ours is 0."""
         if isinstance(self.source, spaces.Discrete | spaces.MultiDiscrete):
             return self.source.start
         return 0
 
 
 def leaves(space: spaces.Space, root: str) -> tuple[Leaf, ...]:
-    """The leaves of `space` in a fixed order; a space that is itself a leaf gets the name `root`."""
+    """The leaves of `space` in a fixed order. A space that is itself a leaf gets the name `root`."""
     found: list[Leaf] = []
 
     def visit(node: spaces.Space, path: tuple[str | int, ...]) -> None:
@@ -88,7 +88,7 @@ def _canonical(space: spaces.Space, name: str) -> spaces.Space:
     if isinstance(space, spaces.Box):
         if not np.issubdtype(space.dtype, np.floating) or space.dtype == np.float32:
             return space
-        with np.errstate(over="ignore"):  # bounds beyond float32 become infinite, which is what they mean
+        with np.errstate(over="ignore"):  # bounds beyond float32 become infinite
             return spaces.Box(space.low.astype(np.float32), space.high.astype(np.float32), dtype=np.float32)
     if isinstance(space, spaces.Discrete):
         return spaces.Discrete(int(space.n))
@@ -100,11 +100,11 @@ def _canonical(space: spaces.Space, name: str) -> spaces.Space:
 
 
 class BadValue(ValueError):
-    """An environment returned something that its own spaces, or arithmetic, do not allow."""
+    """An environment returned a value outside its spaces, or one that is not finite."""
 
 
 class ObservationWriter:
-    """Writes observations of one environment into slot-indexed arrays, refusing what the space does not allow."""
+    """Checks observations of one environment against its space and writes them to slot-indexed arrays."""
 
     def __init__(self, space: spaces.Space, arrays: Mapping[str, np.ndarray]) -> None:
         targets = [_Target(leaf, arrays[leaf.name]) for leaf in leaves(space, "obs")]
@@ -117,7 +117,7 @@ class ObservationWriter:
 
 
 class _PerSlot(dict[int, Any]):
-    """What `make` makes for a slot, made once: a lookup here costs a fraction of a NumPy index."""
+    """A cache of `make(slot)`. A lookup here is much cheaper than a NumPy index."""
 
     def __init__(self, make: Callable[[int], Any]) -> None:
         super().__init__()
@@ -129,11 +129,11 @@ class _PerSlot(dict[int, Any]):
 
 
 class _Target:
-    """Where one leaf of an observation goes."""
+    """Writes one leaf of an observation."""
 
     def __init__(self, leaf: Leaf, array: np.ndarray) -> None:
         self._leaf, self._array, self._shape = leaf, array, leaf.shape
-        self._dtype = leaf.dtype  # the one seen last and found castable: comparing identities is the cheapest check
+        self._dtype = leaf.dtype  # the last castable dtype, because comparing identities is the cheapest check
         self._offset = leaf.offset
         self._nvec: Any = None
         if isinstance(leaf.space, spaces.Discrete):
@@ -158,7 +158,7 @@ class _Target:
         return value
 
     def put(self, value: Any, slot: int) -> None:
-        """Check the leaf's value and store it. A value that is not finite is stored before it is refused."""
+        """Check and store the leaf's value. A value that is not finite is stored before the error."""
         if type(value) is not ndarray:
             value = np.asarray(value)
         if value.shape != self._shape:
@@ -171,8 +171,8 @@ class _Target:
                 cells[:] = data = value.tobytes()
             else:
                 self._array[slot] = value
-                data = cells.tobytes()  # what was stored: a finite number may be beyond float32
-            # In most steps these bytes are nowhere, not even in a mantissa.
+                data = cells.tobytes()  # as stored, because a finite float64 may be beyond float32
+            # Most observations contain these bytes nowhere, not even in a mantissa.
             if (0x7F in data or 0xFF in data) and is_extreme(data) and not all_finite(self._array[slot]):
                 self._refuse(value, slot)
             return
@@ -187,7 +187,6 @@ class _Target:
             self._refuse(value, slot)
 
     def _bytes_of(self, slot: int) -> memoryview:
-        """The slot's memory."""
         return memoryview(self._array[slot : slot + 1].reshape(-1)).cast("B")  # type: ignore[arg-type]
 
     def _refuse(self, value: np.ndarray, slot: int) -> None:
@@ -204,7 +203,7 @@ class _Target:
 
 
 class ActionReader:
-    """Builds the action that an environment expects from slot-indexed arrays. What it returns is the environment's own."""
+    """Builds the action that an environment expects from slot-indexed arrays. The environment may keep the result."""
 
     def __init__(self, space: spaces.Space, arrays: Mapping[str, np.ndarray]) -> None:
         self.read: Callable[[int], Any] = _reader(
@@ -228,39 +227,35 @@ def _reader(
     if isinstance(space, spaces.MultiDiscrete):
         dtype = space.dtype
         return lambda slot: (array[slot] + offset).astype(dtype, copy=False)
-    # A copy: the environment may keep its last action, and the next one lands in the same memory.
+    # A copy, because the environment may keep its last action while the next one overwrites the array.
     wanted = leaf.source.dtype
-    rows = _PerSlot(array.__getitem__) if leaf.shape else array  # of numbers alone there are no views
+    rows = _PerSlot(array.__getitem__) if leaf.shape else array  # a scalar has no view
     if array.dtype == wanted:
         return lambda slot: rows[slot].copy()
     return lambda slot: rows[slot].astype(wanted)
 
 
 def check_actions(actions: np.ndarray, leaf: Leaf, slots: np.ndarray) -> np.ndarray:
-    """`actions` as an array [B, *leaf.shape] of the leaf's dtype, or a ValueError that names the first bad slot."""
-    actions = np.asarray(actions)
+    """`actions` as an array [B, *leaf.shape], or a ValueError that names the first bad slot."""
+    actions, space = np.asarray(actions), leaf.space
     expected = (len(slots), *leaf.shape)
     if actions.shape != expected:
         raise ValueError(f"actions {leaf.name!r} have shape {actions.shape}; {len(slots)} slots need {expected}")
-    if isinstance(leaf.space, spaces.Box):
-        if np.isfinite(actions).all():
+    if isinstance(space, spaces.Box):
+        if all_finite(actions):
             return actions
-        bad = ~np.isfinite(actions)
-        problem = "is not finite"
-    elif actions.dtype == np.int64 and isinstance(leaf.space, spaces.Discrete):
-        # As unsigned numbers negative ones are huge: one look finds both kinds of wrong.
-        if len(actions) == 0 or actions.view(np.uint64).max() < leaf.space.n:
-            return actions
-        bad = (actions < 0) | (actions >= leaf.space.n)
-        problem = f"is outside {leaf.space}"
-    elif not np.issubdtype(actions.dtype, np.integer) and actions.dtype != np.bool_:
-        raise ValueError(f"actions {leaf.name!r} have dtype {actions.dtype}; {leaf.space} needs integers")
+        bad, problem = ~np.isfinite(actions), "is not finite"
     else:
-        limit = leaf.space.nvec if isinstance(leaf.space, spaces.MultiDiscrete) else getattr(leaf.space, "n", 2)
-        if isinstance(leaf.space, spaces.MultiBinary):
-            limit = 2
-        bad = (actions < 0) | (actions >= limit)
-        problem = f"is outside {leaf.space}"
+        if actions.dtype.kind not in "iub":
+            raise ValueError(f"actions {leaf.name!r} have dtype {actions.dtype}; {space} needs integers")
+        if isinstance(space, spaces.Discrete):
+            # Negative numbers become huge unsigned ones, so one comparison finds both kinds of bad values.
+            if not len(actions) or (actions.dtype == np.int64 and actions.view(np.uint64).max() < space.n):
+                return actions
+            limit = space.n
+        else:
+            limit = space.nvec if isinstance(space, spaces.MultiDiscrete) else 2
+        bad, problem = (actions < 0) | (actions >= limit), f"is outside {space}"
     if bad.any():
         row = int(np.argwhere(bad)[0][0])
         raise ValueError(f"action {leaf.name!r} of slot {int(slots[row])} {problem}: {actions[row].tolist()}")

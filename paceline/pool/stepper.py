@@ -1,6 +1,6 @@
 """One environment stepped by the pool's contract: same-step autoreset, checked values, slot-indexed memory.
 
-`serial` pools and the workers of `process` pools run this same code, which is why they give the same streams.
+`serial` pools and the workers of `process` pools run this code, so both produce the same streams.
 """
 
 from __future__ import annotations
@@ -8,57 +8,35 @@ from __future__ import annotations
 import pickle
 import traceback
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
 
 from paceline.errors import Failure, UsageError
+from paceline.pool.config import PoolConfig
 from paceline.pool.finite_values import FLOAT32_MAX, describe
-from paceline.pool.protocol import Episode
+from paceline.pool.protocol import Episode, PoolSpec
 from paceline.pool.spaces import ActionReader, BadValue, ObservationWriter
 from paceline.pool.table import SlotTable
 
-NOTHING: Sequence[Episode] = ()
+NO_EPISODES: Sequence[Episode] = ()
 
 
-class Stepper(Protocol):
-    """One environment and its slots."""
+class EnvShape(NamedTuple):
+    """The spaces of every slot of an environment, and the number of its slots."""
 
-    @property
-    def slots(self) -> tuple[int, ...]: ...
-
-    def reset(self, seed: int | None, episode: int = 0) -> None:
-        """Start episode number `episode`; its first observations are in the table afterwards."""
-        ...
-
-    def step(self) -> Sequence[Episode]:
-        """One step with the actions in the table, and the next episode's start where this one ended."""
-        ...
-
-    def failure(self, error: Exception) -> Failure:
-        """`error`, which `reset` or `step` raised, in the user's terms."""
-        ...
-
-    def state(self) -> bytes: ...
-
-    def restore(self, state: bytes) -> None: ...
-
-    def close(self) -> None: ...
+    observation_space: spaces.Space
+    action_space: spaces.Space
+    num_agents: int
 
 
-def agents_of(env: Any) -> int:
-    """How many slots an environment has: its possible agents, or one."""
-    return len(env.possible_agents) if hasattr(env, "possible_agents") else 1
-
-
-def spaces_of(env: Any) -> tuple[spaces.Space, spaces.Space]:
-    """The observation and action space that every slot of an environment has."""
+def env_shape(env: Any) -> EnvShape:
     if not hasattr(env, "possible_agents"):
         for name in ("observation_space", "action_space"):
             if not isinstance(getattr(env, name, None), spaces.Space):
                 raise UsageError(f"{env!r} has no {name} that is a Gymnasium space")
-        return env.observation_space, env.action_space
+        return EnvShape(env.observation_space, env.action_space, 1)
     first, *others = env.possible_agents
     pair = env.observation_space(first), env.action_space(first)
     for agent in others:
@@ -67,35 +45,51 @@ def spaces_of(env: Any) -> tuple[spaces.Space, spaces.Space]:
                 f"agents {first!r} and {agent!r} of {env} have different spaces; "
                 "make them equal with SuperSuit's pad_observations_v0 and pad_action_space_v0"
             )
-    return pair
+    return EnvShape(*pair, len(env.possible_agents))
 
 
-def make_stepper(env: Any, index: int, table: SlotTable) -> Stepper:
-    """The stepper for environment number `index` of a pool."""
-    return ParallelStepper(env, index, table) if hasattr(env, "possible_agents") else GymStepper(env, index, table)
+def make_spec(shapes: Mapping[int, EnvShape], config: PoolConfig, frameskip: int, num_workers: int) -> PoolSpec:
+    """The spec of a pool. `shapes` are those of one or more of its environments, which must be equal."""
+    (first, shape), *others = shapes.items()
+    for env, other in others:
+        if other != shape:
+            raise UsageError(
+                f"environments of one pool must have equal spaces: environment {first} has {shape[:2]}, "
+                f"environment {env} has {other[:2]}"
+            )
+    return PoolSpec(
+        observation_space=shape.observation_space,
+        action_space=shape.action_space,
+        num_envs=config.num_envs,
+        agents_per_env=shape.num_agents,
+        frameskip=frameskip,
+        num_groups=config.groups,
+        envs_per_worker=config.num_envs // num_workers,
+    )
 
 
 class GymStepper:
     """A Gymnasium environment: one slot."""
 
-    def __init__(self, env: Any, index: int, table: SlotTable) -> None:
-        self._env, self._index, self._slot, self._table = env, index, index, table
-        self.slots = (index,)
-        self._write_obs = ObservationWriter(env.observation_space, table.obs).write
-        self._write_final_obs = ObservationWriter(env.observation_space, table.final_obs).write
-        self._read_action = ActionReader(env.action_space, table.actions).read
-        self._reward, self._terminated, self._truncated, self._steps = map(
+    def __init__(self, made: Any, env: int, table: SlotTable) -> None:
+        self._made, self._slot, self._table = made, env, table
+        self.env, self.slots = env, (env,)
+        self.phase = "reset"  # the last operation: "reset" or "step"
+        self.seed: int | None = None
+        self.episode = self.steps = 0
+        self._return = 0.0
+        self._write_obs = ObservationWriter(made.observation_space, table.obs).write
+        self._write_final_obs = ObservationWriter(made.observation_space, table.final_obs).write
+        self._read_action = ActionReader(made.action_space, table.actions).read
+        self._reward, self._terminated, self._truncated, self._step_cells = map(
             table.cells, ("reward", "terminated", "truncated", "step")
         )
-        self._seed: int | None = None
-        self._phase = "reset"
-        self._episode = self._step = 0
-        self._return = 0.0
 
     def reset(self, seed: int | None, episode: int = 0) -> None:
+        """Start episode number `episode` and write its first observation to the table."""
         if seed is not None:
-            self._seed = seed
-        self._episode = episode
+            self.seed = seed
+        self.episode = episode
         table, slot = self._table, self._slot
         self._begin(seed)
         table.reward[slot] = 0.0
@@ -103,97 +97,94 @@ class GymStepper:
         table.active[slot] = True
 
     def step(self) -> Sequence[Episode]:
-        self._phase = "step"
+        """Step with the action in the table. Where the episode ends, also start the next one."""
+        self.phase = "step"
         slot = self._slot
-        observation, reward, terminated, truncated, info = self._env.step(self._read_action(slot))
+        observation, reward, terminated, truncated, info = self._made.step(self._read_action(slot))
         reward = float(reward)
-        if not -FLOAT32_MAX <= reward <= FLOAT32_MAX:  # here and not in a function: this is half of its cost
+        if not -FLOAT32_MAX <= reward <= FLOAT32_MAX:  # not in a function, whose call would double the cost
             raise _bad_reward(reward)
         if terminated or truncated:
             return self._end(observation, reward, bool(terminated), info)
         self._write_obs(observation, slot)
         self._return += reward
-        self._step += 1
+        self.steps += 1
         self._reward[slot] = reward
         self._terminated[slot] = self._truncated[slot] = False
-        self._steps[slot] = self._step
-        return NOTHING
+        self._step_cells[slot] = self.steps
+        return NO_EPISODES
 
     def _end(self, observation: Any, reward: float, terminated: bool, info: Mapping[str, Any]) -> list[Episode]:
-        """The step that ended an episode, and the start of the next."""
+        """Finish the episode and start the next one."""
         slot = self._slot
         self._write_final_obs(observation, slot)
         self._reward[slot] = reward
         self._terminated[slot] = terminated
         self._truncated[slot] = not terminated
-        finished = Episode(slot, self._return + reward, self._step + 1, scalars(info))
-        self._episode += 1
+        finished = Episode(slot, self._return + reward, self.steps + 1, scalars(info))
+        self.episode += 1
         self._begin(None)
         return [finished]
 
     def _begin(self, seed: int | None) -> None:
-        self._phase = "reset"
-        self._step, self._return = 0, 0.0
-        observation, _ = self._env.reset(seed=seed)
+        self.phase = "reset"
+        self.steps, self._return = 0, 0.0
+        observation, _ = self._made.reset(seed=seed)
         self._write_obs(observation, self._slot)
-        self._table.episode[self._slot] = self._episode
+        self._table.episode[self._slot] = self.episode
         self._table.step[self._slot] = 0
 
-    def failure(self, error: Exception) -> Failure:
-        return _failure(error, self._phase, self._index, self.slots, self._seed, self._episode, self._step)
-
     def state(self) -> bytes:
-        return pickle.dumps((env_state(self._env), self._seed, self._episode, self._step, self._return))
+        return pickle.dumps((env_state(self._made), self.seed, self.episode, self.steps, self._return))
 
     def restore(self, state: bytes) -> None:
-        inner, self._seed, self._episode, self._step, self._return = pickle.loads(state)
-        restore_env(self._env, inner)
+        inner, self.seed, self.episode, self.steps, self._return = pickle.loads(state)
+        restore_env(self._made, inner)
 
     def close(self) -> None:
-        self._env.close()
+        self._made.close()
 
 
 class ParallelStepper:
     """A PettingZoo parallel environment: one slot for each of `possible_agents`, in that order.
 
-    An agent that is out of the game leaves its slot inactive until the environment restarts, which it does as soon as
-    nobody is left. `truncated` and `terminated` belong to the agent, not to the environment.
+    The slot of an agent that has left the game is inactive until the environment restarts. It restarts when no agent is
+    left. `truncated` and `terminated` belong to the agent, not to the environment.
     """
 
-    def __init__(self, env: Any, index: int, table: SlotTable) -> None:
-        self._env, self._index, self._table = env, index, table
-        agents = list(env.possible_agents)
-        self.slots = tuple(range(index * len(agents), (index + 1) * len(agents)))
-        self._slot_of = dict(zip(agents, self.slots, strict=True))
-        observation_space, action_space = spaces_of(env)
+    def __init__(self, made: Any, env: int, table: SlotTable) -> None:
+        self._made, self._table = made, table
+        observation_space, action_space, num_agents = env_shape(made)
+        self.env, self.slots = env, tuple(range(env * num_agents, (env + 1) * num_agents))
+        self.phase = "reset"
+        self.seed: int | None = None
+        self.episode = self.steps = 0
+        self._slot_of = dict(zip(made.possible_agents, self.slots, strict=True))
         self._obs = ObservationWriter(observation_space, table.obs)
         self._final_obs = ObservationWriter(observation_space, table.final_obs)
         self._action = ActionReader(action_space, table.actions)
-        self._seed: int | None = None
-        self._phase = "reset"
-        self._episode = self._step = 0
         self._returns = dict.fromkeys(self.slots, 0.0)
         self._lengths = dict.fromkeys(self.slots, 0)
 
     def reset(self, seed: int | None, episode: int = 0) -> None:
         if seed is not None:
-            self._seed = seed
-        self._episode = episode
+            self.seed = seed
+        self.episode = episode
         self._clear_transition()
         self._begin(seed)
 
     def step(self) -> list[Episode]:
-        self._phase = "step"
-        playing = list(self._env.agents)
+        self.phase = "step"
+        playing = list(self._made.agents)
         self._clear_transition()
         actions = {agent: self._action.read(self._slot_of[agent]) for agent in playing}
-        observations, rewards, terminations, truncations, infos = self._env.step(actions)
+        observations, rewards, terminations, truncations, infos = self._made.step(actions)
         finished = []
         for agent in playing:
             slot = self._slot_of[agent]
             reward = float(rewards[agent])
             if not -FLOAT32_MAX <= reward <= FLOAT32_MAX:
-                raise self._named(agent, _bad_reward(reward))
+                raise self._with_agent(agent, _bad_reward(reward))
             self._table.reward[slot] = reward
             self._returns[slot] += reward
             self._lengths[slot] += 1
@@ -204,21 +195,20 @@ class ParallelStepper:
             self._table.terminated[slot] = terminated
             self._table.truncated[slot] = not terminated
             self._table.active[slot] = False
-            # Inactive slots keep showing the last observation of their agent: valid data, and never experience.
+            # An inactive slot keeps the last observation of its agent: valid data that is never experience.
             self._write(self._final_obs, observations, agent)
             self._write(self._obs, observations, agent)
             finished.append(Episode(slot, self._returns[slot], self._lengths[slot], scalars(infos.get(agent, {}))))
-        self._admit(observations)
-        self._step += 1
-        self._table.step[list(self.slots)] = self._step
-        if not self._env.agents:
-            self._episode += 1
+        self._activate_new_agents(observations)
+        self.steps += 1
+        self._table.step[list(self.slots)] = self.steps
+        if not self._made.agents:
+            self.episode += 1
             self._begin(None)
         return finished
 
-    def _admit(self, observations: Mapping[Any, Any]) -> None:
-        """Agents that joined during this step have their first observation; their slots come alive."""
-        for agent in self._env.agents:
+    def _activate_new_agents(self, observations: Mapping[Any, Any]) -> None:
+        for agent in self._made.agents:
             slot = self._slot_of[agent]
             if not self._table.active[slot]:
                 self._write(self._obs, observations, agent)
@@ -229,62 +219,72 @@ class ParallelStepper:
         try:
             writer.write(observations[agent], self._slot_of[agent])
         except BadValue as error:
-            raise self._named(agent, error) from None
+            raise self._with_agent(agent, error) from None
 
-    def _named(self, agent: Any, error: BadValue) -> BadValue:
-        """`error` with the agent that it concerns: a failure names all slots of its environment."""
+    def _with_agent(self, agent: Any, error: BadValue) -> BadValue:
+        """`error` with the name of the agent. A `Failure` only names all slots of the environment."""
         return BadValue(f"agent {agent!r} (slot {self._slot_of[agent]}): {error}")
 
     def _clear_transition(self) -> None:
         slots = slice(self.slots[0], self.slots[-1] + 1)
         self._table.reward[slots] = 0.0
-        self._table.terminated[slots] = False
-        self._table.truncated[slots] = False
+        self._table.terminated[slots] = self._table.truncated[slots] = False
 
     def _begin(self, seed: int | None) -> None:
-        self._phase = "reset"
-        self._step = 0
-        observations, _ = self._env.reset(seed=seed)
+        self.phase = "reset"
+        self.steps = 0
+        observations, _ = self._made.reset(seed=seed)
         for agent, slot in self._slot_of.items():
             playing = agent in observations
             self._table.active[slot] = playing
             if playing:
                 self._write(self._obs, observations, agent)
             self._returns[slot], self._lengths[slot] = 0.0, 0
-            self._table.episode[slot] = self._episode
+            self._table.episode[slot] = self.episode
             self._table.step[slot] = 0
 
-    def failure(self, error: Exception) -> Failure:
-        return _failure(error, self._phase, self._index, self.slots, self._seed, self._episode, self._step)
-
     def state(self) -> bytes:
-        inner = env_state(self._env)
-        return pickle.dumps((inner, self._seed, self._episode, self._step, self._returns, self._lengths))
+        inner = env_state(self._made)
+        return pickle.dumps((inner, self.seed, self.episode, self.steps, self._returns, self._lengths))
 
     def restore(self, state: bytes) -> None:
-        inner, self._seed, self._episode, self._step, self._returns, self._lengths = pickle.loads(state)
-        restore_env(self._env, inner)
+        inner, self.seed, self.episode, self.steps, self._returns, self._lengths = pickle.loads(state)
+        restore_env(self._made, inner)
 
     def close(self) -> None:
-        self._env.close()
+        self._made.close()
 
 
-def _bad_reward(reward: float) -> BadValue:
-    return BadValue(f"the reward is {describe(reward, ())}")
+Stepper = GymStepper | ParallelStepper
+"""One environment and its slots."""
 
 
-def _failure(
-    error: Exception, phase: str, env: int, slots: tuple[int, ...], seed: int | None, episode: int, step: int
-) -> Failure:
-    text = "" if isinstance(error, BadValue) else "".join(traceback.format_exception(error))
-    cause = str(error) if isinstance(error, BadValue) else f"{type(error).__name__}: {error}"
+def make_stepper(made: Any, env: int, table: SlotTable) -> Stepper:
+    """The stepper of the environment object `made`, number `env` of its pool."""
+    return ParallelStepper(made, env, table) if hasattr(made, "possible_agents") else GymStepper(made, env, table)
+
+
+def failure_of(stepper: Stepper, error: Exception) -> Failure:
+    """The description of `error`, which `reset` or `step` raised."""
+    bad_value = isinstance(error, BadValue)
     return Failure(
-        cause=cause, phase=phase, envs=(env,), slots=slots, seed=seed, episode=episode, step=step, traceback=text
+        cause=str(error) if bad_value else f"{type(error).__name__}: {error}",
+        phase=stepper.phase,
+        envs=(stepper.env,),
+        slots=stepper.slots,
+        seed=stepper.seed,
+        episode=stepper.episode,
+        step=stepper.steps,
+        traceback="" if bad_value else "".join(traceback.format_exception(error)),
     )
 
 
+def _bad_reward(reward: float) -> BadValue:
+    return BadValue(f"the reward is {describe(reward)}")
+
+
 def scalars(info: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of an `info`, which is all that is kept of an episode's last one."""
+    """The numbers in an `info`."""
     return {
         str(key): float(value)
         for key, value in info.items()
@@ -294,10 +294,10 @@ def scalars(info: Mapping[str, Any]) -> dict[str, float]:
 
 
 def env_state(env: Any) -> bytes:
-    """Everything an environment needs to continue exactly.
+    """The exact state of an environment.
 
-    An environment may say it itself (`get_state() -> object` with `set_state(object)`). Otherwise the attributes of
-    every layer of wrappers are taken as they are: pickling the object would be wrong, since Gymnasium's `EzPickle`
+    An environment may provide it (`get_state() -> object` with `set_state(object)`). Otherwise the state is the
+    attributes of every layer of wrappers. Pickling the environment would be wrong, because Gymnasium's `EzPickle`
     environments (all of MuJoCo's and Box2D's) come back freshly made.
     """
     layers = []
@@ -319,9 +319,8 @@ _NOT_STATE = ("env", "par_env", "spec", "_cached_spec", "mujoco_renderer", "view
 
 
 def restore_env(env: Any, state: bytes) -> None:
-    """Put `env`, freshly made by the same factory, where `state` was taken."""
-    layers = pickle.loads(state)
-    for layer, (kind, value) in zip(_layers(env), layers, strict=True):
+    """Put `env`, freshly made by the same factory, into `state`."""
+    for layer, (kind, value) in zip(_layers(env), pickle.loads(state), strict=True):
         if kind == "state":
             layer.set_state(value)
         else:

@@ -1,20 +1,22 @@
-"""The memory that simulators write and batches are read from: one array per field, indexed by slot.
+"""The memory between simulators and batches: one array per field, indexed by slot.
 
-The same layout serves a private buffer (`serial`) and a shared one (`process`), so both pools run the same code.
+`serial` pools keep it in a private buffer and `process` pools in shared memory. Both use this code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from paceline.pool.protocol import PoolSpec, StepBatch
+from paceline.pool.arguments import named_actions
+from paceline.pool.protocol import Array, PoolSpec, StepBatch
+from paceline.pool.spaces import check_actions
 
-_ALIGNMENT = 64  # a cache line: neighbouring fields are written by different processes
+_ALIGNMENT = 64  # a cache line, because different processes write neighbouring fields
 
-_SCALARS: dict[str, str] = {
+_SCALARS = {
     "reward": "float32",
     "terminated": "bool",
     "truncated": "bool",
@@ -34,7 +36,7 @@ class SlotTable:
     active: np.ndarray
     step_seconds: np.ndarray
     episode: np.ndarray
-    """Episodes that the slot's environment had begun before the current one."""
+    """Number of the current episode of the slot's environment, from 0."""
     step: np.ndarray
     """Steps taken in the current episode."""
 
@@ -45,8 +47,8 @@ class SlotTable:
         self.obs: dict[str, np.ndarray] = {}
         self.final_obs: dict[str, np.ndarray] = {}
         self.actions: dict[str, np.ndarray] = {}
+        # Observations of a batch whose slots are not contiguous. They are pinned together with the buffer.
         self._gathered: dict[str, np.ndarray] = {}
-        """Observations of a batch that is no run of slots, for its receiver alone; where the buffer is pinned, so are they."""
         for group, name, dtype, shape, offset in _layout(spec):
             array = np.ndarray(shape, dtype, buffer=buffer, offset=offset)
             if group:
@@ -55,7 +57,7 @@ class SlotTable:
                 setattr(self, name, array)
 
     def cells(self, name: str) -> Any:
-        """A scalar field for writing single cells: a memoryview costs a fraction of what a NumPy index does."""
+        """A scalar field for writing single cells. A memoryview is much cheaper here than a NumPy index."""
         return memoryview(getattr(self, name))
 
     @staticmethod
@@ -63,27 +65,34 @@ class SlotTable:
         return max(offset + _size(dtype, shape) for _, _, dtype, shape, offset in _layout(spec))
 
     def snapshot(self) -> dict[str, np.ndarray]:
-        """What has to be kept of the table to continue from where it is."""
+        """A copy of what `restore` needs."""
         kept = {f"obs/{name}": array.copy() for name, array in self.obs.items()}
         return kept | {name: getattr(self, name).copy() for name in ("active", "episode", "step")}
 
     def restore(self, snapshot: dict[str, np.ndarray]) -> None:
-        """Be as at `snapshot`, with no transition to report."""
+        """Put `snapshot` back, with no rewards and no ends."""
         for name, values in snapshot.items():
             array = self.obs[name.removeprefix("obs/")] if name.startswith("obs/") else getattr(self, name)
             array[:] = values
         self.reward[:] = 0
         self.terminated[:] = self.truncated[:] = False
 
-    def batch(self, slots: np.ndarray, rows: slice | np.ndarray, lost: np.ndarray) -> StepBatch:
-        """The rows of `slots` (ascending), which `rows` indexes; `lost` is theirs.
+    def write_actions(self, actions: Array | Mapping[str, Array], slots: np.ndarray, rows: slice | np.ndarray) -> None:
+        """Check the actions of `slots`, which `rows` indexes, and write them. Bad actions change nothing."""
+        named = named_actions(actions, self.spec.actions)
+        checked = [(leaf.name, check_actions(named[leaf.name], leaf, slots)) for leaf in self.spec.actions]
+        for name, values in checked:
+            self.actions[name][rows] = values
 
-        A run of slots costs no copy; others are gathered into one fixed buffer.
+    def batch(self, slots: np.ndarray, rows: slice | np.ndarray, lost: np.ndarray) -> StepBatch:
+        """The rows of `slots` (ascending), which `rows` indexes. `lost` [B] goes into the batch.
+
+        Contiguous slots cost no copy. Others are gathered into one fixed buffer.
         """
         if isinstance(rows, slice):
             obs = {name: array[rows] for name, array in self.obs.items()}
         else:
-            # mode="clip" because take() with `out` otherwise copies twice; slots are known to be in range.
+            # mode="clip" because take() with `out` otherwise copies twice. The slots are in range.
             obs = {
                 name: np.take(array, slots, axis=0, out=self._gathered[name][: len(slots)], mode="clip")
                 for name, array in self.obs.items()
@@ -108,16 +117,10 @@ def _size(dtype: np.dtype, shape: tuple[int, ...]) -> int:
 def _layout(spec: PoolSpec) -> Iterator[tuple[str, str, np.dtype, tuple[int, ...], int]]:
     """(group, name, dtype, shape, byte offset) of every array, in a fixed order."""
     fields: list[tuple[str, str, np.dtype, tuple[int, ...]]] = []
-    for name, kind in _SCALARS.items():
-        fields.append(("", name, np.dtype(kind), (spec.num_slots,)))
-    for group, group_leaves in (
-        ("actions", spec.actions),
-        ("obs", spec.obs),
-        ("final_obs", spec.obs),
-        ("_gathered", spec.obs),
-    ):
-        for leaf in group_leaves:
-            fields.append((group, leaf.name, leaf.dtype, (spec.num_slots, *leaf.shape)))
+    fields += [("", name, np.dtype(kind), (spec.num_slots,)) for name, kind in _SCALARS.items()]
+    groups = {"actions": spec.actions, "obs": spec.obs, "final_obs": spec.obs, "_gathered": spec.obs}
+    for group, leaves in groups.items():
+        fields += [(group, leaf.name, leaf.dtype, (spec.num_slots, *leaf.shape)) for leaf in leaves]
     offset = 0
     for group, name, dtype, shape in fields:
         yield group, name, dtype, shape, offset

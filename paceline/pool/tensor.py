@@ -1,11 +1,12 @@
-"""Batched simulators whose state is torch tensors: observations are born where the policy is, and nothing is copied.
+"""Batched simulators whose state is torch tensors: observations are made on the policy's device, and nothing is copied.
 
-A simulator steps all of its environments in one go, so the unit of this pool is the group: one simulator each, and
-groups are received and sent whole. A step is queued on the device by `send`; what has come of it can be received at
-once, and is computed when it is computed. Neither `recv` nor `send` waits for the device. It follows that values
-cannot be looked at there: actions are checked for shape and dtype only, and `step_seconds` is zero. Rewards and
-floating-point observations that are not finite are noted on the device, and the next `take_episodes` raises a
-`SimulatorError` that names slot, seed of the group, episode, step and observation. A simulator of many environments cannot
+A simulator steps all of its environments at once, so the unit of this pool is the group: one simulator per group, and
+groups are received and sent whole. `send` queues a step on the device, and its results can be received at once. Neither
+`recv` nor `send` waits for the device.
+
+So the pool cannot look at values there. It checks only shape and dtype of actions, and `step_seconds` is zero. It notes
+rewards and floating-point observations that are not finite on the device, and the next `take_episodes` raises a
+`SimulatorError` that names slot, seed of the group, episode, step and observation. Part of a batched simulator cannot
 be replaced, so this ends the run whatever `on_error` says.
 """
 
@@ -14,7 +15,6 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -24,23 +24,24 @@ from gymnasium import spaces
 from torch import Tensor
 
 from paceline.accel.cuda_graph import CudaGraph
-from paceline.envs.registry import Factory
+from paceline.envs.factory import Factory
 from paceline.errors import UsageError
+from paceline.pool.arguments import as_slots, chosen_groups, named_actions, slots_to_wait_for
 from paceline.pool.config import PoolConfig
-from paceline.pool.protocol import Array, Episode, PoolSpec, StepBatch, as_slots, named_actions
+from paceline.pool.protocol import Array, Episode, Pool, PoolSpec, StepBatch
 from paceline.pool.saved_pool import report_unsaved
 from paceline.pool.seeds import env_seed
 from paceline.pool.spaces import Leaf
 from paceline.pool.tensor_episodes import EpisodeRing, GroupEpisodes
 
 EPISODES_PER_SLOT = 64
-"""How many finished episodes are kept per slot between two calls of `take_episodes`."""
+"""Finished episodes per slot that are kept between two calls of `take_episodes`."""
 
 
 @dataclass(slots=True)
 class TensorStep:
-    """What has come of one step of N environments, same-step autoreset included. All tensors are [N, ...], on the
-    simulator's device, and hold until the next step."""
+    """The results of one step of N environments, after same-step autoreset. All tensors are [N, ...], on the
+    simulator's device, and valid until the next step."""
 
     obs: dict[str, Tensor]
     reward: Tensor
@@ -50,21 +51,26 @@ class TensorStep:
     truncated: Tensor
     """bool; never set together with `terminated`."""
     final_obs: dict[str, Tensor]
-    """The observation before any reset; where an episode ended, its last one."""
+    """The observation before any reset. Where an episode ended, its last one."""
 
 
 class TensorSimulator(Protocol):
-    """N environments as tensors on one device. Observations and actions are named as `spaces.leaves` names them; where
-    there is one action leaf, `step` gets its tensor alone. Nothing but `state_dict` may wait for the device.
+    """N environments as tensors on one device. Observations and actions have the names of `spaces.leaves`. With a
+    single action leaf, `step` gets its tensor alone. Only `state_dict` may wait for the device.
 
     Rewards and floating-point observations are finite as float32: every first observation, every observation of a step,
-    and those of `final_obs` where an episode ended. Anything else ends the run at the next `take_episodes`.
+    and `final_obs` where an episode ended. Anything else ends the run at the next `take_episodes`.
 
-    Some attributes are optional. A simulator with `measure_names` has, after every step, a tensor [N] for each of
-    them in the mapping `last_measures`: they are an episode's where that step ended it. A simulator that cuts episodes by a time limit alone says so by `truncation_gap`, the
-    limit: the fewer final observations have to be kept for a rollout. One whose state stays in the same memory, and
-    which draws random numbers from no generator of its own, says `recordable = True`: on a GPU its steps are recorded
-    as a CUDA graph, and what `step` returns is then overwritten by the next step."""
+    Optional attributes:
+
+    - `measure_names`: after every step the mapping `last_measures` has a tensor [N] for each of these names. Where the
+      step ended an episode, the values belong to that episode.
+    - `truncation_gap`: the time limit, if only a time limit truncates episodes. A rollout then keeps fewer final
+      observations.
+    - `recordable = True`: the state stays in the same memory, and the simulator draws no random numbers from a
+      generator of its own. On a GPU its steps are recorded as a CUDA graph, and the next step overwrites the result of
+      `step`.
+    """
 
     num_envs: int
     device: torch.device
@@ -73,15 +79,15 @@ class TensorSimulator(Protocol):
     frameskip: int
 
     def reset(self, seed: int) -> dict[str, Tensor]:
-        """Start all environments anew; everything random from here on is determined by `seed`."""
+        """Restart all environments. `seed` determines everything random from here on."""
         ...
 
     def step(self, actions: Any) -> TensorStep:
-        """`actions` are the caller's, and not to be written to."""
+        """Step all environments without writing to `actions`."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to continue exactly, random generators included."""
+        """Everything needed to continue exactly, including random generators."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
@@ -90,12 +96,12 @@ class TensorSimulator(Protocol):
 def make_tensor_pool(factory: Factory, config: PoolConfig, seed: int, device: str) -> TensorPool:
     """One simulator per group of `config`, on `device`."""
     bounds = [config.num_envs * group // config.groups for group in range(config.groups + 1)]
-    make: Any = factory.make  # of this family: n environments on a device
+    make: Any = factory.make  # makes n environments on a device
     return TensorPool([make(end - begin, device) for begin, end in pairwise(bounds)], seed, record=config.cuda_graphs)
 
 
-class TensorPool:
-    """A `Pool` over tensor simulators, one per group; group sizes must be those of `PoolSpec.group_envs`."""
+class TensorPool(Pool):
+    """A `Pool` over tensor simulators, one per group. Group sizes must be those of `PoolSpec.group_envs`."""
 
     can_restore = True
 
@@ -108,34 +114,27 @@ class TensorPool:
             num_envs=sum(simulator.num_envs for simulator in simulators),
             frameskip=first.frameskip,
             num_groups=len(simulators),
+            on_device=True,
             truncation_gap=getattr(first, "truncation_gap", 1),
             measures=tuple(getattr(first, "measure_names", ())),
-            on_device=True,
         )
-        self._device = first.device
-        self._ranges = [self.spec.group_slots(group) for group in range(len(simulators))]
-        if [len(slots) for slots in self._ranges] != [simulator.num_envs for simulator in simulators]:
+        self._device, self._groups = first.device, range(len(simulators))
+        self._ranges = [self.spec.group_slots(group) for group in self._groups]
+        self._sizes = [len(slots) for slots in self._ranges]
+        if self._sizes != [simulator.num_envs for simulator in simulators]:
             raise UsageError(f"simulators of {[s.num_envs for s in simulators]} environments are no even groups")
-        self._slots_of: dict[tuple[int, ...], Tensor] = {}  # by the groups they belong to
+        self._slots_of: dict[tuple[int, ...], Tensor] = {}  # by groups
         num_slots = self.spec.num_slots
         self._ring = EpisodeRing(EPISODES_PER_SLOT * num_slots, self._device, self.spec.measures)
         floating = [leaf.name for leaf in self.spec.obs if leaf.is_floating and 0 not in leaf.shape]
-        self._episodes = [
-            GroupEpisodes(self._slots((group,)), self._ring, floating) for group in range(len(simulators))
-        ]
+        self._episodes = [GroupEpisodes(self._slots((group,)), self._ring, floating) for group in self._groups]
         self._final_obs = self._zeros(self.spec.obs, num_slots) if len(simulators) > 1 else {}
-        self._recorded = [
-            RecordedStep(partial(self._advance, group))
-            if record and self._device.type == "cuda" and getattr(simulator, "recordable", False)
-            else None
-            for group, simulator in enumerate(simulators)
-        ]
+        self._advance = [self._advance_of(group, record) for group in self._groups]
         self._always = torch.ones(num_slots, dtype=torch.bool, device=self._device)
         self._never = torch.zeros(num_slots, dtype=torch.bool, device=self._device)
-        self._nothing = torch.zeros(num_slots, device=self._device)
+        self._zero = torch.zeros(num_slots, device=self._device)
         self._seed = seed
-        self._incarnation = [0] * len(simulators)
-        """How many times each group was started anew under the seed."""
+        self._incarnation = [0] * len(simulators)  # restarts of each group under the seed
         self.reset(seed)
 
     def recv(
@@ -146,53 +145,95 @@ class TensorPool:
         group: int | None = None,
         first: np.ndarray | None = None,
     ) -> StepBatch:
-        """See `Pool.recv`. Groups are indivisible: of `max_slots`, as many whole groups as fit, and at least one."""
-        if max_slots is not None and max_slots < 1:
-            raise ValueError(f"max_slots is {max_slots}; allowed: 1 or more, or None for all")
-        if group is not None and not 0 <= group < len(self._ranges):
-            raise ValueError(f"group {group} does not exist; this pool has {len(self._ranges)}")
-        among = range(len(self._ranges)) if group is None else [group]
-        size, ready = sum(len(self._ranges[g]) for g in among), [g for g in self._ready if g in among]
-        num_ready = sum(len(self._ranges[g]) for g in ready)
-        want = size if min_slots is None else min_slots
-        if not 0 <= want <= size:
-            raise ValueError(f"min_slots is {min_slots}; allowed: 0 to {size}, or None for all")
-        if want > num_ready:
-            raise ValueError(
-                f"recv would wait for ever: {want} slots wanted, but the caller holds {size - num_ready} of {size}; "
-                "send them first"
-            )
-        return self._batch(self._take(ready, max_slots))
+        """See `Pool.recv`. Groups are indivisible: as many whole groups as fit into `max_slots`, and at least one."""
+        among = chosen_groups(group, len(self._ranges))
+        size, ready = sum(self._sizes[g] for g in among), [g for g in self._ready if g in among]
+        slots_to_wait_for(min_slots, max_slots, size, size - sum(self._sizes[g] for g in ready))
+        taken: list[int] = []
+        count = 0
+        for g in ready:
+            count += self._sizes[g]
+            if taken and max_slots is not None and count > max_slots:
+                break
+            taken.append(g)
+            self._ready.remove(g)
+        return self._batch(tuple(sorted(taken)))
+
+    def send(self, actions: Array | Mapping[str, Array], slots: Array) -> None:
+        """See `Pool.send`. `slots` is the tensor of a batch, or the same numbers on the host. Whole groups only."""
+        groups = self._groups_of(slots)
+        not_held = [slot for group in groups if group in self._steps for slot in self._ranges[group]]
+        if not_held:
+            raise ValueError(f"slots {not_held} were not received since they were last sent")
+        named = named_actions(actions, self.spec.actions)
+        checked = {leaf.name: self._checked(named[leaf.name], leaf, groups) for leaf in self.spec.actions}
+        begin = 0
+        for group in groups:
+            end = begin + self._sizes[group]
+            self._steps[group] = self._advance[group]({name: values[begin:end] for name, values in checked.items()})
+            self._ready.append(group)
+            begin = end
 
     @property
     def num_in_flight(self) -> int:
-        return sum(len(self._ranges[group]) for group in self._steps)
+        return sum(self._sizes[group] for group in self._steps)
 
     def wake(self) -> None:
-        """`recv` never waits."""
-
-    def send(self, actions: Array | Mapping[str, Array], slots: Array) -> None:
-        """See `Pool.send`. `slots` is what a batch came with, or the same numbers on the host; whole groups only."""
-        groups = self._groups_of(slots)
-        held_back = [group for group in groups if group in self._steps]
-        if held_back:
-            late = [slot for group in held_back for slot in self._ranges[group]]
-            raise ValueError(f"slots {late} were not received since they were last sent")
-        named = {
-            leaf.name: self._checked(named_actions(actions, self.spec.actions)[leaf.name], leaf, groups)
-            for leaf in self.spec.actions
-        }
-        begin = 0
-        for group in groups:
-            end = begin + len(self._ranges[group])
-            self._step(group, {name: values[begin:end] for name, values in named.items()})
-            begin = end
+        """Does nothing, because `recv` never waits."""
 
     def reset(self, seed: int) -> None:
         self._seed, self._incarnation = seed, [0] * len(self._simulators)
-        starts = [self._start(group) for group in range(len(self._simulators))]
+        starts = [self._start(group) for group in self._groups]
         self._ring.take()
         self._begin(starts)
+
+    def take_episodes(self) -> list[Episode]:
+        """Reads the device. Raises if a reward or an observation since the last call was not finite."""
+        for episodes in self._episodes:
+            episodes.check()
+        return self._ring.take()
+
+    def state(self, timeout: float | None = None) -> bytes:
+        """See `Pool.state`. Waits for the device, whatever `timeout` says."""
+        held = [group for group in self._groups if group not in self._steps]
+        envs = [env for group in held for env in self.spec.group_envs(group)]
+        report_unsaved(self.spec.num_slots, self.spec.agents_per_env, envs, {})
+        saved = {
+            "sizes": self._sizes,
+            "seed": self._seed,
+            "incarnation": self._incarnation,
+            "simulators": {group: self._simulators[group].state_dict() for group in held},
+            "episodes": {group: self._episodes[group].state_dict() for group in held},
+            "ring": self._ring.state_dict(),
+            "obs": {group: self._held_obs[group] for group in held},
+        }
+        buffer = io.BytesIO()
+        torch.save(saved, buffer)
+        return buffer.getvalue()
+
+    def restore(self, state: bytes) -> np.ndarray:
+        saved = torch.load(io.BytesIO(state), map_location=self._device, weights_only=True)
+        obs = saved["obs"]
+        # States from before groups could be missing have all groups, and no sizes.
+        sizes = saved.get("sizes") or [len(next(iter(obs[group].values()))) for group in sorted(obs)]
+        if len(sizes) != len(self._simulators):
+            raise UsageError(f"the saved pool had {len(sizes)} groups; this has {len(self._simulators)}")
+        if sizes != self._sizes:
+            raise UsageError(f"the saved pool had {sum(sizes)} environments; this has {self.spec.num_envs}")
+        self._seed, self._incarnation = saved.get("seed", self._seed), saved.get("incarnation", self._incarnation)
+        for group in obs:
+            self._simulators[group].load_state_dict(saved["simulators"][group])
+            self._episodes[group].load_state_dict(saved["episodes"][group])
+        missing = [group for group in self._groups if group not in obs]
+        for group in missing:
+            self._incarnation[group] += 1
+            obs[group] = self._start(group)
+        self._ring.load_state_dict(saved["ring"])
+        self._begin([obs[group] for group in self._groups])
+        return np.array([slot for group in missing for slot in self._ranges[group]], np.int64)
+
+    def close(self) -> None:
+        """Does nothing: tensors are freed with the pool."""
 
     def _start(self, group: int) -> dict[str, Tensor]:
         seed = env_seed(self._seed, group, self._incarnation[group])
@@ -200,98 +241,28 @@ class TensorPool:
         self._episodes[group].begin(start, seed)
         return start
 
-    def take_episodes(self) -> list[Episode]:
-        """Reads the device, and raises what was wrong with a reward or an observation since the last call."""
-        for episodes in self._episodes:
-            episodes.check()
-        return self._ring.take()
-
-    restarts = 0
-
-    def state(self, timeout: float | None = None) -> bytes:
-        """See `Pool.state`. The device is waited for, `timeout` or not."""
-        held = [group for group in range(len(self._simulators)) if group not in self._steps]
-        envs = [env for group in held for env in self.spec.group_envs(group)]
-        report_unsaved(self.spec.num_slots, self.spec.agents_per_env, envs, {})
-        buffer = io.BytesIO()
-        torch.save(
-            {
-                "sizes": [len(slots) for slots in self._ranges],
-                "seed": self._seed,
-                "incarnation": self._incarnation,
-                "simulators": {group: self._simulators[group].state_dict() for group in held},
-                "episodes": {group: self._episodes[group].state_dict() for group in held},
-                "ring": self._ring.state_dict(),
-                "obs": {group: self._held_obs[group] for group in held},
-            },
-            buffer,
-        )
-        return buffer.getvalue()
-
-    def restore(self, state: bytes) -> np.ndarray:
-        saved = torch.load(io.BytesIO(state), map_location=self._device, weights_only=True)
-        obs = saved["obs"]
-        # States from before groups could be missing have all of them, and no sizes.
-        sizes = saved.get("sizes") or [len(next(iter(obs[group].values()))) for group in sorted(obs)]
-        if len(sizes) != len(self._simulators):
-            raise UsageError(f"the saved pool had {len(sizes)} groups; this has {len(self._simulators)}")
-        if sizes != [len(slots) for slots in self._ranges]:
-            raise UsageError(f"the saved pool had {sum(sizes)} environments; this has {self.spec.num_envs}")
-        self._seed, self._incarnation = saved.get("seed", self._seed), saved.get("incarnation", self._incarnation)
-        for group in obs:
-            self._simulators[group].load_state_dict(saved["simulators"][group])
-            self._episodes[group].load_state_dict(saved["episodes"][group])
-        anew = [group for group in range(len(sizes)) if group not in obs]
-        for group in anew:
-            self._incarnation[group] += 1
-            obs[group] = self._start(group)
-        self._ring.load_state_dict(saved["ring"])
-        self._begin([obs[group] for group in range(len(sizes))])
-        return np.array([slot for group in anew for slot in self._ranges[group]], np.int64)
-
-    def close(self) -> None:
-        """There is nothing to end: tensors go when the pool goes."""
-
-    def __enter__(self) -> TensorPool:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _begin(self, starts: list[dict[str, Tensor]]) -> None:
-        """Have `starts`, the observations of every group, ready as a first batch."""
-        self._steps: dict[int, TensorStep] = {}  # by group; a group that is not here is held by the caller
+        """Make `starts`, the observations of every group, ready as a first batch."""
+        self._steps: dict[int, TensorStep] = {}  # by group; the caller holds a group that is not here
         self._held_obs: dict[int, dict[str, Tensor]] = {}
-        self._ready = list(range(len(starts)))
+        self._ready = list(self._groups)
         for group, obs in enumerate(starts):
-            count = len(self._ranges[group])
-            never, nothing = self._never[:count], self._nothing[:count]
-            self._steps[group] = TensorStep(obs, nothing, never, never, obs)
+            never, zero = self._never[: self._sizes[group]], self._zero[: self._sizes[group]]
+            self._steps[group] = TensorStep(obs, zero, never, never, obs)
 
-    def _step(self, group: int, actions: dict[str, Tensor]) -> None:
-        recorded = self._recorded[group]
-        self._steps[group] = recorded(actions) if recorded is not None else self._advance(group, actions)
-        self._ready.append(group)
+    def _advance_of(self, group: int, record: bool) -> Callable[[dict[str, Tensor]], TensorStep]:
+        """The function that steps a group."""
+        simulator, episodes = self._simulators[group], self._episodes[group]
 
-    def _advance(self, group: int, actions: dict[str, Tensor]) -> TensorStep:
-        """One step of a group's simulator, and what it means for its episodes."""
-        only = next(iter(actions.values())) if len(self.spec.actions) == 1 else actions
-        step = self._simulators[group].step(only)
-        measures = getattr(self._simulators[group], "last_measures", {})
-        measured = [measures[name] for name in self.spec.measures]
-        self._episodes[group].add(step.reward, step.terminated | step.truncated, step.obs, step.final_obs, measured)
-        return step
+        def advance(actions: dict[str, Tensor]) -> TensorStep:
+            step = simulator.step(next(iter(actions.values())) if len(actions) == 1 else actions)
+            measures = getattr(simulator, "last_measures", {})
+            measured = [measures[name] for name in self.spec.measures]
+            episodes.add(step.reward, step.terminated | step.truncated, step.obs, step.final_obs, measured)
+            return step
 
-    def _take(self, ready: list[int], max_slots: int | None) -> tuple[int, ...]:
-        taken: list[int] = []
-        count = 0
-        for group in ready:
-            count += len(self._ranges[group])
-            if taken and max_slots is not None and count > max_slots:
-                break
-            taken.append(group)
-            self._ready.remove(group)
-        return tuple(sorted(taken))
+        recordable = record and self._device.type == "cuda" and getattr(simulator, "recordable", False)
+        return RecordedStep(advance) if recordable else advance
 
     def _batch(self, groups: tuple[int, ...]) -> StepBatch:
         steps = [self._steps.pop(group) for group in groups]
@@ -312,18 +283,19 @@ class TensorPool:
         return StepBatch(
             slots=slots,
             obs=obs,
-            reward=_join([step.reward for step in steps]) if steps else self._nothing[:0],
+            reward=_join([step.reward for step in steps]) if steps else self._zero[:0],
             terminated=_join([step.terminated for step in steps]) if steps else self._never[:0],
             truncated=_join([step.truncated for step in steps]) if steps else self._never[:0],
             final_obs=final_obs,
             active=self._always[:count],
             lost=self._never[:count],
-            step_seconds=self._nothing[:count],
+            step_seconds=self._zero[:count],
         )
 
     def _slots(self, groups: tuple[int, ...]) -> Tensor:
-        """The slots of `groups` as a tensor on the device, the same one every time."""
+        """The slots of `groups`, always as the same tensor on the device."""
         if groups not in self._slots_of:
+            # Made on the device, because a copy from the host would wait for it.
             parts = [torch.arange(self._ranges[g].start, self._ranges[g].stop, device=self._device) for g in groups]
             self._slots_of[groups] = torch.cat([torch.arange(0, device=self._device), *parts])
         return self._slots_of[groups]
@@ -333,9 +305,7 @@ class TensorPool:
             if slots is known:
                 return groups
         if isinstance(slots, Tensor) and slots.device.type != "cpu":
-            raise ValueError(
-                "slots on a device must be the tensor that a batch came with; others would be a wait to read"
-            )
+            raise ValueError("slots on a device must be the tensor of a batch, because reading others would be a wait")
         numbers = as_slots(slots).tolist()
         groups = tuple(group for group, own in enumerate(self._ranges) if own.start in numbers)
         if numbers != [slot for group in groups for slot in self._ranges[group]]:
@@ -358,7 +328,7 @@ class TensorPool:
 
 
 class RecordedStep:
-    """A group's steps, recorded once and replayed."""
+    """The steps of a group, recorded once and replayed."""
 
     def __init__(self, advance: Callable[[dict[str, Tensor]], TensorStep]) -> None:
         self._actions: dict[str, Tensor] = {}

@@ -1,4 +1,4 @@
-"""Episode statistics on a device, kept without ever asking the device for anything.
+"""Episode statistics on a device, kept without waiting for it.
 
 Legend: N slots of one group, R cells of the ring.
 """
@@ -20,11 +20,11 @@ log = logging.getLogger(__name__)
 
 
 class EpisodeRing:
-    """The last R finished episodes as rows (slot, return, length, measures), read once in a while by `take`."""
+    """The last R finished episodes as rows (slot, return, length, measures)."""
 
     def __init__(self, num_cells: int, device: torch.device, measures: Sequence[str] = ()) -> None:
         self._num_cells, self._measures = num_cells, tuple(measures)
-        # One cell more than the ring: a write has a place for every slot, and those without an end go there.
+        # The last cell is not part of the ring. Slots whose episode has not ended write there.
         self._cells = torch.zeros(num_cells + 1, 3 + len(measures), device=device)
         self._count = torch.zeros((), dtype=torch.int64, device=device)
 
@@ -36,12 +36,11 @@ class EpisodeRing:
         self._count += order[-1]
 
     def take(self) -> list[Episode]:
-        """Everything since the last call, oldest first. Waits for the device."""
+        """The episodes since the last call, oldest first. Waits for the device."""
         count = int(self._count)
         if count > self._num_cells:
-            log.warning(
-                "%d of %d finished episodes were not kept: read them more often", count - self._num_cells, count
-            )
+            lost = count - self._num_cells
+            log.warning("%d of %d finished episodes were not kept: read them more often", lost, count)
         kept = min(count, self._num_cells)
         cells = [(count - kept + i) % self._num_cells for i in range(kept)]
         rows = self._cells.cpu()[cells].tolist() if kept else []
@@ -60,10 +59,10 @@ class EpisodeRing:
 
 
 class GroupEpisodes:
-    """What the running episodes of one group add up to, and the first step of each slot with a number that is not finite.
+    """Sums over the current episodes of one group, and the first step of each slot with a number that is not finite.
 
-    `entries` names the floating-point observations. Everything is kept in the same memory from step to step, because the
-    steps may be a recording.
+    `entries` are the names of the floating-point observations. All tensors stay in the same memory, because a CUDA
+    graph may replay the steps.
     """
 
     def __init__(self, slots: Tensor, ring: EpisodeRing, entries: Sequence[str] = ()) -> None:
@@ -72,17 +71,17 @@ class GroupEpisodes:
         self._returns = torch.zeros_like(self._slots)
         self._lengths = torch.zeros_like(self._slots)
         self._episode = torch.zeros_like(self._slots)
-        # A column of `_facts` is about a slot's latest step, until a number in it is not finite: then the column stays.
+        # A column of `_facts` describes the latest step of a slot. Once a number in it is not finite, the column stays.
         # Rows: episode, step, whether the step ended the episode, reward, the largest magnitude in each entry of
-        # `final_obs` (0 where no episode ended) and in each of `obs`.
+        # `final_obs` (0 where no episode ended) and in each entry of `obs`.
         self._facts = torch.zeros(4 + 2 * len(self._entries), len(slots), device=slots.device)
 
     def begin(self, obs: Mapping[str, Tensor], seed: int) -> None:
-        """All slots start their first episode, with `obs`."""
+        """Start the first episode of all slots, with the observations `obs`."""
         self._seed = seed
-        for tensor in (self._returns, self._lengths, self._episode, self._facts):
+        for tensor in self._tensors().values():
             tensor.zero_()
-        # As if the step before had ended an episode number -1.
+        # As if a step had just ended an episode with the number -1.
         self._facts[0].fill_(-1)
         self._facts[2].fill_(1)
         for row, name in enumerate(self._entries, start=4 + len(self._entries)):
@@ -99,7 +98,7 @@ class GroupEpisodes:
         going_on = ~ended
         found = [_largest(obs[name]) for name in self._entries]
         lasts = [
-            # A final observation means something only where an episode ended.
+            # A final observation is valid only where an episode ended.
             (largest if final_obs[name] is obs[name] else _largest(final_obs[name])).masked_fill(going_on, 0)
             for name, largest in zip(self._entries, found, strict=True)
         ]
@@ -113,14 +112,14 @@ class GroupEpisodes:
         self._episode += ended
 
     def check(self) -> None:
-        """Raise for the first slot that has had a number that is not finite. Waits for the device."""
+        """Raise for the first slot with a number that is not finite. Waits for the device."""
         bad = (~self._fine()).nonzero()
         if len(bad):
             column = int(bad[0])
             raise SimulatorError(self._failure(int(self._slots[column]), self._facts[:, column].tolist()))
 
     def _fine(self) -> Tensor:
-        """[N] bool: all facts of the slot are finite. A number less itself is zero only if it is finite."""
+        """[N] bool: all facts of the slot are finite. x - x is zero only if x is finite."""
         return (self._facts - self._facts).sum(0) == 0
 
     def _failure(self, slot: int, facts: list[float]) -> Failure:
@@ -134,37 +133,27 @@ class GroupEpisodes:
             cause = f"observation {name!r} is not finite: its largest magnitude is {largest[index]}"
             if ended and index >= len(self._entries):
                 phase, episode, step = "reset", episode + 1, 0
-        return Failure(
-            cause=cause,
-            phase=phase,
-            envs=(slot,),
-            slots=(slot,),
-            seed=self._seed,
-            episode=int(episode),
-            step=int(step),
-        )
+        at, episode, step = (slot,), int(episode), int(step)
+        return Failure(cause=cause, phase=phase, envs=at, slots=at, seed=self._seed, episode=episode, step=step)
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "seed": self._seed,
-            "returns": self._returns,
-            "lengths": self._lengths,
-            "episode": self._episode,
-            "facts": self._facts,
-        }
+        return {"seed": self._seed} | self._tensors()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on as saved. States of earlier versions lack some of it, which then stays as it is."""
+        """Continue from `state`. States of earlier versions lack some entries, which then do not change."""
         self._seed = state.get("seed", self._seed)
-        kept = {"returns": self._returns, "lengths": self._lengths, "episode": self._episode, "facts": self._facts}
-        for name in kept.keys() & state.keys():
-            kept[name].copy_(state[name])
+        for name, tensor in self._tensors().items():
+            if name in state:
+                tensor.copy_(state[name])
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {"returns": self._returns, "lengths": self._lengths, "episode": self._episode, "facts": self._facts}
 
 
 def _largest(values: Tensor) -> Tensor:
     """[N]: the largest magnitude in each of the N rows. It is not finite if a number of the row is not."""
     if values.ndim == 1:
         return values
-    if values.is_cuda:  # one kernel; on a CPU this takes ten times as long as the two operations below
+    if values.is_cuda:  # one kernel; on a CPU the two operations below are much faster
         return torch.linalg.vector_norm(values, inf, dim=tuple(range(1, values.ndim)))
     return values.flatten(1).abs().amax(1)

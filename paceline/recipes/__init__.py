@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from paceline.config import Config
-from paceline.envs.registry import closest
-from paceline.errors import UsageError
+from paceline.errors import UsageError, closest
 from paceline.recipes import atari, classic, control, doom, mujoco, pointnav
 
 RECIPES: dict[str, Callable[[], Config]] = {

@@ -58,7 +58,7 @@ def test_names_are_what_one_player_can_play():
 
 
 def test_matches_against_bots_side_by_side(make):
-    """Table A.4's heads; a death is no end; a new match does not have more bots than the old; games do not disturb each other."""
+    """The heads are those of table A.4, death does not end an episode, and matches do not accumulate bots."""
     env_id = "doom:cig?bots=8&actions=multi_discrete&measurements=DEATHCOUNT,PLAYER_COUNT"
     envs = [make(env_id) for _ in range(3)]
     assert np.prod(envs[0].action_space.nvec) == 12096

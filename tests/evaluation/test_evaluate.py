@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 
 from paceline.cli.eval import Eval
-from paceline.envs.registry import Factory
+from paceline.envs.factory import Factory
 from paceline.errors import UsageError
 from paceline.evaluation.evaluate import confidence_interval, evaluate, play, quotas, summarize, table
 from paceline.evaluation.evaluators import SEED, EvaluationOptions

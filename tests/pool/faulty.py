@@ -15,7 +15,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from paceline.envs.registry import Factory
+from paceline.envs.factory import Factory
 
 
 class Counting(gym.Env):
@@ -108,7 +108,7 @@ class Faulty(Counting):
 
 
 class Fragile(Counting):
-    """Environment 2 raises in its third step; the first to replace it hangs `where`, "make" or "close", until the next is made."""
+    """Environment 2 raises in its third step. Its first replacement hangs in `where`: "make" or "close"."""
 
     def __init__(self, env: int, marks: str, where: str) -> None:
         super().__init__(env, length=50)

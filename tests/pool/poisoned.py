@@ -18,7 +18,7 @@ BODY, DEPTH = "body", "camera.depth"
 
 
 class Poisoned(gym.Env):
-    """Observations count steps. Environment 2 returns `value` once, at `step` of `episode`, in `entry` or as the reward.
+    """Observations count steps. Environment 2 returns `value` once, at `step` of `episode`, in `entry`.
 
     `mark` is a file that says that it happened: a replacement of the environment is well.
     """
@@ -57,7 +57,7 @@ class Poisoned(gym.Env):
 
 
 class PoisonedMortal(Mortal):
-    """Agent bert of environment 1 gets NaN in step 2, as its observation or as its reward; a step of None is the reset."""
+    """Agent bert of environment 1 gets NaN in step `at` (None: the reset), as observation or as reward."""
 
     def __init__(self, env: int, what: str, at: int | None = 2) -> None:
         super().__init__(env)

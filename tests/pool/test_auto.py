@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from paceline.envs.registry import Factory
+from paceline.envs.factory import Factory
 from paceline.errors import SimulatorError
 from paceline.pool import PoolConfig, auto, make_pool, process
 from paceline.pool.process import ProcessPool
@@ -128,7 +128,7 @@ def test_process_without_a_number_of_workers_never_runs_here():
 
 @pytest.fixture
 def _quick_looks(monkeypatch):
-    monkeypatch.setattr(process, "TEND_SECONDS", 0.1)
+    monkeypatch.setattr(process, "CHECK_SECONDS", 0.1)
 
 
 @pytest.mark.usefixtures("_quick_looks")

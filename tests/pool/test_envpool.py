@@ -306,7 +306,7 @@ def test_timeout_returns_what_is_ready():
 
 
 def test_a_hung_simulator_is_named(monkeypatch):
-    monkeypatch.setattr("paceline.pool.envpool_engine.BRISK_SECONDS", 0.0)  # always wait in the thread
+    monkeypatch.setattr("paceline.pool.envpool_engine.FAST_SECONDS", 0.0)  # always wait in the thread
     monkeypatch.setattr("paceline.pool.envpool.CLOSE_SECONDS", 0.1)
     with make(num_envs=2, step_timeout_seconds=0.2) as pool:
         pool.recv(None)
@@ -338,9 +338,9 @@ def test_a_hang_that_cannot_be_interrupted_ends_the_process():
     assert "CartPole-v1 gave no answer within 0.3 seconds (pool.step_timeout_seconds)" in ended.stderr
 
 
-@pytest.mark.parametrize("brisk", [0.0, 60.0])
-def test_waiting_directly_and_in_a_thread_are_the_same(monkeypatch, brisk, expected):
-    monkeypatch.setattr("paceline.pool.envpool_engine.BRISK_SECONDS", brisk)
+@pytest.mark.parametrize("fast", [0.0, 60.0])
+def test_waiting_directly_and_in_a_thread_are_the_same(monkeypatch, fast, expected):
+    monkeypatch.setattr("paceline.pool.envpool_engine.FAST_SECONDS", fast)
     with make(groups=2) as pool:
         assert_same(collect(pool, 60, min_slots=2), expected)
     with make() as pool:
@@ -348,7 +348,7 @@ def test_waiting_directly_and_in_a_thread_are_the_same(monkeypatch, brisk, expec
 
 
 def test_groups_that_are_waited_for_directly_take_turns(monkeypatch):
-    monkeypatch.setattr("paceline.pool.envpool_engine.BRISK_SECONDS", 60.0)
+    monkeypatch.setattr("paceline.pool.envpool_engine.FAST_SECONDS", 60.0)
     with make(num_envs=4, groups=2) as pool:
         pool.recv(None)
         pool.send(np.zeros(2, int), [2, 3])
@@ -365,7 +365,7 @@ def test_groups_that_are_waited_for_directly_take_turns(monkeypatch):
 
 
 def test_polling_gets_everything_in_the_end(monkeypatch):
-    monkeypatch.setattr("paceline.pool.envpool_engine.BRISK_SECONDS", 60.0)
+    monkeypatch.setattr("paceline.pool.envpool_engine.FAST_SECONDS", 60.0)
     with make(num_envs=4, groups=2) as pool:
         for _ in range(3):
             pool.send(np.zeros(4, int), pool.recv(None).slots)
@@ -374,9 +374,9 @@ def test_polling_gets_everything_in_the_end(monkeypatch):
             received += len(pool.recv(0, max_slots=3))
 
 
-@pytest.mark.parametrize("brisk", [0.0, 60.0])
-def test_a_reward_that_is_no_number_names_slot_step_and_value(monkeypatch, brisk):
-    monkeypatch.setattr("paceline.pool.envpool_engine.BRISK_SECONDS", brisk)
+@pytest.mark.parametrize("fast", [0.0, 60.0])
+def test_a_reward_that_is_no_number_names_slot_step_and_value(monkeypatch, fast):
+    monkeypatch.setattr("paceline.pool.envpool_engine.FAST_SECONDS", fast)
     with make(num_envs=3) as pool:
         pool.recv(None)
         reader, state_of = pool._reader, pool._reader.step

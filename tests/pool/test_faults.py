@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from paceline.errors import SimulatorError
-from paceline.pool import health
+from paceline.pool import leaks
 from paceline.pool.channel import Message, Result, pack_ints
 from paceline.pool.config import PoolConfig
 from paceline.pool.process import ProcessPool
@@ -106,7 +106,6 @@ def test_dead_or_hung_worker_is_replaced_and_only_its_episodes_are_lost(fault, t
     with build("process", factory, step_timeout_seconds=1.0) as pool:
         turns = run(pool, 8)
         assert pool.restarts == 1
-        assert pool.health.lost_episodes == 2
     lost = [[slot for slot, (_, lost) in snapshot.items() if lost] for snapshot in turns]
     assert sorted(itertools.chain(*lost)) == [2, 3], "the other worker's slots lose nothing"
     first_lost = next(index for index, slots in enumerate(lost) if 2 in slots)
@@ -164,7 +163,7 @@ def test_ready_rows_of_a_dead_worker_are_still_delivered():
         pool.send(np.zeros(4, np.int64), batch.slots)
         pool.recv(min_slots=1, max_slots=1, group=None)
         deadline = time.monotonic() + 10
-        while pool._book.num_ready(None) < 3 and time.monotonic() < deadline:
+        while pool._slots.num_ready(None) < 3 and time.monotonic() < deadline:
             pool._listen(0.1)
         os.kill(pool.worker_pids()[1], signal.SIGKILL)
         rest = pool.recv(min_slots=3)
@@ -179,23 +178,23 @@ def test_a_restarted_pool_does_not_repeat_its_streams(tmp_path):
 
 
 def test_slow_leak_is_reported(monkeypatch, caplog):
-    monkeypatch.setattr(health, "WATCH_SECONDS", 0.0)
-    monkeypatch.setattr(health, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(leaks, "CHECK_SECONDS", 0.0)
+    monkeypatch.setattr(leaks, "SETTLE_SECONDS", 0.0)
     with build("process", Factory(make=Leaking), num_envs=1, workers=1, leak_megabytes=20.0) as pool:
-        pool._tend(time.monotonic())
+        pool._check_workers(time.monotonic())
         for _ in range(20):
             turn(pool)
-        pool._tend(time.monotonic())
+        pool._check_workers(time.monotonic())
     assert "may leak" in caplog.text and "worker process" in caplog.text
 
 
 def test_no_false_alarm_about_memory(monkeypatch, caplog):
-    monkeypatch.setattr(health, "WATCH_SECONDS", 0.0)
-    monkeypatch.setattr(health, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(leaks, "CHECK_SECONDS", 0.0)
+    monkeypatch.setattr(leaks, "SETTLE_SECONDS", 0.0)
     with build("process", counting(), leak_megabytes=20.0) as pool:
         for _ in range(20):
             turn(pool)
-            pool._tend(time.monotonic())
+            pool._check_workers(time.monotonic())
     assert "may leak" not in caplog.text
 
 
@@ -203,14 +202,14 @@ def test_simulators_that_start_slowly_are_no_leak_and_one_that_grows_on_is(monke
     """Thirty-two Dooms take half a gigabyte, most of it after their worker was first measured."""
     starting = [min(80 + 30 * second, 680) for second in range(300)]
     leaking = [680 + grown for grown in (400, 520, 530, 1040)]
-    sizes = iter(starting[:: int(health.WATCH_SECONDS)] + leaking)
-    monkeypatch.setattr(health, "tree_megabytes", lambda pid: next(sizes))
-    watch = health.Health(leak_megabytes=512)
+    sizes = iter(starting[:: int(leaks.CHECK_SECONDS)] + leaking)
+    monkeypatch.setattr(leaks, "tree_megabytes", lambda pid: next(sizes))
+    watch = leaks.LeakDetector(leak_megabytes=512)
     for now in range(300):
-        watch.watch([7], now)
-    assert not caplog.text and watch.megabytes == {7: 680}
+        watch.check([7], now)
+    assert not caplog.text
     for minute in range(len(leaking)):
-        watch.watch([7], 300 + 60 * minute)
+        watch.check([7], 300 + 60 * minute)
     assert [record.getMessage().split(" (")[0] for record in caplog.records] == [
         "worker process 7 has grown from 680 to 1200 MB",
         "worker process 7 has grown from 680 to 1720 MB",
@@ -221,29 +220,29 @@ def test_simulators_that_start_while_nobody_looks_are_no_leak(monkeypatch, caplo
     """Nothing is measured during a long first update."""
     measured = {0: 80, 5: 100, 70: 680, 130: 690}
     sizes = iter(measured.values())
-    monkeypatch.setattr(health, "tree_megabytes", lambda pid: next(sizes))
-    watch = health.Health(leak_megabytes=512)
+    monkeypatch.setattr(leaks, "tree_megabytes", lambda pid: next(sizes))
+    watch = leaks.LeakDetector(leak_megabytes=512)
     for now in measured:
-        watch.watch([7], now)
+        watch.check([7], now)
     assert not caplog.text
 
 
 def test_workers_are_not_measured_while_they_make_their_simulators(monkeypatch):
     measured = []
     with build("process", counting(), workers=2) as pool:
-        monkeypatch.setattr(pool.health, "watch", lambda pids, now: measured.append(pids))
-        report = pool._built.pop(0)
-        pool._tend(time.monotonic())
-        pool._built[0] = report
-        pool._tend(time.monotonic())
+        monkeypatch.setattr(pool._leaks, "check", lambda pids, now: measured.append(pids))
+        shape = pool._shapes.pop(0)
+        pool._check_workers(time.monotonic())
+        pool._shapes[0] = shape
+        pool._check_workers(time.monotonic())
         first, second = pool.worker_pids()
     assert measured == [[second], [first, second]]
 
 
 def test_a_worker_with_the_number_of_a_dead_one_settles_anew(monkeypatch, caplog):
     sizes = {7: 600.0}
-    monkeypatch.setattr(health, "tree_megabytes", sizes.get)
-    watch = health.Health(leak_megabytes=100)
+    monkeypatch.setattr(leaks, "tree_megabytes", sizes.get)
+    watch = leaks.LeakDetector(leak_megabytes=100)
     for now, pids, size in (
         (0, [7], 600),
         (60, [7], 600),
@@ -253,7 +252,7 @@ def test_a_worker_with_the_number_of_a_dead_one_settles_anew(monkeypatch, caplog
         (200, [7], 300),
     ):
         sizes[7] = size
-        watch.watch(pids, now)
+        watch.check(pids, now)
     assert "from 100 to 300 MB" in caplog.text and len(caplog.records) == 1
 
 
@@ -276,7 +275,7 @@ def test_words_of_the_dead_are_not_taken_for_those_of_their_successors():
     """A message that a worker sent before it died, and that is read only after its replacement was started."""
     with build("process", counting()) as pool:
         batch = pool.recv(min_slots=None)
-        pool._take_in([Message(sender=999, kind=Result.READY, payload=pack_ints([0, 1]))])
-        assert pool._book.num_ready(None) == 0
+        pool._handle([Message(sender=999, kind=Result.READY, payload=pack_ints([0, 1]))])
+        assert pool._slots.num_ready(None) == 0
         pool.send(np.zeros(4, np.int64), batch.slots)
         assert len(pool.recv(min_slots=None)) == 4

@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from paceline.checkpoint import CheckpointFolder
 from paceline.config import Config
-from paceline.envs.registry import Factory
+from paceline.envs.factory import Factory
 from paceline.errors import SimulatorError
 from paceline.learner.config import PPOConfig
 from paceline.nets.config import PolicyConfig
@@ -51,7 +51,8 @@ def refused(kind, tmp_path, entry, value, **options):
     """The failure with which a pool stops."""
     pool = None
     try:
-        with pytest.raises(SimulatorError) as caught, warnings.catch_warnings():  # noqa: PT012 - a serial pool resets when built
+        # A serial pool resets when it is built.
+        with pytest.raises(SimulatorError) as caught, warnings.catch_warnings():  # noqa: PT012
             warnings.simplefilter("ignore")  # NumPy's own, of the cast
             pool = build(kind, tmp_path, entry, value, **options)
             run(pool, 3 * LENGTH)

@@ -70,14 +70,14 @@ def test_envpool_first_and_last_observations_that_are_not_finite_are_refused():
     made = HandMade()
     made.reader.first(made.state(0), made.slots)
     ended = np.array([1, 2])
-    parcel = made.reader.step(made.state(9, done=(ended, True)), made.slots, ended)
-    made.reader.restart(parcel, ended, made.state(0, rows=2))
+    rows = made.reader.step(made.state(9, done=(ended, True)), made.slots, ended)
+    made.reader.restart(rows, ended, made.state(0, rows=2))
     with pytest.raises(
         SimulatorError, match=r"in step \(slot 2, seed \d+, episode 1, step 3\): observation 'obs' is nan"
     ):
         made.reader.step(made.state(4, done=(ended, True), obs=((2, 3), NAN)), made.slots, ended)
-    parcel = made.reader.step(made.state(9, done=(ended, True)), made.slots, ended)
+    rows = made.reader.step(made.state(9, done=(ended, True)), made.slots, ended)
     with pytest.raises(
         SimulatorError, match=r"in reset \(slot 2, seed \d+, episode 2, step 0\): observation 'obs' is nan"
     ):
-        made.reader.restart(parcel, ended, made.state(0, rows=2, obs=((1, 0), NAN)))
+        made.reader.restart(rows, ended, made.state(0, rows=2, obs=((1, 0), NAN)))

@@ -17,7 +17,7 @@ needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 
 
 class Tensors:
-    """Four environments with episodes of three steps. `poison` is (where, step, value): "obs", "final_obs" or "reset"."""
+    """Four environments, episodes of three steps. `poison`: ("obs", "final_obs" or "reset", step, value)."""
 
     frameskip = 1
     recordable = True

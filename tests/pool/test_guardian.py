@@ -105,4 +105,4 @@ def test_files_that_none_of_our_processes_maps_are_looked_at_a_few_times_only(pl
     open(f"{place}other", "w").close()
     for _ in range(20):
         memory.look()
-    assert guardian.DOUBTFUL_LOOKS <= len(scans) < 20  # another test may make files too
+    assert guardian.MAX_CHECKS <= len(scans) < 20  # another test may make files too

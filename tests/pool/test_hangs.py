@@ -13,15 +13,14 @@ import pytest
 from paceline.errors import SimulatorError
 from paceline.pool import process
 from paceline.pool.config import PoolConfig
-from paceline.pool.heartbeat import MAKE, STEP
+from paceline.pool.heartbeat import MAKE, STEP, HangDetector
 from paceline.pool.process import ProcessPool
-from paceline.pool.stalls import Stalls
 from tests.pool.faulty import Counting, Factory, Fragile, Heavy, counting, faulty
 
 
 @pytest.fixture(autouse=True)
 def _look_often(monkeypatch):
-    monkeypatch.setattr(process, "TEND_SECONDS", 0.1)
+    monkeypatch.setattr(process, "CHECK_SECONDS", 0.1)
 
 
 def build(factory, **options):
@@ -92,16 +91,16 @@ def test_a_stopped_worker_whose_pipe_is_full_blocks_nobody():
 
 def test_a_pool_that_was_away_does_not_judge_by_its_first_look():
     """It may have learned for a minute, or have been stopped along with its workers."""
-    stalls = Stalls(PoolConfig(step_timeout_seconds=60))
-    assert not any(stalls.hung(7, (1.0, 3, STEP), now) for now in (0.0, 1000.0, 1000.5))
-    assert "no answer for 1001.0 s (pool.step_timeout_seconds)" in stalls.hung(7, (1.0, 3, STEP), 1001.0)
+    hangs = HangDetector(PoolConfig(step_timeout_seconds=60))
+    assert not any(hangs.check(7, (1.0, 3, STEP), now) for now in (0.0, 1000.0, 1000.5))
+    assert "no answer for 1001.0 s (pool.step_timeout_seconds)" in hangs.check(7, (1.0, 3, STEP), 1001.0)
 
 
 def test_progress_starts_the_clock_again_and_making_has_a_limit_of_its_own():
-    stalls = Stalls(PoolConfig(step_timeout_seconds=2, start_timeout_seconds=9))
-    assert not any(stalls.hung(7, (float(now // 2), 3, STEP), now) for now in range(100))
-    assert not any(stalls.hung(8, (1.0, 3, MAKE), now) for now in range(10))
-    assert "pool.start_timeout_seconds" in stalls.hung(8, (1.0, 3, MAKE), 10)
-    assert not any(stalls.hung(9, None, now) for now in range(10))
-    stalls.forget(9)
-    assert not stalls.hung(9, None, 10)
+    hangs = HangDetector(PoolConfig(step_timeout_seconds=2, start_timeout_seconds=9))
+    assert not any(hangs.check(7, (float(now // 2), 3, STEP), now) for now in range(100))
+    assert not any(hangs.check(8, (1.0, 3, MAKE), now) for now in range(10))
+    assert "pool.start_timeout_seconds" in hangs.check(8, (1.0, 3, MAKE), 10)
+    assert not any(hangs.check(9, None, now) for now in range(10))
+    hangs.forget(9)
+    assert not hangs.check(9, None, 10)

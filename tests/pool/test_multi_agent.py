@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from paceline.envs.registry import Factory
+from paceline.envs.factory import Factory
 from paceline.errors import UsageError
 from paceline.pool.config import PoolConfig
 from paceline.pool.process import ProcessPool

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from paceline.errors import UsageError
-from paceline.pool.open_files import require_open_files
+from paceline.pool.worker_process import require_open_files
 
 
 @pytest.fixture

@@ -52,7 +52,7 @@ def test_a_full_state_leaves_no_slot_out(make, caplog):
 
 
 def test_slots_in_flight_are_left_out_and_start_anew(make, caplog):
-    """With other seeds than they had before, in the first batch, as if nothing had been lost; the others continue exactly."""
+    """They are in the first batch, with new seeds and no `lost` flag. The other slots continue exactly."""
     pool = make(counting(length=50), seed=4)
     noise = {
         obs[4] for obs in [*pool.recv(min_slots=None).obs["obs"].tolist(), *step(pool).values(), *step(pool).values()]

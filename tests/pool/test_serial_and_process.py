@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.envs.registry import Factory
+from paceline.envs.factory import Factory
 from paceline.pool import make_pool
 from paceline.pool.config import PoolConfig
 from paceline.pool.process import ProcessPool
@@ -64,7 +64,9 @@ def record(pool, turns):
 
 
 def test_first_batch_is_the_reset(make):
-    batch = make(counting()).recv(min_slots=None)
+    pool = make(counting())
+    assert not pool.spec.on_device
+    batch = pool.recv(min_slots=None)
     assert batch.slots.tolist() == list(range(NUM_ENVS))
     assert batch.obs["obs"][:, :4].tolist() == [[env, 0, 0, -1] for env in range(NUM_ENVS)]
     assert not batch.reward.any() and not batch.ended().any() and batch.active.all() and not batch.lost.any()
@@ -260,6 +262,14 @@ def test_any_order_of_partial_sends_loses_and_mixes_nothing(rng, workers, groups
                 held.remove(slot)
 
 
+def test_slots_of_a_batch_from_before_a_reset_cannot_be_sent(make):
+    pool = make(counting())
+    slots = pool.recv(min_slots=None).slots
+    pool.reset(1)
+    with pytest.raises(ValueError, match="were not received"):
+        pool.send(act(slots, 0), slots)
+
+
 class TestBadCalls:
     """Wrong calls are refused with what is wrong, and change nothing."""
 
@@ -307,7 +317,7 @@ class TestBadCalls:
 @pytest.mark.parametrize("kind", ["serial", "process"])
 def test_those_with_lower_numbers_come_first_where_not_all_can(kind):
     """Least-collected first: among equals the oldest, and no one is left out for good."""
-    with make_pool("gym:CartPole-v1", PoolConfig(kind=kind, num_envs=4)) as pool:
+    with make_pool("gym:CartPole-v1", PoolConfig(kind=kind, num_envs=4, workers=1)) as pool:
         batch = pool.recv(min_slots=None)
         pool.send(np.zeros(4, np.int64), batch.slots)
         pool.recv(min_slots=4, max_slots=1)  # all are ready now, and one is taken

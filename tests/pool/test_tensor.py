@@ -135,6 +135,7 @@ def test_streams_and_episodes(device, groups):
     pool = TensorPool([Counter(n, device, first) for n, first in zip(sizes, firsts, strict=True)])
     assert isinstance(pool, Pool)
     assert (pool.spec.num_slots, pool.spec.frameskip, pool.spec.num_groups) == (7, 3, groups)
+    assert pool.spec.on_device
     episode, step, total = np.zeros(7, int), np.zeros(7, int), np.zeros(7)
     want = []
     batch = pool.recv(None)

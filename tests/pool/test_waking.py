@@ -10,8 +10,8 @@ import time
 import numpy as np
 import pytest
 
-from paceline.envs.registry import Factory
-from paceline.pool import alarm
+from paceline.envs.factory import Factory
+from paceline.pool import listening
 from paceline.pool.config import PoolConfig
 from paceline.pool.process import ProcessPool
 from paceline.pool.serial import SerialPool
@@ -71,7 +71,7 @@ def test_a_signal_handler_wakes_a_lock_step_wait_and_busy_workers_do_not_delay_t
 
 
 def test_a_failure_does_not_hide_that_the_pool_was_woken():
-    """Who ends a whole job may end simulators first: the caller learns that it is to stop, and of the failure only if it goes on."""
+    """A scheduler may end simulators first. The caller learns that it should stop, and of the failure later."""
     with ProcessPool(faulty("raise", at=1, only=0), PoolConfig(num_envs=1, workers=1)) as pool:
         pool.send(np.zeros(1, np.int64), pool.recv(min_slots=None).slots)
         select.select([pool._crew.results_fd], [], [])
@@ -82,23 +82,23 @@ def test_a_failure_does_not_hide_that_the_pool_was_woken():
             pool.recv(min_slots=None)
 
 
-def test_a_signal_handler_may_ring_while_the_alarm_is_ringing(monkeypatch):
-    ringing = alarm.Alarm()
-    real_write, rings = os.write, []
+def test_a_signal_handler_may_wake_while_another_wake_is_under_way(monkeypatch):
+    waker = listening.Waker()
+    real_write, writes = os.write, []
 
     def write(fd, data):
-        rings.append(data)
-        if len(rings) == 1:
+        writes.append(data)
+        if len(writes) == 1:
             signal.raise_signal(signal.SIGALRM)
         return real_write(fd, data)
 
-    before = signal.signal(signal.SIGALRM, lambda *_: ringing.ring())
-    monkeypatch.setattr(alarm.os, "write", write)
+    before = signal.signal(signal.SIGALRM, lambda *_: waker.wake())
+    monkeypatch.setattr(listening.os, "write", write)
     try:
-        ringing.ring()
+        waker.wake()
     finally:
         signal.signal(signal.SIGALRM, before)
         monkeypatch.undo()
-    assert len(rings) == 2 and os.read(ringing.fd, 10) == b"!!"
-    ringing.close()
-    ringing.ring()
+    assert len(writes) == 2 and os.read(waker.fd, 10) == b"!!"
+    waker.close()
+    waker.wake()

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from paceline.envs.factory import Factory
 from paceline.envs.ids import EnvId
-from paceline.envs.registry import Factory, closest
-from paceline.errors import UsageError
+from paceline.errors import UsageError, closest
 from paceline.sims.navigation.config import TIERS, PointNavConfig
 
 

@@ -1,4 +1,4 @@
-"""Which worker has which environments."""
+"""Which worker owns which environments."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 from paceline.pool.channel import pack_ints
 
 
-class Shares:
+class Assignment:
     """A fixed assignment of environments to workers."""
 
     def __init__(self, num_envs: int, num_workers: int, num_groups: int) -> None:
@@ -17,31 +17,31 @@ class Shares:
         """The worker of every environment."""
         for number, envs in enumerate(self.envs_of):
             self.worker_of[envs] = number
-        self._known: dict[tuple[int, int], list[tuple[int, bytes]]] = {}
+        self._cache: dict[tuple[int, int], list[tuple[int, bytes]]] = {}
 
     def by_worker(self, envs: list[int]) -> dict[int, list[int]]:
-        """Each worker's part of `envs`; only workers that have one."""
+        """`envs` split by worker."""
         parts: dict[int, list[int]] = {}
         for env, number in zip(envs, self.worker_of[envs].tolist(), strict=True):
             parts.setdefault(number, []).append(env)
         return parts
 
     def packed(self, envs: np.ndarray) -> list[tuple[int, bytes]]:
-        """Each worker's part of `envs` as a payload. Payloads of contiguous ranges are cached."""
+        """`envs` split by worker, as payloads of commands. Payloads of contiguous ranges are cached."""
         if len(envs) == 0:
             return []
         first, count = int(envs[0]), len(envs)
-        is_run = count == 1 or (int(envs[-1]) - first + 1 == count and bool((envs[1:] > envs[:-1]).all()))
-        if is_run and (known := self._known.get((first, count))) is not None:
+        contiguous = count == 1 or (int(envs[-1]) - first + 1 == count and bool((envs[1:] > envs[:-1]).all()))
+        if contiguous and (known := self._cache.get((first, count))) is not None:
             return known
-        shares = [(number, pack_ints(part)) for number, part in self.by_worker(envs.tolist()).items()]
-        if is_run:
-            self._known[first, count] = shares
-        return shares
+        payloads = [(number, pack_ints(part)) for number, part in self.by_worker(envs.tolist()).items()]
+        if contiguous:
+            self._cache[first, count] = payloads
+        return payloads
 
 
 def assign(num_envs: int, num_workers: int, num_groups: int) -> list[list[int]]:
-    """Which environments each worker owns: a contiguous, even share of every group, and even shares in all.
+    """The environments of each worker: an even, contiguous share of every group, and even shares in total.
 
     >>> assign(7, 2, 2)
     [[0, 1, 3, 4], [2, 5, 6]]
