@@ -27,7 +27,7 @@ def ours(
 ) -> Update:
     from paceline.accel.cuda_graph import CudaGraph
     from paceline.accel.kernels import choose_cpu_kernels
-    from paceline.distributed.runtime import Group, Place
+    from paceline.distributed.runtime import Group, RankInfo
     from paceline.experience.config import ReplayConfig
     from paceline.experience.replay import Replay
     from paceline.learner.config import D4PGConfig
@@ -50,7 +50,7 @@ def ours(
     if device.type == "cpu":
         choose_cpu_kernels(policy, torch.get_num_threads(), ranks=1, precision=policy.torso.precision)
     config = D4PGConfig(target_period=1, target_share=POLYAK, max_action_gradient=None)
-    learner = D4PGLearner(policy, critic, Group(Place(), device, None), config, compiled=compiled)
+    learner = D4PGLearner(policy, critic, Group(RankInfo(), device, None), config, compiled=compiled)
     replay = Replay(ReplayConfig(capacity=STORED, prioritized=prioritized), device)
     obs, action, reward, next_obs = transitions()
     replay.add(

@@ -33,7 +33,7 @@ def closest(name: str, allowed: Iterable[str]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Failure:
+class SimulatorFailure:
     """The failure of one simulator, with all facts that the message to the user needs."""
 
     cause: str
@@ -69,6 +69,6 @@ class Failure:
 class SimulatorError(PacelineError):
     """A simulator failed, and the pool may not replace it, or not again."""
 
-    def __init__(self, failure: Failure, note: str = "") -> None:
+    def __init__(self, failure: SimulatorFailure, note: str = "") -> None:
         super().__init__(f"{failure}\n{note}".rstrip())
         self.failure = failure

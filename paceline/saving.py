@@ -15,7 +15,7 @@ from torch import Tensor
 
 from paceline.checkpoint import Checkpoint, CheckpointFolder
 from paceline.collect.protocol import Collection
-from paceline.distributed.failures import last_checkpoint
+from paceline.distributed.failures import describe_last_checkpoint
 from paceline.distributed.gather import gather
 from paceline.errors import PacelineError, UsageError
 from paceline.files import DiskFull
@@ -137,12 +137,12 @@ class Saver:
         if not run.group.any(problem is not None):
             self._best, self._saved_at = snapshot.shared["best"], run.iterations
             self._collection.saved(snapshot.mine["agent"])
-        run.phases.over("saving a checkpoint")
+        run.phases.end("saving a checkpoint")
         if problem is not None and final:
-            raise DiskFull(f"{problem}; {last_checkpoint(run.folder)}")
+            raise DiskFull(f"{problem}; {describe_last_checkpoint(run.folder)}")
         if problem is not None:
             seconds = run.config.checkpoint.seconds
-            log.warning("%s; %s. The next attempt is in %g s", problem, last_checkpoint(run.folder), seconds)
+            log.warning("%s; %s. The next attempt is in %g s", problem, describe_last_checkpoint(run.folder), seconds)
 
     def _write_files(self, snapshot: Snapshot, ranks: list[tuple[Any, Any, Any]]) -> str | None:
         """Returns what is wrong, if the disk is full."""

@@ -15,8 +15,9 @@ from paceline.accel.allocator import keep_freed_memory
 from paceline.assembly import Services, assemble
 from paceline.checkpoint import Checkpoint, CheckpointFolder
 from paceline.config import Config
-from paceline.distributed.failures import last_checkpoint
-from paceline.distributed.runtime import Group, Place
+from paceline.distributed.failures import describe_last_checkpoint
+from paceline.distributed.rank_info import RankInfo
+from paceline.distributed.runtime import Group
 from paceline.envs.registry import resolve
 from paceline.errors import UsageError
 from paceline.learner.finite import NonFiniteError
@@ -69,7 +70,7 @@ class Session:
         with contextlib.ExitStack() as stack:
             stack.enter_context(restored_settings())
             keep_freed_memory()
-            if Place.find().rank == 0:
+            if RankInfo.find().rank == 0:
                 stack.enter_context(open_run_folder(self.folder))
             group = stack.enter_context(Group.join(self.config.device, self.config.group, self.folder))
             self._open(group, stack)
@@ -106,7 +107,7 @@ class Session:
                 self._saver.save_stopped()
             except NonFiniteError as error:
                 hint = "A smaller learning rate may help; --on-nonfinite skip leaves out single gradient steps"
-                raise NonFiniteError(f"{error}; {last_checkpoint(self.folder)}. {hint}") from error
+                raise NonFiniteError(f"{error}; {describe_last_checkpoint(self.folder)}. {hint}") from error
             else:
                 state.report_end()
                 self._is_over = state.step >= self.config.steps

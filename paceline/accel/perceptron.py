@@ -19,7 +19,7 @@ from paceline.accel.activations import ELU, Tanh
 from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.cores import Core
 from paceline.nets.distributions import HALF_LOG_TAU, Categoricals, Gaussians
-from paceline.nets.heads import ActionHead, Place
+from paceline.nets.heads import ActionHead, ActionSlice
 from paceline.nets.trunk import join
 
 MATRIX_LIMIT = 2**18
@@ -34,7 +34,7 @@ LAYERS = (nn.Linear, Tanh, nn.ReLU, ELU)
 Layer = Callable[[np.ndarray], np.ndarray]
 
 
-class Drawn(NamedTuple):
+class DrawnActions(NamedTuple):
     """Sampled actions."""
 
     actions: dict[str, Tensor]
@@ -44,14 +44,14 @@ class Drawn(NamedTuple):
     """[B], computed when it is called."""
 
 
-Draw = Callable[[np.ndarray], Drawn]
+Draw = Callable[[np.ndarray], DrawnActions]
 """Samples from the output of the head's linear layer."""
 
 
 class Act(NamedTuple):
     """Actions, and the inputs of their values."""
 
-    drawn: Drawn
+    drawn: DrawnActions
     rows: np.ndarray
     """The observations."""
     features: np.ndarray
@@ -193,14 +193,14 @@ def _draw_of(head: ActionHead) -> Draw:
 
 
 @torch.no_grad()
-def _draw_by_torch(head: ActionHead, outputs: np.ndarray) -> Drawn:
+def _draw_by_torch(head: ActionHead, outputs: np.ndarray) -> DrawnActions:
     params = head.params(torch.from_numpy(outputs))
     actions = head.sample(params)
     env_actions = {name: values.numpy() for name, values in head.env_actions(actions).items()}
-    return Drawn(actions, env_actions, lambda: head.log_prob(params, actions).detach())
+    return DrawnActions(actions, env_actions, lambda: head.log_prob(params, actions).detach())
 
 
-def _draw_choice(leaf: Place, logits: np.ndarray) -> Drawn:
+def _draw_choice(leaf: ActionSlice, logits: np.ndarray) -> DrawnActions:
     """The exponential race of `Categoricals.sample`, with probabilities that are not normalised."""
     count, choices = logits.shape
     logits -= logits.max(1, keepdims=True)
@@ -212,10 +212,12 @@ def _draw_choice(leaf: Place, logits: np.ndarray) -> Drawn:
         return torch.from_numpy(logits[np.arange(count), actions] - np.log(p.sum(1)))
 
     shaped = actions.reshape(-1, *leaf.shape)
-    return Drawn({leaf.name: torch.from_numpy(shaped)}, {leaf.name: shaped}, log_prob)
+    return DrawnActions({leaf.name: torch.from_numpy(shaped)}, {leaf.name: shaped}, log_prob)
 
 
-def _draw_normal(leaf: Place, log_std: np.ndarray, low: np.ndarray, high: np.ndarray, mean: np.ndarray) -> Drawn:
+def _draw_normal(
+    leaf: ActionSlice, log_std: np.ndarray, low: np.ndarray, high: np.ndarray, mean: np.ndarray
+) -> DrawnActions:
     std = np.exp(log_std)
     actions = mean + std * torch.empty(mean.shape).normal_().numpy()
 
@@ -229,4 +231,6 @@ def _draw_normal(leaf: Place, log_std: np.ndarray, low: np.ndarray, high: np.nda
     bounded = np.maximum(actions, low)
     np.minimum(bounded, high, out=bounded)
     shape = (-1, *leaf.shape)
-    return Drawn({leaf.name: torch.from_numpy(actions.reshape(shape))}, {leaf.name: bounded.reshape(shape)}, log_prob)
+    return DrawnActions(
+        {leaf.name: torch.from_numpy(actions.reshape(shape))}, {leaf.name: bounded.reshape(shape)}, log_prob
+    )

@@ -11,14 +11,14 @@ from typing import NamedTuple
 from paceline import recipes
 from paceline.cli.options import parse, value_of
 from paceline.config import Config
-from paceline.distributed.failures import told_to_launcher
+from paceline.distributed.failures import report_to_launcher
 from paceline.distributed.launch import exit_code, is_restart, launch_ranks
-from paceline.distributed.place import Place
+from paceline.distributed.rank_info import RankInfo
 from paceline.envs.registry import code_named_by, resolve
 from paceline.errors import UsageError
 from paceline.nets.config import named_classes
 from paceline.run_folder import check_run_folder
-from paceline.telemetry.console import console, say
+from paceline.telemetry.console import console, print_line
 from paceline.trust import may_run
 
 USAGE = "paceline train RECIPE [options], paceline train --config FILE [options], paceline train --resume --run-dir DIR"
@@ -62,7 +62,7 @@ def main(arguments: list[str]) -> int:
     start = _start(arguments)
     options, config = parse(TrainOptions, start.config, start.options, prog=f"paceline train {start.label}")
     trust = options.trust or _is_trusted(config, start)
-    place = Place.find()
+    place = RankInfo.find()
     stamp = time.strftime("%Y%m%d-%H%M%S")
     folder = options.run_dir or Path("runs") / f"{start.label}-{config.system}-{config.seed}-{stamp}"
     restart = is_restart(folder)
@@ -74,18 +74,18 @@ def main(arguments: list[str]) -> int:
         again = ["train", *arguments, *same_folder, *(["--trust"] if trust else [])]
         return launch_ranks(options.ranks, again, folder, max_restarts=options.max_restarts)
     resume = "latest" if restart else options.from_checkpoint if options.resume else None
-    with told_to_launcher(place.rank):
+    with report_to_launcher(place.rank):
         if code_named_by(config.env) is None:
             resolve(config.env)  # a wrong name is an error before PyTorch is imported, which takes seconds
         with console().status("loading PyTorch"):
             from paceline.session import train
         run = train(config, folder, resume=resume, trust=trust)
     if run.group.is_first:
-        say(_summary(run, folder))
+        print_line(_summary(run, folder))
         if options.report and not run.interrupted:
             from paceline.evaluation.report import write_report
 
-            say(f"report: {write_report(folder)}")
+            print_line(f"report: {write_report(folder)}")
     return exit_code(run.interrupted)
 
 

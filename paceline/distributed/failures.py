@@ -42,7 +42,7 @@ class RankFailure:
 
 
 @contextlib.contextmanager
-def told_to_launcher(rank: int) -> Iterator[None]:
+def report_to_launcher(rank: int) -> Iterator[None]:
     """Report an exception inside the context to the launcher, which then prints the message for the user."""
     try:
         yield
@@ -82,7 +82,7 @@ def end_process(failure: RankFailure) -> None:
     os._exit(failure.code)
 
 
-def last_checkpoint(folder: Path | None) -> str:
+def describe_last_checkpoint(folder: Path | None) -> str:
     """A phrase that names the last checkpoint of the run in `folder`, for error messages."""
     if folder is not None:
         with contextlib.suppress(OSError):

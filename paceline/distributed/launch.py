@@ -20,7 +20,14 @@ from pathlib import Path
 
 import psutil
 
-from paceline.distributed.failures import FAILURES, RESTARTS, SOCKET, RankFailure, last_checkpoint, read_failures
+from paceline.distributed.failures import (
+    FAILURES,
+    RESTARTS,
+    SOCKET,
+    RankFailure,
+    describe_last_checkpoint,
+    read_failures,
+)
 from paceline.errors import UsageError
 from paceline.signals import INTERRUPTED, signals_handled_by
 
@@ -141,7 +148,9 @@ class Ranks:
         for rank, code in enumerate(codes):
             if rank not in reporters and code not in (0, INTERRUPTED):
                 ended = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-                return RankFailure(rank=rank, message=f"rank {rank} {ended}; {last_checkpoint(self._folder)}", code=1)
+                return RankFailure(
+                    rank=rank, message=f"rank {rank} {ended}; {describe_last_checkpoint(self._folder)}", code=1
+                )
         return reported[0] if reported else None
 
 

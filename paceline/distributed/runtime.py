@@ -20,9 +20,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from paceline.distributed.config import GroupConfig
-from paceline.distributed.failures import LostConnection, RankFailure, end_process, last_checkpoint
+from paceline.distributed.failures import LostConnection, RankFailure, describe_last_checkpoint, end_process
 from paceline.distributed.heartbeat import RankHeartbeat
-from paceline.distributed.place import Place
+from paceline.distributed.rank_info import RankInfo
 from paceline.distributed.store import open_store
 from paceline.errors import UsageError
 
@@ -34,7 +34,7 @@ class Group:
     """This rank's connection to all ranks. All ranks must call the methods that communicate, in the same order."""
 
     def __init__(
-        self, place: Place, device: torch.device, store: dist.Store | None, heartbeat: RankHeartbeat | None = None
+        self, place: RankInfo, device: torch.device, store: dist.Store | None, heartbeat: RankHeartbeat | None = None
     ) -> None:
         self.rank, self.size, self.device = place.rank, place.size, device
         self.store = store
@@ -45,7 +45,7 @@ class Group:
     @classmethod
     def join(cls, device: str = "cpu", config: GroupConfig | None = None, folder: Path | None = None) -> Group:
         """Join the ranks that were started together. Errors name the last checkpoint in the run folder `folder`."""
-        place = Place.find()
+        place = RankInfo.find()
         chosen = choose_device(device, place.local_rank)
         if place.size == 1:
             return cls(place, chosen, None)
@@ -134,7 +134,7 @@ def communication() -> Iterator[None]:
 
 
 def start_heartbeat(
-    store: dist.Store, torchrun_address: str | None, place: Place, config: GroupConfig, folder: Path | None
+    store: dist.Store, torchrun_address: str | None, place: RankInfo, config: GroupConfig, folder: Path | None
 ) -> RankHeartbeat:
     """Start this rank's heartbeat. If a rank is lost, it ends the process, whose main thread may wait for that rank."""
     store = dist.PrefixStore("heartbeat", store)
@@ -145,7 +145,7 @@ def start_heartbeat(
         server = f"torchrun's store at {torchrun_address}"
 
     def lost(problem: str, store_is_gone: bool) -> None:
-        message = f"{problem}; {last_checkpoint(folder)}"
+        message = f"{problem}; {describe_last_checkpoint(folder)}"
         end_process(RankFailure(rank=place.rank, message=message, code=1, consequence=store_is_gone))
 
     return RankHeartbeat(store, place.rank, place.size, seconds=config.heartbeat_seconds, server=server, lost=lost)

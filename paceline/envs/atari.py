@@ -25,7 +25,7 @@ TWO_PLAYERS_ONLY = {"combat", "joust", "maze_craze", "warlords"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class AtariSettings:
     """The options of an `atari:` id, and their defaults."""
 
     rom: str
@@ -68,27 +68,27 @@ def resolve(env_id: EnvId) -> Factory:
             f"game {env_id.name!r} of {str(env_id)!r} does not exist{closest(env_id.name, roms)}; "
             "`paceline envs` lists all"
         )
-    fields = [name for name in Settings.__dataclass_fields__ if name != "rom"]
+    fields = [name for name in AtariSettings.__dataclass_fields__ if name != "rom"]
     options = Options(env_id, fields)
-    width, height = options.sizes("resolution", Settings.resolution, count=2)
-    settings = Settings(
+    width, height = options.sizes("resolution", AtariSettings.resolution, count=2)
+    settings = AtariSettings(
         rom=rom,
-        frameskip=options.integer("frameskip", Settings.frameskip, minimum=1),
-        stack=options.integer("stack", Settings.stack, minimum=1),
+        frameskip=options.integer("frameskip", AtariSettings.frameskip, minimum=1),
+        stack=options.integer("stack", AtariSettings.stack, minimum=1),
         resolution=(width, height),
-        grayscale=options.flag("grayscale", Settings.grayscale),
-        noop=options.integer("noop", Settings.noop),
-        fire_reset=options.flag("fire_reset", Settings.fire_reset),
-        episodic_life=options.flag("episodic_life", Settings.episodic_life),
-        clip_rewards=options.flag("clip_rewards", Settings.clip_rewards),
+        grayscale=options.flag("grayscale", AtariSettings.grayscale),
+        noop=options.integer("noop", AtariSettings.noop),
+        fire_reset=options.flag("fire_reset", AtariSettings.fire_reset),
+        episodic_life=options.flag("episodic_life", AtariSettings.episodic_life),
+        clip_rewards=options.flag("clip_rewards", AtariSettings.clip_rewards),
         repeat_action_probability=options.number("repeat_action_probability", 0.0, maximum=1.0),
-        full_action_space=options.flag("full_action_space", Settings.full_action_space),
-        max_frames=options.integer("max_frames", Settings.max_frames),
+        full_action_space=options.flag("full_action_space", AtariSettings.full_action_space),
+        max_frames=options.integer("max_frames", AtariSettings.max_frames),
     )
     return Factory(make=partial(_make, settings), frameskip=settings.frameskip, label=str(env_id))
 
 
-def _make(settings: Settings, env_index: int) -> AtariGame:
+def _make(settings: AtariSettings, env_index: int) -> AtariGame:
     return AtariGame(settings)
 
 
@@ -114,7 +114,7 @@ class AtariGame(gymnasium.Env):
     metadata = {"render_modes": ["rgb_array"], "render_fps": 60}  # noqa: RUF012 - as Gymnasium declares it
     render_mode = "rgb_array"
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: AtariSettings) -> None:
         import ale_py
         import cv2
         from ale_py import roms

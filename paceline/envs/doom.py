@@ -29,7 +29,7 @@ FIRST_GAMES = {"doom.wad", "doom1.wad", "doomu.wad", "freedoom1.wad"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class DoomSettings:
     """The options of a `doom:` id, and their defaults."""
 
     config: str
@@ -64,18 +64,18 @@ def names() -> list[str]:
 
 def resolve(env_id: EnvId) -> Factory:
     options = Options(env_id, ["resolution", "frameskip", "actions", "measurements", "reward_scale", "bots"])
-    bots = options.integer("bots", Settings.bots)
+    bots = options.integer("bots", DoomSettings.bots)
     if bots > doom_bots.MOST:
         raise options.error("bots", f"at most {doom_bots.MOST}")
     config = _config(env_id, bots)
-    width, height = options.sizes("resolution", Settings.resolution, count=2)
-    settings = Settings(
+    width, height = options.sizes("resolution", DoomSettings.resolution, count=2)
+    settings = DoomSettings(
         config=config,
         resolution=(width, height),
-        frameskip=options.integer("frameskip", Settings.frameskip, minimum=1),
-        actions=options.choice("actions", Settings.actions, doom_actions.KINDS),
+        frameskip=options.integer("frameskip", DoomSettings.frameskip, minimum=1),
+        actions=options.choice("actions", DoomSettings.actions, doom_actions.KINDS),
         measurements=_measurements(options, config),
-        reward_scale=options.number("reward_scale", Settings.reward_scale),
+        reward_scale=options.number("reward_scale", DoomSettings.reward_scale),
         bots=bots,
     )
     if not any(width <= w and height <= h for w, h in _native_resolutions()):
@@ -89,7 +89,7 @@ def named_code(env_id: EnvId) -> str | None:
     return f"start the program that {env_id.name!r} names" if env_id.name.endswith(".cfg") else None
 
 
-def _make(settings: Settings, env_index: int) -> Doom:
+def _make(settings: DoomSettings, env_index: int) -> Doom:
     return Doom(settings)
 
 
@@ -169,7 +169,7 @@ class Doom(gymnasium.Env):
     metadata = {"render_modes": ["rgb_array"], "render_fps": 35}  # noqa: RUF012 - as Gymnasium declares it
     render_mode = "rgb_array"
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: DoomSettings) -> None:
         import cv2
 
         # Otherwise OpenCV would start a thread pool in every worker.

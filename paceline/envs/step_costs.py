@@ -92,7 +92,7 @@ class HeavyTail(_Drawn):
 
 
 @dataclass
-class Scene:
+class SceneCost:
     """Each environment has one constant cost, like a small or a large scene: log-normal with `sigma` over environments.
 
     `mean` is the mean over all seeds.

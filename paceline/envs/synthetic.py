@@ -19,7 +19,7 @@ from gymnasium import spaces
 from paceline.envs.factory import Factory
 from paceline.envs.ids import EnvId
 from paceline.envs.options import Options
-from paceline.envs.step_costs import ByAction, Constant, HeavyTail, LogNormal, Scene, StepCost, minority
+from paceline.envs.step_costs import ByAction, Constant, HeavyTail, LogNormal, SceneCost, StepCost, minority
 from paceline.errors import UsageError, closest
 
 DISTRIBUTIONS: dict[str, list[str]] = {
@@ -37,7 +37,7 @@ STAMP = np.dtype([("env_index", "<u2"), ("episode", "<u2"), ("step", "<u4")])
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class SyntheticSettings:
     """The common options of all distributions, and their defaults."""
 
     spend: str = "sleep"
@@ -67,15 +67,15 @@ def resolve(env_id: EnvId) -> Factory:
             f"distribution {name!r} of {str(env_id)!r} does not exist{closest(name, DISTRIBUTIONS)}; "
             f"allowed: {', '.join(DISTRIBUTIONS)}"
         )
-    options = Options(env_id, ["mean", *DISTRIBUTIONS[name], *Settings.__dataclass_fields__])
-    settings = Settings(
-        spend=options.choice("spend", Settings.spend, SPENDERS),
-        reset_seconds=options.number("reset_seconds", Settings.reset_seconds),
-        obs=options.sizes("obs", Settings.obs),
-        dtype=options.choice("dtype", Settings.dtype, ["uint8", "float32"]),
-        actions=options.integer("actions", Settings.actions, minimum=1),
-        episode_length=options.integer("episode_length", Settings.episode_length),
-        terminate=options.number("terminate", Settings.terminate),
+    options = Options(env_id, ["mean", *DISTRIBUTIONS[name], *SyntheticSettings.__dataclass_fields__])
+    settings = SyntheticSettings(
+        spend=options.choice("spend", SyntheticSettings.spend, SPENDERS),
+        reset_seconds=options.number("reset_seconds", SyntheticSettings.reset_seconds),
+        obs=options.sizes("obs", SyntheticSettings.obs),
+        dtype=options.choice("dtype", SyntheticSettings.dtype, ["uint8", "float32"]),
+        actions=options.integer("actions", SyntheticSettings.actions, minimum=1),
+        episode_length=options.integer("episode_length", SyntheticSettings.episode_length),
+        terminate=options.number("terminate", SyntheticSettings.terminate),
     )
     needed = STAMP.itemsize if settings.dtype == "uint8" else len(STAMP.names or ())
     if np.prod(settings.obs) < needed:
@@ -84,13 +84,13 @@ def resolve(env_id: EnvId) -> Factory:
     return Factory(make=partial(_make, settings, cost), label=str(env_id))
 
 
-def _cost(name: str, options: Options, settings: Settings) -> Callable[[int], StepCost]:
+def _cost(name: str, options: Options, settings: SyntheticSettings) -> Callable[[int], StepCost]:
     """A function from an environment's index to the cost of its steps."""
     mean = options.number("mean", 0.0)
     if name == "lognormal":
         return partial(_same, LogNormal, mean, options.number("sigma", 1.0))
     if name == "scene":
-        return partial(_same, Scene, mean, options.number("sigma", 1.0))
+        return partial(_same, SceneCost, mean, options.number("sigma", 1.0))
     if name == "heavy_tail":
         alpha = options.number("alpha", 2.5)
         if alpha <= 1.0:
@@ -109,7 +109,7 @@ def _same(kind: type, *arguments_and_index: Any) -> StepCost:
     return kind(*arguments_and_index[:-1])
 
 
-def _make(settings: Settings, cost: Callable[[int], StepCost], env_index: int) -> Synthetic:
+def _make(settings: SyntheticSettings, cost: Callable[[int], StepCost], env_index: int) -> Synthetic:
     return Synthetic(settings, cost(env_index), env_index)
 
 
@@ -126,7 +126,7 @@ SPENDERS: dict[str, Callable[[float], None]] = {"sleep": time.sleep, "burn": bur
 class Synthetic(gymnasium.Env):
     """An environment whose steps take the time of `cost`. Observations count episodes and steps."""
 
-    def __init__(self, settings: Settings, cost: StepCost, env_index: int = 0) -> None:
+    def __init__(self, settings: SyntheticSettings, cost: StepCost, env_index: int = 0) -> None:
         self._settings, self._cost = settings, cost
         self._spend = SPENDERS[settings.spend]
         high = 255 if settings.dtype == "uint8" else np.inf

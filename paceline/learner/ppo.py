@@ -139,7 +139,7 @@ class PPOLearner:
             totals = self._run_epochs(batch)
         finally:
             self.policy.version += 1  # an interrupted update has changed the weights, too
-            self._phases.over("learning")
+            self._phases.end("learning")
         return self._report(totals, lag)
 
     def _apply_hyperparameters(self, progress: float) -> None:

@@ -31,7 +31,7 @@ OUTPUT_GAIN = 0.01
 """A fresh policy is close to uniform, or to a zero mean."""
 
 
-class Place(NamedTuple):
+class ActionSlice(NamedTuple):
     """Where a leaf is among its family's components. Computed once, for the hot path."""
 
     name: str
@@ -125,14 +125,14 @@ class ActionHead(nn.Module):
         return result
 
     @property
-    def only(self) -> tuple[Family, Place] | None:
+    def only(self) -> tuple[Family, ActionSlice] | None:
         """If there is a single leaf: its family, and where it is."""
         return (self._typed_families()[0], self._groups[0][0]) if len(self._names) == 1 else None
 
     def _typed_families(self) -> list[Family]:
         return cast("list[Family]", list(self.families))
 
-    def _parts(self, params: Tensor) -> Iterator[tuple[Family, list[Place], Tensor]]:
+    def _parts(self, params: Tensor) -> Iterator[tuple[Family, list[ActionSlice], Tensor]]:
         return zip(self._typed_families(), self._groups, _columns(params, self._param_sizes), strict=True)
 
     def _by_leaf(self, tables: Sequence[Tensor]) -> dict[str, Tensor]:
@@ -191,9 +191,9 @@ def _sizes(leaf: Leaf) -> list[int]:
     return [int(size) for size in cast("spaces.MultiDiscrete", leaf.space).nvec.ravel()]
 
 
-def _place(leaf: Leaf) -> Place:
+def _place(leaf: Leaf) -> ActionSlice:
     num_choices = sum(_sizes(leaf)) if _family_of(leaf) is Categoricals else 0
-    return Place(leaf.name, leaf.shape, math.prod(leaf.shape), num_choices)
+    return ActionSlice(leaf.name, leaf.shape, math.prod(leaf.shape), num_choices)
 
 
 def _columns(table: Tensor, sizes: list[int]) -> Sequence[Tensor]:
@@ -201,13 +201,13 @@ def _columns(table: Tensor, sizes: list[int]) -> Sequence[Tensor]:
     return (table,) if len(sizes) == 1 else table.split(sizes, dim=1)
 
 
-def _joined(group: Sequence[Place], actions: Mapping[str, Tensor]) -> Tensor:
+def _joined(group: Sequence[ActionSlice], actions: Mapping[str, Tensor]) -> Tensor:
     """A family's actions as one table [B, K]."""
     columns = [actions[place.name].reshape(-1, place.num_components) for place in group]
     return columns[0] if len(columns) == 1 else torch.cat(columns, dim=1)
 
 
-def _split(group: Sequence[Place], table: Tensor) -> dict[str, Tensor]:
+def _split(group: Sequence[ActionSlice], table: Tensor) -> dict[str, Tensor]:
     """A family's table [B, K] as actions of its leaves."""
     if table.dtype == torch.bool:
         table = table.to(torch.int8)
@@ -215,7 +215,7 @@ def _split(group: Sequence[Place], table: Tensor) -> dict[str, Tensor]:
     return {place.name: values.reshape(-1, *place.shape) for place, values in zip(group, columns, strict=True)}
 
 
-def _joined_mask(group: Sequence[Place], mask: Mapping[str, Tensor], outputs: Tensor) -> Tensor:
+def _joined_mask(group: Sequence[ActionSlice], mask: Mapping[str, Tensor], outputs: Tensor) -> Tensor:
     """The masks of all discrete leaves as one table; a leaf without a mask allows everything."""
     columns = []
     for place in group:

@@ -6,7 +6,7 @@ import logging
 import time
 from collections import deque
 
-from paceline.errors import Failure, SimulatorError
+from paceline.errors import SimulatorError, SimulatorFailure
 from paceline.pool.config import PoolConfig
 
 log = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ class RestartBudget:
         self._total, self._per_hour = config.max_restarts, config.max_restarts_per_hour
         self._recent: deque[float] = deque()  # times of the replacements in the last hour
 
-    def spend(self, failure: Failure) -> None:
+    def spend(self, failure: SimulatorFailure) -> None:
         """Count and log one replacement. Raises when the budget is spent."""
         now = time.monotonic()
         while self._recent and now - self._recent[0] >= HOUR_SECONDS:

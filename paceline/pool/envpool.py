@@ -32,7 +32,7 @@ import numpy as np
 
 from paceline.envs.envpool import EnvPoolTask
 from paceline.envs.factory import Factory
-from paceline.errors import Failure, SimulatorError, UsageError
+from paceline.errors import SimulatorError, SimulatorFailure, UsageError
 from paceline.pool.arguments import check_slots, named_actions
 from paceline.pool.config import PoolConfig, available_core_ids
 from paceline.pool.envpool_engine import FAST_SECONDS, Engine, EngineConfig, Watchdog
@@ -293,10 +293,10 @@ class EnvPoolPool(Pool):
         while not self._results.empty():
             self._handle(self._results.get())
 
-    def _handle(self, result: tuple[int, FinishedRows] | Failure | None) -> None:
+    def _handle(self, result: tuple[int, FinishedRows] | SimulatorFailure | None) -> None:
         if result is None:  # only to end a wait
             return
-        if isinstance(result, Failure):
+        if isinstance(result, SimulatorFailure):
             self.close()
             raise SimulatorError(result)
         self._queue.put(*result)
@@ -311,7 +311,9 @@ class EnvPoolPool(Pool):
                 phase, limit = "make", f"{config.start_timeout_seconds:g} seconds (pool.start_timeout_seconds)"
             if hung:
                 self.close()
-                raise SimulatorError(Failure(cause=f"no answer within {limit}", phase=phase, envs=hung, slots=hung))
+                raise SimulatorError(
+                    SimulatorFailure(cause=f"no answer within {limit}", phase=phase, envs=hung, slots=hung)
+                )
 
 
 _direct_since = attrgetter("direct_since")

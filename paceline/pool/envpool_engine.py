@@ -30,7 +30,7 @@ import numpy as np
 
 from paceline.accel.pinning import bind, make_noting_threads, unbind
 from paceline.envs.envpool import EnvPoolTask
-from paceline.errors import Failure, SimulatorError
+from paceline.errors import SimulatorError, SimulatorFailure
 from paceline.pool.envpool_rows import FinishedRows, RowReader
 
 FAST_SECONDS = 0.005
@@ -108,7 +108,7 @@ class _Flight:
 class Engine:
     """One EnvPool and the thread that waits for it.
 
-    `launch` starts steps. Their results arrive in `results` as `(group, FinishedRows)`, or as one `Failure` and then
+    `launch` starts steps. Their results arrive in `results` as `(group, FinishedRows)`, or as one `SimulatorFailure` and then
     nothing more, unless `complete` returns them. At first all environments are reset.
     """
 
@@ -211,7 +211,9 @@ class Engine:
         except Exception as error:
             slots = tuple(self.work.slots)
             cause = f"{type(error).__name__}: {error}"
-            failure = Failure(cause=cause, phase=phase, envs=slots, slots=slots, traceback=traceback.format_exc())
+            failure = SimulatorFailure(
+                cause=cause, phase=phase, envs=slots, slots=slots, traceback=traceback.format_exc()
+            )
             self._results.put(failure)
         finally:
             self._envpool = None  # its destructor ends its threads

@@ -16,7 +16,7 @@ import numpy as np
 from gymnasium import spaces
 
 from paceline.envs.envpool import EnvPoolTask, config_of
-from paceline.errors import Failure, SimulatorError
+from paceline.errors import SimulatorError, SimulatorFailure
 from paceline.pool.arguments import chosen_groups, slots_to_wait_for
 from paceline.pool.finite_values import all_finite, describe, first_bad
 from paceline.pool.protocol import PoolSpec
@@ -228,7 +228,7 @@ class RowReader:
 
     def _error(self, cause: str, row: int, slots: np.ndarray, length: np.ndarray | None) -> SimulatorError:
         slot = int(slots[row])
-        failure = Failure(
+        failure = SimulatorFailure(
             cause=cause,
             phase="reset" if length is None else "step",
             envs=(slot,),

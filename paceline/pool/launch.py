@@ -77,7 +77,7 @@ class GuardianProcess:
         return process
 
 
-class Crew:
+class WorkerProcesses:
     """The worker processes of one pool, the memory they share, their messages, and the guardian."""
 
     def __init__(self) -> None:

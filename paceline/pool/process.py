@@ -26,14 +26,14 @@ import numpy as np
 
 from paceline.accel.naps import Naps
 from paceline.envs.factory import Factory
-from paceline.errors import Failure, PacelineError, SimulatorError, UsageError
+from paceline.errors import PacelineError, SimulatorError, SimulatorFailure, UsageError
 from paceline.pool import memory
 from paceline.pool.assignment import Assignment
 from paceline.pool.budget import RestartBudget
 from paceline.pool.channel import Command, Message, Requests, Result, pack_ints, unpack_ints
 from paceline.pool.config import PoolConfig, available_core_ids
 from paceline.pool.heartbeat import IDLE, PHASES, HangDetector, Heartbeat
-from paceline.pool.launch import Crew
+from paceline.pool.launch import WorkerProcesses
 from paceline.pool.leaks import LeakDetector
 from paceline.pool.protocol import Array, Episode, Pool, PoolSpec, StepBatch
 from paceline.pool.saved_pool import SavedPool, pack_pool
@@ -61,14 +61,14 @@ class ProcessPool(Pool):
         require_open_files(num_workers)
         self._factory = cloudpickle.dumps(factory)
         self._assignment = Assignment(config.num_envs, num_workers, config.groups)
-        self._crew = Crew()
+        self._crew = WorkerProcesses()
         self._finalizer = weakref.finalize(self, self._crew.close)
         self._unpin: weakref.finalize | None = None
         self._shapes: dict[int, EnvShape] = {}  # by worker number; absent while a worker makes its environments
         self._num_made = 0
         self._episodes: list[Episode] = []
         self._requests = Requests()
-        self._failures: list[Failure] = []  # of environments, not yet handled
+        self._failures: list[SimulatorFailure] = []  # of environments, not yet handled
         self._fatal: PacelineError | None = None  # an error that the next `recv` raises
         self._budget, self._hangs = RestartBudget(config), HangDetector(config)
         self._leaks, self._next_check = LeakDetector(config.leak_megabytes), 0.0
@@ -90,7 +90,7 @@ class ProcessPool(Pool):
         except BaseException:
             self.close()
             raise
-        self._phases.over(STARTING)
+        self._phases.end(STARTING)
 
     # ---------------------------------------------------------------- the protocol
 
@@ -357,11 +357,13 @@ class ProcessPool(Pool):
         in_flight = self._slots.in_flight()
         self._reset_lost(np.array([env for env in envs if in_flight[env]], np.int64))
 
-    def _describe(self, number: int, cause: str, traceback: str) -> Failure:
+    def _describe(self, number: int, cause: str, traceback: str) -> SimulatorFailure:
         """What a dead or hung worker was doing."""
         envs = tuple(self._assignment.envs_of[number])
         slots = self._slots_of(envs)
-        failure = Failure(cause=cause, phase="make", envs=envs, slots=slots, worker=number, traceback=traceback)
+        failure = SimulatorFailure(
+            cause=cause, phase="make", envs=envs, slots=slots, worker=number, traceback=traceback
+        )
         if number not in self._shapes or not self._is_open:
             return failure
         if (env := int(self._heartbeat.env[number])) == IDLE:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from paceline.envs.factory import Factory
-from paceline.errors import Failure, SimulatorError, UsageError
+from paceline.errors import SimulatorError, SimulatorFailure, UsageError
 from paceline.pool.budget import RestartBudget
 from paceline.pool.config import PoolConfig
 from paceline.pool.protocol import Array, Episode, Pool, StepBatch
@@ -36,7 +36,7 @@ class SerialPool(Pool):
         for index in range(config.num_envs):
             phases.show(STARTING, index, config.num_envs, "")
             envs.append(self._make_env(index))
-        phases.over(STARTING)
+        phases.end(STARTING)
         self.spec = make_spec({0: env_shape(envs[0])}, config, factory.frameskip, num_workers=1)
         self._table = SlotTable(self.spec)
         self._steppers: list[Stepper] = [make_stepper(env, index, self._table) for index, env in enumerate(envs)]
@@ -137,7 +137,7 @@ class SerialPool(Pool):
             raise
         except Exception as error:
             cause = f"{type(error).__name__}: {error}"
-            raise SimulatorError(Failure(cause=cause, phase="make", envs=(index,), slots=(index,))) from error
+            raise SimulatorError(SimulatorFailure(cause=cause, phase="make", envs=(index,), slots=(index,))) from error
 
     def _start(self, env: int) -> None:
         ((_, seed, episode),) = self._seeds.reset_jobs([env])

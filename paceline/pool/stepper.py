@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
-from paceline.errors import Failure, UsageError
+from paceline.errors import SimulatorFailure, UsageError
 from paceline.pool.config import PoolConfig
 from paceline.pool.finite_values import FLOAT32_MAX, describe
 from paceline.pool.protocol import Episode, PoolSpec
@@ -222,7 +222,7 @@ class ParallelStepper:
             raise self._with_agent(agent, error) from None
 
     def _with_agent(self, agent: Any, error: BadValue) -> BadValue:
-        """`error` with the name of the agent. A `Failure` only names all slots of the environment."""
+        """`error` with the name of the agent. A `SimulatorFailure` only names all slots of the environment."""
         return BadValue(f"agent {agent!r} (slot {self._slot_of[agent]}): {error}")
 
     def _clear_transition(self) -> None:
@@ -264,10 +264,10 @@ def make_stepper(made: Any, env: int, table: SlotTable) -> Stepper:
     return ParallelStepper(made, env, table) if hasattr(made, "possible_agents") else GymStepper(made, env, table)
 
 
-def failure_of(stepper: Stepper, error: Exception) -> Failure:
+def failure_of(stepper: Stepper, error: Exception) -> SimulatorFailure:
     """The description of `error`, which `reset` or `step` raised."""
     bad_value = isinstance(error, BadValue)
-    return Failure(
+    return SimulatorFailure(
         cause=str(error) if bad_value else f"{type(error).__name__}: {error}",
         phase=stepper.phase,
         envs=(stepper.env,),

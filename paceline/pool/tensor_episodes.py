@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paceline.errors import Failure, SimulatorError
+from paceline.errors import SimulatorError, SimulatorFailure
 from paceline.pool.protocol import Episode
 
 log = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ class GroupEpisodes:
         """[N] bool: all facts of the slot are finite. x - x is zero only if x is finite."""
         return (self._facts - self._facts).sum(0) == 0
 
-    def _failure(self, slot: int, facts: list[float]) -> Failure:
+    def _failure(self, slot: int, facts: list[float]) -> SimulatorFailure:
         episode, step, ended, reward, *largest = facts
         phase = "step"
         if not isfinite(reward):
@@ -134,7 +134,9 @@ class GroupEpisodes:
             if ended and index >= len(self._entries):
                 phase, episode, step = "reset", episode + 1, 0
         at, episode, step = (slot,), int(episode), int(step)
-        return Failure(cause=cause, phase=phase, envs=at, slots=at, seed=self._seed, episode=episode, step=step)
+        return SimulatorFailure(
+            cause=cause, phase=phase, envs=at, slots=at, seed=self._seed, episode=episode, step=step
+        )
 
     def state_dict(self) -> dict[str, Any]:
         return {"seed": self._seed} | self._tensors()

@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Iterator
 from typing import Any
 
-from paceline.errors import Failure, UsageError
+from paceline.errors import SimulatorFailure, UsageError
 from paceline.pool import memory
 from paceline.pool.channel import Command, Result, ResultWriter, pack_ints, read_commands, unpack_ints
 from paceline.pool.heartbeat import IDLE, MAKE, RESET, RESTORE, SAVE, STEP, Heartbeat
@@ -58,7 +58,7 @@ class Worker:
             try:
                 handlers[kind](payload)
             except UsageError as error:
-                self._fail(Failure(cause=str(error), phase="usage"))
+                self._fail(SimulatorFailure(cause=str(error), phase="usage"))
             except Exception as error:
                 self._fail(_failure(error, "worker"))
         for stepper in self._steppers.values():
@@ -188,13 +188,13 @@ class Worker:
         slots = self._steppers[env].slots
         self._table.step_seconds[slots[0] : slots[-1] + 1] = seconds
 
-    def _fail(self, failure: Failure) -> None:
+    def _fail(self, failure: SimulatorFailure) -> None:
         self._results.send(Result.FAILED, pickle.dumps(failure))
 
 
-def _failure(error: Exception, phase: str, *envs: int) -> Failure:
+def _failure(error: Exception, phase: str, *envs: int) -> SimulatorFailure:
     text = "".join(traceback.format_exception(error))
-    return Failure(cause=f"{type(error).__name__}: {error}", phase=phase, envs=envs, traceback=text)
+    return SimulatorFailure(cause=f"{type(error).__name__}: {error}", phase=phase, envs=envs, traceback=text)
 
 
 def ignore_signals() -> None:

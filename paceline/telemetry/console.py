@@ -24,6 +24,6 @@ def log_to_console() -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler])
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """Print one line for the user as it is: no markup, no wrapping."""
     console().print(text, markup=False, highlight=False, soft_wrap=True)

@@ -16,7 +16,7 @@ class Phases:
         """`done` of `total` units are finished. Shown in percent without a unit, and not at all if `total` is 0."""
         self._current[name] = done, total, unit
 
-    def over(self, name: str) -> None:
+    def end(self, name: str) -> None:
         self._current.pop(name, None)
 
     def clear(self) -> None:

@@ -10,9 +10,9 @@ import torch
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paceline.collect.chooser import choose
 
 from paceline.accel.perceptron import Perceptron
+from paceline.collect.inference import choose
 from paceline.nets.actor_critic import MASK, ActorCritic
 from paceline.nets.config import CoreConfig, HeadConfig, PolicyConfig
 from paceline.nets.normalizer import ObservationNormalizer

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from paceline.collect.chooser import GraphedChoice, choose
 
+from paceline.collect.inference import RecordedChoice, choose
 from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.pool import PoolConfig, make_pool
@@ -21,7 +21,7 @@ def test_a_recorded_decision_sees_new_observations_states_and_weights():
     spec = PoolSpec(observation_space=spaces.Box(-1, 1, (3,), np.float32), action_space=spaces.Discrete(2), num_envs=8)
     policy = ActorCritic(spec, PolicyConfig(core=CoreConfig(kind="gru", hidden=4))).cuda()
     example = {"obs": torch.zeros(8, 3, device="cuda")}
-    recorded = GraphedChoice(policy, example, torch.zeros(8, 4, device="cuda"), 8)
+    recorded = RecordedChoice(policy, example, torch.zeros(8, 4, device="cuda"), 8)
     kept = []
     for turn in range(8):
         for parameter in policy.parameters():
@@ -67,7 +67,7 @@ def test_two_recordings_on_two_streams_draw_different_numbers():
     policy = ActorCritic(spec, PolicyConfig(hidden=(8,))).cuda()
     obs, state = {"obs": torch.zeros(8, 4, device="cuda")}, policy.initial_state(8).cuda()
     numbers = [torch.Generator("cuda").manual_seed(seed) for seed in range(2)]
-    recorded = [GraphedChoice(policy, obs, state, 8, generator) for generator in numbers]
+    recorded = [RecordedChoice(policy, obs, state, 8, generator) for generator in numbers]
     streams = [torch.cuda.Stream() for _ in recorded]
     drawn = []
     with torch.no_grad():

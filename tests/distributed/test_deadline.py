@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from paceline.distributed.config import PreemptionConfig
 from paceline.distributed.preemption import LEAST_GAIN, ByDeadline, best_deadline, make_preemption
-from paceline.distributed.runtime import Group, Place
+from paceline.distributed.rank_info import RankInfo
+from paceline.distributed.runtime import Group
 from paceline.errors import UsageError
 from tests.integration.ranks import on_ranks
 
@@ -65,7 +66,7 @@ class Clock:
 def test_the_deadline_allows_for_a_rank_that_stops_late():
     """A rank that always stops 0.2 s late gets a deadline 0.2 s earlier, and is on time from then on."""
     clock = Clock()
-    rank = ByDeadline(Group(Place(), torch.device("cpu"), None), GOAL, now=clock)
+    rank = ByDeadline(Group(RankInfo(), torch.device("cpu"), None), GOAL, now=clock)
     rank._deadline = 5.0
     for expected in (5.0, 4.8, 4.8, 4.8):
         rank.begin(0)
@@ -78,7 +79,7 @@ def test_the_deadline_allows_for_a_rank_that_stops_late():
 def test_steps_from_before_are_not_part_of_the_rate():
     """After a checkpoint a rollout begins with steps that were collected before."""
     clock = Clock()
-    rank = ByDeadline(Group(Place(), torch.device("cpu"), None), GOAL, now=clock)
+    rank = ByDeadline(Group(RankInfo(), torch.device("cpu"), None), GOAL, now=clock)
     rank.begin(20)
     clock.now += 4.0
     rank.finished(GOAL)
@@ -100,7 +101,7 @@ def test_concurrent_learning_gives_slow_ranks_more_time(rates, learning):
 
 
 def test_one_rank_has_no_deadline():
-    rank = ByDeadline(Group(Place(), torch.device("cpu"), None), GOAL)
+    rank = ByDeadline(Group(RankInfo(), torch.device("cpu"), None), GOAL)
     rank.begin(0)
     assert rank.seconds_left() is None and not rank.should_stop(1)
     rank.finished(GOAL)
@@ -109,7 +110,7 @@ def test_one_rank_has_no_deadline():
 
 
 def test_the_kind_is_the_systems_own_unless_it_is_named():
-    group = Group(Place(), torch.device("cpu"), None)
+    group = Group(RankInfo(), torch.device("cpu"), None)
     made = {
         (kind, own): type(make_preemption(PreemptionConfig(kind=kind), group, GOAL, own, deterministic=False)).__name__
         for kind in ("auto", "count", "deadline")

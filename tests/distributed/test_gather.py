@@ -9,7 +9,8 @@ import torch
 
 from paceline.distributed import gather as module
 from paceline.distributed.gather import gather
-from paceline.distributed.runtime import Group, Place
+from paceline.distributed.rank_info import RankInfo
+from paceline.distributed.runtime import Group
 from tests.integration.ranks import on_ranks
 
 
@@ -73,4 +74,4 @@ def test_nothing_that_a_rank_sends_is_executed(tmp_path):
 
 def test_a_group_of_one_keeps_its_value():
     value = {"weights": torch.ones(2)}
-    assert gather(Group(Place(), torch.device("cpu"), None), value) == [value]
+    assert gather(Group(RankInfo(), torch.device("cpu"), None), value) == [value]

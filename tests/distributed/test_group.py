@@ -9,25 +9,26 @@ import torch
 
 from paceline.distributed.config import PreemptionConfig
 from paceline.distributed.preemption import ByCount
+from paceline.distributed.rank_info import RankInfo
 from paceline.distributed.reduce import FlatGradients
-from paceline.distributed.runtime import Group, Place, choose_device
+from paceline.distributed.runtime import Group, choose_device
 from paceline.errors import UsageError
 from tests.integration.ranks import on_ranks
 
 
 def test_local_rank_is_not_the_rank():
     """On the second machine, the first process is rank 8 and uses GPU 0."""
-    place = Place.find({"RANK": "8", "WORLD_SIZE": "16", "LOCAL_RANK": "0"})
+    place = RankInfo.find({"RANK": "8", "WORLD_SIZE": "16", "LOCAL_RANK": "0"})
     assert (place.rank, place.size, place.local_rank) == (8, 16, 0)
-    place = Place.find({"SLURM_PROCID": "5", "SLURM_NTASKS": "6", "SLURM_LOCALID": "1"})
+    place = RankInfo.find({"SLURM_PROCID": "5", "SLURM_NTASKS": "6", "SLURM_LOCALID": "1"})
     assert (place.rank, place.size, place.local_rank) == (5, 6, 1)
-    assert Place.find({}) == Place(rank=0, size=1, local_rank=0)
+    assert RankInfo.find({}) == RankInfo(rank=0, size=1, local_rank=0)
 
 
 def test_torchrun_wins_over_slurm():
     """In a Slurm allocation torchrun's variables count, because it sets them for each process."""
     both = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}
-    assert Place.find(both).rank == 1
+    assert RankInfo.find(both).rank == 1
 
 
 def test_devices():
@@ -45,7 +46,7 @@ def test_unused_parameters_do_not_break_the_reduction():
     used, unused = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
     gradients = FlatGradients([*used.parameters(), *unused.parameters()])
     used(torch.ones(1, 2)).sum().backward()
-    gradients.average(Group(Place(), torch.device("cpu"), None))
+    gradients.average(Group(RankInfo(), torch.device("cpu"), None))
     assert used.weight.grad.tolist() == [[1.0, 1.0]]
     assert unused.weight.grad.tolist() == [[0.0, 0.0]]
 
@@ -129,7 +130,7 @@ class FakeStore:
 def make_ranks(size: int, threshold: float, steps: int = 100) -> list[ByCount]:
     store = FakeStore()
     config = PreemptionConfig(threshold=threshold)
-    places = [Place(rank=rank, size=size) for rank in range(size)]
+    places = [RankInfo(rank=rank, size=size) for rank in range(size)]
     groups = [Group(place, torch.device("cpu"), store) for place in places]  # type: ignore[arg-type]
     return [ByCount(config, group, steps) for group in groups]
 
@@ -191,7 +192,7 @@ def test_old_counters_are_removed():
 
 
 def test_one_rank_is_never_preempted():
-    alone = ByCount(PreemptionConfig(), Group(Place(), torch.device("cpu"), None), 10)
+    alone = ByCount(PreemptionConfig(), Group(RankInfo(), torch.device("cpu"), None), 10)
     assert not alone.should_stop(9)
     alone.finished(9)
 

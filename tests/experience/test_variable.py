@@ -11,7 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.distributed.runtime import Group, Place
+from paceline.distributed.rank_info import RankInfo
+from paceline.distributed.runtime import Group
 from paceline.experience.layouts import Variable
 from paceline.experience.rows import Decision, Outcome, Truncations
 from paceline.experience.sequences import sequences, shuffled_sequences
@@ -243,7 +244,7 @@ def test_running_returns_go_on_through_rollouts(seed, steps, num_slots, faults, 
     rollout = Rollout(steps, num_slots, CPU, layout=Variable(steps, num_slots))
     config = PPOConfig(discount=0.9, normalize_returns=True)
     hyperparameters = ppo_hyperparameters(config, OptimizerConfig())
-    targets = Targets(hyperparameters, Group(Place(), CPU, None), num_slots)
+    targets = Targets(hyperparameters, Group(RankInfo(), CPU, None), num_slots)
     held = world.batch(list(range(num_slots)))
     for _ in range(4):
         held, _ = collect(rollout, world, held, num_slots, int(rng.integers(1, 6)) if preempted else None)

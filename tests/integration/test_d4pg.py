@@ -24,7 +24,8 @@ from paceline.assembly import compiles_update
 from paceline.checkpoint import CheckpointFolder
 from paceline.collect.explorer import Explorer
 from paceline.config import Config
-from paceline.distributed.runtime import Group, Place
+from paceline.distributed.rank_info import RankInfo
+from paceline.distributed.runtime import Group
 from paceline.errors import SimulatorError, UsageError
 from paceline.evaluation.evaluate import evaluate
 from paceline.experience.config import LimiterConfig, ReplayConfig
@@ -295,7 +296,7 @@ def test_compiling_without_a_compiler_is_refused(tmp_path, monkeypatch, system):
 
 def test_several_ranks_are_told_that_nothing_is_compiled(caplog):
     caplog.set_level("INFO")
-    group = Group(Place(size=2), torch.device("cpu"), None)
+    group = Group(RankInfo(size=2), torch.device("cpu"), None)
     assert not compiles_update(small(compute=ComputeConfig(compile=True)), group)
     assert "on the CPU of a single rank" in caplog.text
 

@@ -18,7 +18,7 @@ import pytest
 from paceline.pool import make_pool
 from paceline.pool.channel import Command
 from paceline.pool.config import PoolConfig
-from paceline.pool.launch import Crew
+from paceline.pool.launch import WorkerProcesses
 from paceline.pool.process import ProcessPool
 from tests.pool.faulty import Counting, Factory, counting, faulty
 
@@ -144,7 +144,7 @@ def test_workers_leave_sigterm_to_their_pool():
 
 def test_a_worker_that_has_just_been_started_ignores_sigterm_too():
     """Python is not even initialised."""
-    crew = Crew()
+    crew = WorkerProcesses()
     try:
         worker = crew.start(0)
         os.kill(worker.pid, signal.SIGTERM)

@@ -13,7 +13,8 @@ import torch
 from paceline import recipes
 from paceline.checkpoint import CheckpointFolder
 from paceline.config import Config
-from paceline.distributed.runtime import Group, Place
+from paceline.distributed.rank_info import RankInfo
+from paceline.distributed.runtime import Group
 from paceline.experience.config import LimiterConfig
 from paceline.learner.config import D4PGConfig, PPOConfig
 from paceline.learner.finite import FiniteSteps, NonFiniteError, require_finite
@@ -187,7 +188,7 @@ def test_weights_that_are_not_finite_are_named():
 
 
 def test_learner_says_which_loss_was_not_finite():
-    group = Group(Place(), torch.device("cpu"), None)
+    group = Group(RankInfo(), torch.device("cpu"), None)
     steps = FiniteSteps(group.device)
     with pytest.raises(NonFiniteError, match=r"update 7: value_loss is inf"):
         steps.check({"policy_loss": 0.5, "value_loss": float("inf")}, 7)

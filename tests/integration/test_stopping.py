@@ -18,7 +18,7 @@ import torch
 from paceline.checkpoint import CheckpointFolder
 from paceline.collect.sampler import Sampler
 from paceline.config import CheckpointConfig, Config
-from paceline.errors import Failure, SimulatorError
+from paceline.errors import SimulatorError, SimulatorFailure
 from paceline.experience.config import LimiterConfig
 from paceline.learner.config import D4PGConfig, PPOConfig
 from paceline.learner.ppo import PPOLearner
@@ -188,7 +188,7 @@ def test_a_simulator_that_fails_while_the_run_stops_does_not_cost_the_checkpoint
 
     def recv(pool, *arguments, timeout=None, **options):
         if timeout is not None:  # only a run that stops gives a timeout
-            raise SimulatorError(Failure(cause="its engine is gone", phase="step", slots=(3,)))
+            raise SimulatorError(SimulatorFailure(cause="its engine is gone", phase="step", slots=(3,)))
         return plain(pool, *arguments, **options)
 
     monkeypatch.setattr(ProcessPool, "recv", recv)

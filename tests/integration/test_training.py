@@ -134,11 +134,11 @@ def test_two_ranks_with_half_the_data_give_the_update_of_one_with_all():
         group.close()
         return result
 
-    from paceline.distributed.runtime import Group, Place
+    from paceline.distributed.runtime import Group, RankInfo
     from tests.integration.halves import update_with_my_half
 
     first, second = on_ranks(2, work)
-    alone = update_with_my_half(Group(Place(), torch.device("cpu"), None))
+    alone = update_with_my_half(Group(RankInfo(), torch.device("cpu"), None))
     for name, value in alone["weights"].items():
         assert torch.equal(first["weights"][name], second["weights"][name]), f"{name}: the ranks agree to the bit"
         torch.testing.assert_close(first["weights"][name], value, rtol=1e-4, atol=1e-6)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from paceline.distributed.runtime import Group, Place
+from paceline.distributed.rank_info import RankInfo
+from paceline.distributed.runtime import Group
 from paceline.learner.config import OptimizerConfig, PPOConfig
 from paceline.learner.ppo import PPOLearner
 from paceline.nets.actor_critic import ActorCritic
@@ -32,7 +33,7 @@ class Meeting(Group):
     """Ranks that are threads of this process."""
 
     def __init__(self, rank: int, barrier: threading.Barrier, board: list) -> None:
-        super().__init__(Place(rank=rank, size=barrier.parties), CPU, None)
+        super().__init__(RankInfo(rank=rank, size=barrier.parties), CPU, None)
         self._barrier, self._board = barrier, board
 
     def sum_(self, values: torch.Tensor) -> torch.Tensor:
@@ -58,7 +59,7 @@ def normalized_by(group: Group, advantage: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize(("mean", "deviation"), SCALES)
 def test_normalized_advantages_are_those_of_float64(mean, deviation):
     advantage = drawn(mean, deviation, 397)
-    found = normalized_by(Group(Place(), CPU, None), advantage)
+    found = normalized_by(Group(RankInfo(), CPU, None), advantage)
     np.testing.assert_allclose(found, by_numpy(advantage), rtol=1e-5, atol=1e-5)
 
 
@@ -78,14 +79,14 @@ def test_normalized_advantages_of_ranks_are_those_of_all_rows_in_one_place(mean,
 
 @pytest.mark.parametrize("value", [0.0, 0.1, 100.1, -12345.678, 1e-12])
 def test_equal_advantages_are_normalized_to_nothing(value):
-    found = normalized_by(Group(Place(), CPU, None), np.full(397, value, np.float32))
+    found = normalized_by(Group(RankInfo(), CPU, None), np.full(397, value, np.float32))
     assert np.abs(found).max() < 1e-4
 
 
 def test_advantages_that_differ_by_rounding_alone_are_not_scaled_up():
     """Neighbours in float32, of which half of the rows have the one and half the other."""
     value = np.float32(100.1)
-    found = normalized_by(Group(Place(), CPU, None), np.tile([value, np.nextafter(value, np.float32(200))], 200))
+    found = normalized_by(Group(RankInfo(), CPU, None), np.tile([value, np.nextafter(value, np.float32(200))], 200))
     assert np.abs(found).max() < 0.1
 
 
@@ -121,7 +122,7 @@ def test_advantages_on_a_gpu_are_normalized_in_a_recording():
     from paceline.learner.advantages import normalize
 
     device = torch.device("cuda")
-    group = Group(Place(), device, None)
+    group = Group(RankInfo(), device, None)
     advantage, valid = torch.zeros(397, device=device), torch.ones(397, dtype=torch.bool, device=device)
     normalize(advantage, valid, group)
     graph = torch.cuda.CUDAGraph()

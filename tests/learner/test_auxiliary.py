@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from paceline.accel.config import ComputeConfig
 from paceline.checkpoint import CheckpointFolder
-from paceline.distributed.runtime import Group, Place
+from paceline.distributed.rank_info import RankInfo
+from paceline.distributed.runtime import Group
 from paceline.errors import UsageError
 from paceline.experience.rows import Decision, Outcome
 from paceline.experience.sequences import MiniBatch, shuffled_sequences
@@ -448,7 +449,7 @@ def on_gpu(graphs: bool, updates: int, rate: float) -> tuple[ActorCritic, list[d
     policy = ActorCritic(RING, POLICY).to(device)
     learner = PPOLearner(
         policy,
-        Group(Place(), device, None),
+        Group(RankInfo(), device, None),
         PPOConfig(epochs=2, minibatches=2, sequences="columns", auxiliary=SMALL, entropy_target=0.5),
         OptimizerConfig(learning_rate=rate),
         torch.Generator().manual_seed(0),

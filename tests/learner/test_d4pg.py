@@ -11,7 +11,8 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from paceline.distributed.runtime import Group, Place
+from paceline.distributed.rank_info import RankInfo
+from paceline.distributed.runtime import Group
 from paceline.errors import UsageError
 from paceline.experience.replay import Drawn
 from paceline.learner.config import D4PGConfig
@@ -42,7 +43,7 @@ def make(value: ValueConfig, **options) -> tuple[DeterministicPolicy, ActionCrit
     torch.manual_seed(0)
     config = ControlConfig(actor_hidden=(32, 32), critic_hidden=(32, 32), value=value)
     policy, critic = DeterministicPolicy(SPEC, config), ActionCritic(SPEC, config)
-    return policy, critic, D4PGLearner(policy, critic, Group(Place(), CPU, None), D4PGConfig(**options))
+    return policy, critic, D4PGLearner(policy, critic, Group(RankInfo(), CPU, None), D4PGConfig(**options))
 
 
 def transitions(count: int, **columns: torch.Tensor) -> Drawn:
@@ -229,7 +230,7 @@ def test_a_compiled_update_is_the_same():
     for compiled in (False, True):
         torch.manual_seed(0)
         policy, critic = DeterministicPolicy(spec, config), ActionCritic(spec, config)
-        group = Group(Place(), CPU, None)
+        group = Group(RankInfo(), CPU, None)
         learners.append((policy, D4PGLearner(policy, critic, group, D4PGConfig(**options), compiled=compiled)))
     (policy, plain), (other_policy, compiled) = learners
     for number in range(8):
@@ -255,4 +256,4 @@ def test_updates_of_several_ranks_are_not_compiled():
     config = ControlConfig(actor_hidden=(8,), critic_hidden=(8,))
     policy, critic = DeterministicPolicy(SPEC, config), ActionCritic(SPEC, config)
     with pytest.raises(ValueError, match="cannot be compiled"):
-        D4PGLearner(policy, critic, Group(Place(size=2), CPU, None), D4PGConfig(), compiled=True)
+        D4PGLearner(policy, critic, Group(RankInfo(size=2), CPU, None), D4PGConfig(), compiled=True)

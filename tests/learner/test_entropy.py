@@ -11,7 +11,8 @@ import torch
 from gymnasium import spaces
 
 from paceline.accel.config import ComputeConfig
-from paceline.distributed.runtime import Group, Place
+from paceline.distributed.rank_info import RankInfo
+from paceline.distributed.runtime import Group
 from paceline.errors import UsageError
 from paceline.experience.rows import Decision, Outcome
 from paceline.learner.config import OptimizerConfig, PPOConfig
@@ -263,7 +264,7 @@ def test_recorded_updates_are_the_eager_ones(core):
         policy = ActorCritic(SPEC, config).to(device)
         learner = PPOLearner(
             policy,
-            Group(Place(), device, None),
+            Group(RankInfo(), device, None),
             PPOConfig(epochs=2, minibatches=2, sequences="columns", entropy_target=0.6),
             OptimizerConfig(schedule="linear"),
             torch.Generator().manual_seed(0),

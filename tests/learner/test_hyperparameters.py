@@ -12,8 +12,9 @@ import torch
 
 from paceline.accel.config import ComputeConfig
 from paceline.accel.cuda_graph import WARM_UP_RUNS, CudaGraph
+from paceline.distributed.rank_info import RankInfo
 from paceline.distributed.reduce import clip_
-from paceline.distributed.runtime import Group, Place
+from paceline.distributed.runtime import Group
 from paceline.errors import UsageError
 from paceline.experience.replay import Drawn
 from paceline.learner.config import D4PGConfig, OptimizerConfig, PPOConfig
@@ -70,7 +71,7 @@ def learner_of(
     torch.manual_seed(0)
     policy = ActorCritic(SPEC, PolicyConfig(hidden=(8,))).to(device)
     generator = torch.Generator().manual_seed(0)
-    return policy, PPOLearner(policy, Group(Place(), device, None), *configs(changes, **ppo), generator, compute)
+    return policy, PPOLearner(policy, Group(RankInfo(), device, None), *configs(changes, **ppo), generator, compute)
 
 
 def batches(device: torch.device):
@@ -165,7 +166,7 @@ def test_targets_obey_a_new_value(name):
         torch.manual_seed(0)
         policy = ActorCritic(SPEC, PolicyConfig(hidden=(8,)))
         ppo, optimizer = configs(changes, normalize_returns=True)
-        learner = PPOLearner(policy, Group(Place(), CPU, None), ppo, optimizer, num_slots=SPEC.num_slots)
+        learner = PPOLearner(policy, Group(RankInfo(), CPU, None), ppo, optimizer, num_slots=SPEC.num_slots)
         learner.hyperparameters.set(name, NEW[name])
         batch = make_rollout(policy)
         learner.targets.complete(batch, None, Zeros())  # type: ignore[arg-type]
@@ -179,7 +180,7 @@ def d4pg_learner(device: torch.device, compiled: bool = False, **options) -> tup
     policy = DeterministicPolicy(test_d4pg.SPEC, config).to(device)
     critic = ActionCritic(test_d4pg.SPEC, config).to(device)
     options = {"max_grad_norm": 0.5, "target_period": 1} | options
-    group = Group(Place(), device, None)
+    group = Group(RankInfo(), device, None)
     return policy, D4PGLearner(policy, critic, group, D4PGConfig(**options), compiled=compiled)
 
 

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.accel.config import ComputeConfig
-from paceline.distributed.runtime import Group, Place
+from paceline.distributed.rank_info import RankInfo
+from paceline.distributed.runtime import Group
 from paceline.errors import UsageError
 from paceline.experience.rows import Decision, Outcome
 from paceline.experience.sequences import MiniBatch
@@ -30,7 +31,7 @@ SPEC = PoolSpec(observation_space=spaces.Box(-1, 1, (3,), np.float32), action_sp
 
 
 def alone() -> Group:
-    return Group(Place(), CPU, None)
+    return Group(RankInfo(), CPU, None)
 
 
 def some_obs(slots: int, generator: torch.Generator) -> torch.Tensor:
@@ -331,7 +332,7 @@ def test_recorded_updates_are_the_eager_ones(core, options):
         policy = ActorCritic(SPEC, config).to(device)
         learner = PPOLearner(
             policy,
-            Group(Place(), device, None),
+            Group(RankInfo(), device, None),
             PPOConfig(epochs=2, minibatches=2, sequences="columns", normalize_advantage=True, **options),
             OptimizerConfig(schedule="linear"),
             torch.Generator().manual_seed(0),
@@ -382,7 +383,7 @@ def test_recorded_columns_of_full_size_teach_what_packed_sequences_do(precision,
             policy = copy.deepcopy(start)
             config = PPOConfig(sequences=sequences, minibatches=minibatches, epochs=2, normalize_advantage=True)
             generator = torch.Generator().manual_seed(0)
-            learner = PPOLearner(policy, Group(Place(), device, None), config, OptimizerConfig(), generator)
+            learner = PPOLearner(policy, Group(RankInfo(), device, None), config, OptimizerConfig(), generator)
             reports.append(learner.update(rollout, 0.0))
             moves.append((flat(policy) - flat(start)).double())
     finally:

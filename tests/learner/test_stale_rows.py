@@ -7,7 +7,8 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from paceline.distributed.runtime import Group, Place
+from paceline.distributed.rank_info import RankInfo
+from paceline.distributed.runtime import Group
 from paceline.experience.layouts import Variable
 from paceline.experience.rows import Decision, Outcome
 from paceline.learner.config import OptimizerConfig, PPOConfig
@@ -54,7 +55,7 @@ def test_weights_stay_finite_and_new_rows_alone_are_counted(core, turns, normali
     spec = PoolSpec(observation_space=observation, action_space=action, num_envs=SLOTS)
     policy = ActorCritic(spec, PolicyConfig(hidden=(8,), core=CoreConfig(kind=core, hidden=8)))
     config = PPOConfig(epochs=1, minibatches=2, normalize_advantage=normalize)
-    learner = PPOLearner(policy, Group(Place(), CPU, None), config, OptimizerConfig())
+    learner = PPOLearner(policy, Group(RankInfo(), CPU, None), config, OptimizerConfig())
     rollout = Rollout(STEPS, SLOTS, CPU, layout=Variable(STEPS, SLOTS, weighted=True), weighted=True)
     collect(rollout, STEPS, policy.core.state_size)
     learner.update(rollout, 0.0)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from paceline.collect.chooser import bucket_of
 
 from paceline.collect.actor import Actor
+from paceline.collect.inference import bucket_of
 from paceline.errors import UsageError
 from paceline.nets.actor_critic import MASK, ActorCritic
 from paceline.nets.config import CoreConfig, PolicyConfig

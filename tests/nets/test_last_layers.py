@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from paceline.collect.chooser import Chooser
 from torch.nn import functional
 
 from paceline.accel.config import ComputeConfig
 from paceline.accel.kernels import keep_in_precision
+from paceline.collect.inference import Inference
 from paceline.nets.actor_critic import ActorCritic, Recall
 from paceline.nets.config import ControlConfig, CoreConfig, PolicyConfig, ValueConfig
 from paceline.nets.deterministic import ActionCritic
@@ -96,7 +96,7 @@ def test_copies_that_keep_matrices_in_bfloat16_keep_last_layers_in_float32():
     policy, obs, state = make()
     acting = copy.deepcopy(policy)
     keep_in_precision(acting)
-    chosen = Chooser(acting, ROWS, torch.device("cpu"), ComputeConfig())(obs, state)
+    chosen = Inference(acting, ROWS, torch.device("cpu"), ComputeConfig())(obs, state)
     torch.testing.assert_close(chosen.value, policy.act(obs, state)[1], rtol=0, atol=0)
     assert len(chosen.value.unique()) > 0.9 * ROWS
 

@@ -24,7 +24,7 @@ from paceline.nets.trunk import ENCODERS
 from paceline.nets.value_heads import make_value_head
 from paceline.pool.config import PoolConfig
 from paceline.pool.protocol import PoolSpec
-from paceline.run import train
+from paceline.session import train
 
 OWN = "tests.nets.own_parts"
 IMAGE, NUMBERS = spaces.Box(0, 255, (3, 8, 8), np.uint8), spaces.Box(-1, 1, (4,), np.float32)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from paceline.config import Config
-from paceline.errors import Failure, SimulatorError, UsageError
+from paceline.errors import SimulatorError, SimulatorFailure, UsageError
 from paceline.pool import budget
 from paceline.pool.budget import RestartBudget
 from paceline.pool.config import PoolConfig
 
-FAILURE = Failure(cause="it burned", phase="step", slots=(3,))
+FAILURE = SimulatorFailure(cause="it burned", phase="step", slots=(3,))
 
 
 @pytest.fixture

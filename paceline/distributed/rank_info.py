@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class RankInfo:
     """Where this process stands among the ranks."""
 
     rank: int = 0
@@ -19,7 +19,7 @@ class Place:
     """The number of this process among the ranks of its machine. It selects the GPU."""
 
     @classmethod
-    def find(cls, environment: Mapping[str, str] = os.environ) -> Place:
+    def find(cls, environment: Mapping[str, str] = os.environ) -> RankInfo:
         """The place that torchrun or srun wrote to the environment. Without them, this process is a group of one."""
         for rank, size, local in (
             ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
