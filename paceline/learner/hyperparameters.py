@@ -1,8 +1,7 @@
 """Hyper-parameters of a learner that may change during a run.
 
 Recorded CUDA graphs and compiled functions keep Python numbers as constants. An update therefore reads these numbers from
-0-dim tensors on the learner's device. The tensors are float64: multiplied with a float32 tensor of one or more dimensions they
-give the same bits as Python numbers. Reading them never waits for the device.
+0-dim tensors on the learner's device, which give the same bits as Python numbers. Reading them never waits for the device.
 """
 
 from __future__ import annotations
@@ -90,7 +89,7 @@ def ppo_hyperparameters(ppo: PPOConfig, optimizer: OptimizerConfig) -> Hyperpara
 
 
 class Scalars(NamedTuple):
-    """What the steps of a PPO update read: 0-dim float64 tensors."""
+    """What the steps of a PPO update read: 0-dim tensors."""
 
     ratio_low: Tensor
     ratio_high: Tensor
@@ -104,7 +103,9 @@ class Scalars(NamedTuple):
 
     @classmethod
     def on(cls, device: torch.device) -> Scalars:
-        return cls(*(torch.zeros((), dtype=torch.float64, device=device) for _ in cls._fields))
+        # float64 for numbers that are multiplied with each other first, as Python numbers are.
+        exact = {"discount": torch.float64, "trace_decay": torch.float64}
+        return cls(*(torch.zeros((), dtype=exact.get(name, torch.float32), device=device) for name in cls._fields))
 
     def write(self, ppo: PPOConfig, optimizer: OptimizerConfig) -> None:
         low, high = ppo.ratio_bounds if ppo.clip is not None else (0.0, math.inf)
