@@ -1,7 +1,8 @@
 """Hyper-parameters of a learner that may change during a run.
 
-Recorded CUDA graphs and compiled functions keep Python numbers as constants. An update therefore reads these numbers from
-0-dim tensors on the learner's device, which give the same bits as Python numbers. Reading them never waits for the device.
+Recorded CUDA graphs and compiled functions keep Python numbers as constants. An update therefore reads these numbers
+from 0-dim tensors on the learner's device, which give the same bits as Python numbers. Reading them never waits for the
+device.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ OF_D4PG = tuple(
 class Hyperparameters:
     """The settings of a learner, some of them mutable. A name is a path in the run's configuration: `ppo.clip`.
 
-    `set` may be called by any thread. The learner applies new values when its next update begins. A setting that is None in
-    the configuration stays None: it decides which computation is recorded or compiled.
+    Any thread may call `set`, with the same values on all ranks. The learner applies new values when its next update
+    begins. A setting that is None in the configuration stays None: it decides which computation is recorded or
+    compiled.
     """
 
     def __init__(self, names: tuple[str, ...], **sections: Any) -> None:
@@ -63,8 +65,8 @@ class Hyperparameters:
         return {name: (self._value(self._configured, name), self.get(name)) for name in self._names}
 
     def load_state_dict(self, state: dict[str, tuple[float, float]]) -> None:
-        """Restore the values of a checkpoint. Where this run is configured with another value than the saved run, its own
-        configuration holds: the user has changed that setting."""
+        """Restore the values of a checkpoint. Where this run is configured with another value than the saved run, its
+        own configuration holds: the user has changed that setting."""
         for name in self._names:
             configured = self._value(self._configured, name)
             saved = state.get(name, (configured, configured))

@@ -8,15 +8,15 @@ import torch
 from torch import Tensor, nn
 
 Copies = list[tuple[list[Tensor], list[Tensor]]]
-"""Tensors to write and tensors to read. PyTorch copies many tensors at once only if they have the same type, so each pair of
-lists has one type."""
+"""Tensors to write and tensors to read. PyTorch copies many tensors at once only if they have the same type, so each
+pair of lists has one type."""
 
 
 class Publication:
     """The weights of a module with its buffers: normaliser statistics and the version belong to them.
 
-    One thread calls `publish` after every update. Others call `Reader.pick_up` before every decision. A thread waits only
-    while another one copies. On a GPU, events order the copies, and no thread waits on the host.
+    One thread calls `publish` after every update. Others call `Reader.pick_up` before every decision. A thread waits
+    only while another one copies. On a GPU, events order the copies, and no thread waits on the host.
     """
 
     def __init__(self, learned: nn.Module) -> None:
