@@ -1,4 +1,4 @@
-"""What is recorded on a GPU: nothing, where a thread would draw random numbers on the device while another records."""
+"""Nothing is recorded on a GPU where a thread would draw random numbers on the device while another thread records."""
 
 from __future__ import annotations
 

@@ -49,8 +49,7 @@ def clip_(gradient: Tensor, max_norm: float | Tensor | None) -> Tensor:
     """Scale `gradient` down to `max_norm` if it is longer; its norm before that."""
     norm = gradient.norm()
     if max_norm is not None:
-        limit = max_norm.to(norm.dtype) if isinstance(max_norm, Tensor) else max_norm
-        gradient.mul_(((norm + 1e-6).reciprocal() * limit).clamp(max=1.0))
+        gradient.mul_(((norm + 1e-6).reciprocal() * max_norm).clamp(max=1.0))
     return norm
 
 

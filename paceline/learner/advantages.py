@@ -2,8 +2,8 @@
 
 M rows of one rank. Nothing here waits for the device, so a mini-batch with it can be recorded.
 
-The variance takes a second pass, about the mean: E[x^2] - E[x]^2 loses every digit where the mean is much larger than the
-deviation. Both passes are in float64, because float32 cannot hold such a mean exactly enough.
+The variance takes a second pass, about the mean: E[x^2] - E[x]^2 loses every digit where the mean is much larger than
+the deviation. Both passes are in float64, because float32 cannot hold such a mean exactly enough.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ ROUNDING = 4 * torch.finfo(torch.float32).eps
 
 
 def normalize(advantage: Tensor, valid: Tensor, group: Group) -> Tensor:
-    """`advantage` [M] with mean 0 and deviation 1 over the `valid` [M] rows of all ranks, each row weighing the same. All ranks
-    call this together."""
+    """`advantage` [M] with mean 0 and deviation 1 over the `valid` [M] rows of all ranks, each row weighing the same.
+    All ranks call this together."""
     # Sums over masked rows: selecting rows would wait for their number.
     values = torch.where(valid, advantage, 0.0).double()
     count, total = group.sum_(torch.stack([valid.sum().double(), values.sum()])).unbind()

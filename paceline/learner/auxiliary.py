@@ -1,11 +1,11 @@
 """Auxiliary losses for a policy's encoder and memory. There is one, CPC|A.
 
-Action-conditional contrastive predictive coding (Guo et al., "Neural Predictive Belief Representations", 2018): from the
-policy's memory at a step and its next actions, tell the observation some steps later from observations of other rows. VER
-trains its navigation agents with it.
+Action-conditional contrastive predictive coding (Guo et al., "Neural Predictive Belief Representations", 2018): from
+the policy's memory at a step and its next actions, tell the observation some steps later from observations of other
+rows. VER trains its navigation agents with it.
 
-Legend: M rows of a mini-batch, P rows to predict from, K steps ahead, Q predictions for each, N decoys, F features, H hidden
-units, A numbers of an action.
+Legend: M rows of a mini-batch, P rows to predict from, K steps ahead, Q predictions for each, N decoys, F features, H
+hidden units, A numbers of an action.
 
 All shapes follow from that of the mini-batch and nothing waits for the device, so it can be recorded.
 """
@@ -73,8 +73,8 @@ class Prediction(NamedTuple):
 
 
 class CPCA(nn.Module):
-    """A GRU steps from the belief at a row through the actions after it. A classifier gets the GRU's state and one encoded
-    observation, and predicts whether this observation followed."""
+    """A GRU steps from the belief at a row through the actions after it. A classifier gets the GRU's state and one
+    encoded observation, and predicts whether this observation followed."""
 
     METRICS = ("cpca_loss", "cpca_accuracy")
 
@@ -95,8 +95,8 @@ class CPCA(nn.Module):
     def forward(
         self, features: Tensor, belief: Tensor, actions: Tensor, recall: Recall, valid: Tensor | None
     ) -> Prediction:
-        """Encoded observations [M, F], the core's outputs [M, D] and actions [M, A] of the rows of a mini-batch. `recall`
-        says which sequences they form, `valid` [M] which rows to use."""
+        """Encoded observations [M, F], the core's outputs [M, D] and actions [M, A] of the rows of a mini-batch.
+        `recall` says which sequences they form, `valid` [M] which rows to use."""
         questions = ask(*successors(recall, valid, len(features)), valid, self.config)
         future = self.from_future(self._predict(belief.float(), actions, questions))
         seen = self.from_features(features[:, : self._num_features].float())
@@ -121,7 +121,8 @@ class CPCA(nn.Module):
 
 
 def successors(recall: Recall, valid: Tensor | None, num_rows: int) -> tuple[Tensor, Tensor]:
-    """[M] rows: the next row of the same sequence, and the row itself for the last one; [M] bool: whether there is a next."""
+    """[M] rows: the next row of the same sequence, and the row itself for the last one; [M] bool: whether there is a
+    next."""
     if recall.batch_sizes is not None:  # on the host
         sizes, rows = recall.batch_sizes, torch.arange(num_rows)
         places = rows - (sizes.cumsum(0) - sizes).repeat_interleave(sizes)

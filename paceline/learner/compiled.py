@@ -1,6 +1,7 @@
 """An off-policy update as one compiled function: forward, backward and Adam in few passes over memory, without Python.
 
-The update is traced once, with everything that it reads or changes as an argument, and torch.compile compiles the trace.
+The update is traced once, with everything that it reads or changes as an argument, and torch.compile compiles the
+trace.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ Algorithm = Callable[[Any, Drawn], tuple[Tensor, ...]]
 class CompiledUpdate:
     """`algorithm` over `networks`, a named tuple. For a group of one rank, and batches of one size.
 
-    The first call compiles. That takes a quarter of a minute, and no other thread may use a network meanwhile: tracing patches
-    `nn.Module` for all threads.
+    The first call compiles. That takes a quarter of a minute, and no other thread may use a network meanwhile: tracing
+    patches `nn.Module` for all threads.
     """
 
     def __init__(self, algorithm: Algorithm, networks: Any) -> None:

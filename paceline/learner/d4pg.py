@@ -37,8 +37,9 @@ class Networks(NamedTuple):
 class D4PGLearner:
     """One policy with its critic, target networks, optimisers, hyper-parameters and published weights.
 
-    All ranks call `update` together. Where a step is recorded, the caller calls its parts instead: `apply_hyperparameters`,
-    `step` and `count`. Both networks get new memory: take references to their weights only afterwards.
+    All ranks call `update` together. Where a step is recorded, the caller calls its parts instead:
+    `apply_hyperparameters`, `step` and `count`. Both networks get new memory: take references to their weights only
+    afterwards.
     """
 
     def __init__(
@@ -160,8 +161,8 @@ class D4PGLearner:
         return loss, self._head.surprise(outputs.detach(), reward, discount, target, loss.detach())
 
     def _surrogate(self, networks: Networks, obs: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """The critic's mean for the policy's actions [B], and a loss whose gradient is the policy gradient. The chain rule is
-        written out, so that dQ/da can be bounded and the critic gets no gradient."""
+        """The critic's mean for the policy's actions [B], and a loss whose gradient is the policy gradient. The chain
+        rule is written out, so that dQ/da can be bounded and the critic gets no gradient."""
         action = networks.policy(obs)
         given = action.detach().requires_grad_()
         value = self._head.mean(networks.critic(obs, given))

@@ -15,10 +15,10 @@ from paceline.nets.actor_critic import ActorCritic
 class EntropyCoefficient(nn.Module):
     """alpha, learned so that the policy's entropy H does not stay below a target lambda, in nats.
 
-    alpha is the multiplier of that constraint: it grows while H < lambda and falls while H > lambda, within bounds. The paper
-    prints the loss as alpha (lambda - sg(H)) - sg(alpha) H. Minimising its first term would move alpha the wrong way. The sign
-    here is that of Haarnoja et al. (2018), the paper's source. The parameter is log alpha: a step changes alpha by a share of
-    itself.
+    alpha is the multiplier of that constraint: it grows while H < lambda and falls while H > lambda, within bounds. The
+    paper prints the loss as alpha (lambda - sg(H)) - sg(alpha) H. Minimising its first term would move alpha the wrong
+    way. The sign here is that of Haarnoja et al. (2018), the paper's source. The parameter is log alpha: a step changes
+    alpha by a share of itself.
     """
 
     def __init__(self, initial: float, target: float, bounds: tuple[float, float]) -> None:
@@ -49,7 +49,7 @@ def make_entropy_coefficient(policy: ActorCritic, config: PPOConfig, device: tor
     most = policy.head.max_entropy
     if config.entropy_target >= most:
         raise UsageError(
-            f"ppo.entropy_target is {config.entropy_target} nats, but these actions have at most {most:.4g}; allowed: less "
-            "than that"
+            f"ppo.entropy_target is {config.entropy_target} nats, but these actions have at most {most:.4g}; "
+            "allowed: a lower target"
         )
     return EntropyCoefficient(config.entropy_coef, config.entropy_target, config.entropy_bounds).to(device)

@@ -1,7 +1,7 @@
 """Skips gradient steps that are not finite, so that NaN and infinity never reach the weights.
 
-A skipped step is counted. The learner then ends the run, or continues (`on_nonfinite skip`) unless too many steps in a row
-were skipped.
+A skipped step is counted. The learner then ends the run, or continues (`on_nonfinite skip`) unless too many steps in a
+row were skipped.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class FiniteSteps:
         self._skipped_last = True
         count_(self.counts, norm)
         if not self._on_cpu:
-            optimizer.found_inf = self.counts[0]  # type: ignore[attr-defined]  # fused Adam changes nothing where it is 1
+            # Fused Adam changes nothing where this is 1.
+            optimizer.found_inf = self.counts[0]  # type: ignore[attr-defined]
             optimizer.step()
 
     def counted(self, sums: Tensor) -> Tensor:
@@ -51,14 +52,14 @@ class FiniteSteps:
         return torch.where(self.counts[0] > 0, 0.0, sums) if self._skips else sums
 
     def check(self, losses: Mapping[str, float], update: int) -> dict[str, float]:
-        """Raise `NonFiniteError` for skipped steps that `on_nonfinite` does not allow and for losses that are not finite.
-        Otherwise return the number of skipped steps. Waits for the device."""
+        """Raise `NonFiniteError` for skipped steps that `on_nonfinite` does not allow and for losses that are not
+        finite. Otherwise return the number of skipped steps. Waits for the device."""
         _, _, most, skipped = self.counts.tolist()
         if self._skips:
             if most >= TOO_MANY_IN_A_ROW:
                 raise NonFiniteError(
-                    f"update {update}: {most:.0f} gradients in a row were not finite; on_nonfinite skip ends a run after "
-                    f"{TOO_MANY_IN_A_ROW}"
+                    f"update {update}: {most:.0f} gradients in a row were not finite; "
+                    f"on_nonfinite skip ends a run after {TOO_MANY_IN_A_ROW}"
                 )
             return {"skipped_steps": skipped}
         wrong = [f"{skipped:.0f} gradients were not finite"] if skipped else []
@@ -69,7 +70,8 @@ class FiniteSteps:
 
 
 def count_(counts: Tensor, norm: Tensor) -> Tensor:
-    """Count a step in `FiniteSteps.counts`, in place. Returns [] bool: whether to take it. Can be recorded and compiled."""
+    """Count a step in `FiniteSteps.counts`, in place. Returns [] bool: whether to take it. Can be recorded and
+    compiled."""
     finite = norm.isfinite()
     skipped = (~finite).float()
     in_a_row = (counts[1] + 1.0) * skipped

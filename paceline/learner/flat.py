@@ -1,5 +1,5 @@
-"""All weights of a network in one tensor: an optimiser step or a copy to a target takes a few operations, whatever the number
-of layers."""
+"""All weights of a network in one tensor: an optimiser step or a copy to a target takes a few operations, whatever the
+number of layers."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ class TrainedNetwork(FlatNetwork):
         self.optimizer = make_adam([self.values], rate)
 
     def descend(self, loss: Tensor) -> Tensor:
-        """Step along the gradient of the loss, averaged over all ranks. Returns the norm of the gradient. Raises `StopRun`,
-        without a step, if the ranks agree to stop."""
+        """Step along the gradient of the loss, averaged over all ranks. Returns the norm of the gradient. Raises
+        `StopRun`, without a step, if the ranks agree to stop."""
         self.gradients.zero()
         loss.backward()
         self._average()
@@ -80,8 +80,8 @@ class TrainedNetwork(FlatNetwork):
         return norm
 
     def stop_together(self) -> None:
-        """Join the other ranks' next gradient reduction with a gradient of zero and a vote to stop; all ranks then raise
-        `StopRun`."""
+        """Join the other ranks' next gradient reduction with a gradient of zero and a vote to stop; all ranks then
+        raise `StopRun`."""
         self._stop.raise_if_alone()
         self.gradients.zero()
         self._average()

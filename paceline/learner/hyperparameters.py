@@ -1,8 +1,8 @@
 """Hyper-parameters of a learner that may change during a run.
 
-Recorded CUDA graphs and compiled functions keep Python numbers as constants. An update therefore reads these numbers from
-0-dim tensors on the learner's device. The tensors are float64: multiplied with a float32 tensor of one or more dimensions they
-give the same bits as Python numbers. Reading them never waits for the device.
+Recorded CUDA graphs and compiled functions keep Python numbers as constants. An update therefore reads these numbers
+from 0-dim tensors on the learner's device, which give the same bits as Python numbers. Reading them never waits for the
+device.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ OF_D4PG = tuple(
 class Hyperparameters:
     """The settings of a learner, some of them mutable. A name is a path in the run's configuration: `ppo.clip`.
 
-    `set` may be called by any thread. The learner applies new values when its next update begins. A setting that is None in
-    the configuration stays None: it decides which computation is recorded or compiled.
+    Any thread may call `set`, with the same values on all ranks. The learner applies new values when its next update
+    begins. A setting that is None in the configuration stays None: it decides which computation is recorded or
+    compiled.
     """
 
     def __init__(self, names: tuple[str, ...], **sections: Any) -> None:
@@ -64,8 +65,8 @@ class Hyperparameters:
         return {name: (self._value(self._configured, name), self.get(name)) for name in self._names}
 
     def load_state_dict(self, state: dict[str, tuple[float, float]]) -> None:
-        """Restore the values of a checkpoint. Where this run is configured with another value than the saved run, its own
-        configuration holds: the user has changed that setting."""
+        """Restore the values of a checkpoint. Where this run is configured with another value than the saved run, its
+        own configuration holds: the user has changed that setting."""
         for name in self._names:
             configured = self._value(self._configured, name)
             saved = state.get(name, (configured, configured))
@@ -90,7 +91,7 @@ def ppo_hyperparameters(ppo: PPOConfig, optimizer: OptimizerConfig) -> Hyperpara
 
 
 class Scalars(NamedTuple):
-    """What the steps of a PPO update read: 0-dim float64 tensors."""
+    """What the steps of a PPO update read: 0-dim tensors."""
 
     ratio_low: Tensor
     ratio_high: Tensor
@@ -104,7 +105,9 @@ class Scalars(NamedTuple):
 
     @classmethod
     def on(cls, device: torch.device) -> Scalars:
-        return cls(*(torch.zeros((), dtype=torch.float64, device=device) for _ in cls._fields))
+        # float64 for numbers that are multiplied with each other first, as Python numbers are.
+        exact = {"discount": torch.float64, "trace_decay": torch.float64}
+        return cls(*(torch.zeros((), dtype=exact.get(name, torch.float32), device=device) for name in cls._fields))
 
     def write(self, ppo: PPOConfig, optimizer: OptimizerConfig) -> None:
         low, high = ppo.ratio_bounds if ppo.clip is not None else (0.0, math.inf)

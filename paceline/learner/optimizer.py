@@ -27,8 +27,8 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 
 def load_moments(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
-    """Restore the moments of a saved optimiser. The settings stay those of this run and this device: a recorded step would
-    keep a learning rate on another device as a constant."""
+    """Restore the moments of a saved optimiser. The settings stay those of this run and this device: a recorded step
+    would keep a learning rate on another device as a constant."""
     groups = [
         mine | {"params": group["params"]}
         for group, mine in zip(saved["param_groups"], optimizer.param_groups, strict=True)

@@ -63,12 +63,8 @@ class PPOLearner:
         self.publication = Publication(policy)
         self._coefficient = make_entropy_coefficient(policy, config, group.device)
         self._auxiliary = make_auxiliary(policy, config.auxiliary, group)
-        modules: dict[str, nn.Module | None] = {
-            "policy": policy,
-            "auxiliary": self._auxiliary,
-            "entropy": self._coefficient,
-        }
-        self._trained = {name: module for name, module in modules.items() if module is not None}
+        modules = (("policy", policy), ("auxiliary", self._auxiliary), ("entropy", self._coefficient))
+        self._trained: dict[str, nn.Module] = {name: module for name, module in modules if module is not None}
         """The modules that are optimised, in the order of their gradients."""
         parameters = [list(module.parameters()) for module in self._trained.values()]
         self._gradients = FlatGradients(itertools.chain(*parameters))
@@ -88,7 +84,7 @@ class PPOLearner:
         self._loss = torch.compile(loss.__call__) if compiled else loss
         self._num_sums = len(loss.metrics) + 1
         self._metrics = (*loss.metrics, "grad_norm", *(["entropy_coef"] if self._coefficient is not None else []))
-        self._graphs = StepGraphs(self._backward, self._apply, self._num_sums) if recorded else None
+        self._graphs = StepGraphs(self._backward, self._apply, self._num_sums, recorded=recorded)
         self.before_pass: Callable[[], None] = lambda: None
         """Called before each forward and each backward pass, unless updates are recorded."""
         self.threads_alone: int | None = None
@@ -131,7 +127,7 @@ class PPOLearner:
         if self.config.is_traced and batch.steps is None:
             raise UsageError("ppo.targets vtrace needs streams of equal length; allowed with this system: gae, auto")
         if not self.config.traces_minibatches:
-            if self._minibatches.make_room(batch) and self._graphs is not None:
+            if self._minibatches.make_room(batch):
                 self._graphs.clear()
             self._minibatches.prepare(batch, self._before_evaluation)
         lag = self._lag_bounds(batch)
@@ -151,8 +147,7 @@ class PPOLearner:
         (group,) = self.optimizer.param_groups
         if group["betas"] != (optimizer.beta1, optimizer.beta2):
             group["betas"] = (optimizer.beta1, optimizer.beta2)
-            if self._graphs is not None:
-                self._graphs.clear()  # the fused optimiser takes them as constants
+            self._graphs.clear()  # the fused optimiser takes them as constants
 
     def _before_evaluation(self) -> None:
         self._stop.raise_if_alone()
@@ -174,7 +169,7 @@ class PPOLearner:
     def _step(self, batch: TrainingBatch, minibatch: MiniBatch) -> Tensor:
         """One gradient step. Returns the sums of every metric over the rows, and the number of rows."""
         self._stop.raise_if_alone()
-        graph = self._graphs.find(batch, minibatch) if self._graphs is not None else None
+        graph = self._graphs.find(batch, minibatch)
         sums = graph.backward(minibatch) if graph is not None else self._backward(batch, minibatch)
         if self._group.size > 1:
             self._stop.raise_if(self._gradients.average(self._group, vote=self._stop.is_requested))
@@ -194,8 +189,8 @@ class PPOLearner:
         return sums
 
     def _apply(self, sums: Tensor) -> Tensor:
-        """Move the weights by the gradients. Returns `sums` with the metrics of the step. The policy and the auxiliary loss
-        are clipped by their own norms. The entropy coefficient, a single number, is not clipped."""
+        """Move the weights by the gradients. Returns `sums` with the metrics of the step. The policy and the auxiliary
+        loss are clipped by their own norms. The entropy coefficient, a single number, is not clipped."""
         limit = self._scalars.max_grad_norm if self.optimizer_config.max_grad_norm is not None else None
         norms = {name: clip_(part, limit) for name, part in self._parts.items() if name != "entropy"}
         step = [norms["policy"]]
@@ -228,28 +223,23 @@ class PPOLearner:
     def state_dict(self) -> dict[str, Any]:
         """All but the policy, which is saved by itself, and `targets`, whose state is this rank's own."""
         state = {name: module.state_dict() for name, module in self._trained.items() if name != "policy"}
-        return {
-            "optimizer": self.optimizer.state_dict(),
-            "hyperparameters": self.hyperparameters.state_dict(),
-            **state,
-        }
+        own = {"optimizer": self.optimizer.state_dict(), "hyperparameters": self.hyperparameters.state_dict()}
+        return own | state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        own, saved = (
-            names - {"policy", "optimizer", "hyperparameters"} for names in (self._trained.keys(), state.keys())
-        )
+        always = {"policy", "optimizer", "hyperparameters"}
+        own, saved = self._trained.keys() - always, state.keys() - always
         if own != saved:
             mine, theirs = (", ".join(sorted(names)) or "nothing" for names in (own, saved))
             raise UsageError(
-                f"the checkpoint's learner trains {theirs} besides its policy, this one trains {mine}; resume a run with the "
-                "ppo settings that it was started with"
+                f"the checkpoint's learner trains {theirs} besides its policy, this one trains {mine}; "
+                "resume a run with the ppo settings that it was started with"
             )
         for name in own:
             self._trained[name].load_state_dict(state[name])
         load_moments(self.optimizer, state["optimizer"])
         self.hyperparameters.load_state_dict(state.get("hyperparameters", {}))
-        if self._graphs is not None:
-            self._graphs.clear()  # they write to the old moments
+        self._graphs.clear()  # they write to the old moments
 
     def rank_state(self) -> dict[str, Any]:
         state: dict[str, Any] = {name: values.cpu() for name, values in self.targets.state_dict().items()}

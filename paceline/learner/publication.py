@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 Copies = list[tuple[list[Tensor], list[Tensor]]]
-"""Tensors to write and tensors to read. PyTorch copies many tensors at once only if they have the same type, so each pair of
-lists has one type."""
+"""Tensors to write and tensors to read. PyTorch copies many tensors at once only if they have the same type, so each
+pair of lists has one type."""
 
 
 class Publication:

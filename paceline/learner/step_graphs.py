@@ -46,8 +46,8 @@ class StepGraph:
 class StepGraphs:
     """The recorded steps of a learner, by batch and shape."""
 
-    def __init__(self, backward: Backward, apply: Apply, num_sums: int) -> None:
-        self._backward, self._apply, self._num_sums = backward, apply, num_sums
+    def __init__(self, backward: Backward, apply: Apply, num_sums: int, *, recorded: bool) -> None:
+        self._backward, self._apply, self._num_sums, self._recorded = backward, apply, num_sums, recorded
         self._graphs: dict[tuple[int, ...], StepGraph] = {}
 
     def __len__(self) -> int:
@@ -55,7 +55,12 @@ class StepGraphs:
 
     def find(self, batch: TrainingBatch, minibatch: MiniBatch) -> StepGraph | None:
         """The recording for this batch and shape; None where the step must run eagerly."""
-        if minibatch.batch_sizes is not None or batch.weight is not None or len(minibatch.rows) == 0:
+        if (
+            not self._recorded
+            or minibatch.batch_sizes is not None
+            or batch.weight is not None
+            or not len(minibatch.rows)
+        ):
             return None
         key = (id(batch), len(minibatch.rows), minibatch.steps or 0)
         if key not in self._graphs and len(self._graphs) < MOST_GRAPHS:

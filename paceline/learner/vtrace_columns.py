@@ -32,8 +32,8 @@ def columns_of(batch: TrainingBatch, rows: Tensor) -> Columns:
 def trace_columns(
     columns: Columns, log_ratio: Tensor, value: Tensor, scalars: Scalars, *, rho_in_advantage: bool
 ) -> VTrace:
-    """V-trace, row by row [T * K], for the policy that has these log-ratios and values. `rho_in_advantage` multiplies the
-    advantages by rho."""
+    """V-trace, row by row [T * K], for the policy that has these log-ratios and values. `rho_in_advantage` multiplies
+    the advantages by rho."""
     valid = columns.valid
     # Rows without an outcome may hold anything, NaN included.
     log_ratio, value = (torch.where(valid, x.view_as(valid), 0.0) for x in (log_ratio, value))

@@ -17,8 +17,8 @@ def atoms(low: float, high: float, count: int, device: torch.device | None = Non
 def project(values: Tensor, probabilities: Tensor, support: Tensor) -> Tensor:
     """[B, K]: distributions over `values` [B, K], projected onto the atoms of `support` [K].
 
-    The two atoms around a value share its mass in proportion to their distances, which keeps the mean. Mass beyond the bounds
-    goes to the outermost atoms. The sum of the mass does not change.
+    The two atoms around a value share its mass in proportion to their distances, which keeps the mean. Mass beyond the
+    bounds goes to the outermost atoms. The sum of the mass does not change.
     """
     low, high, count = support[0], support[-1], len(support)
     position = ((values - low) * ((count - 1) / (high - low))).clamp(0, count - 1)

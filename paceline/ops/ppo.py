@@ -1,7 +1,7 @@
 """PPO's losses (Schulman et al., 2017), row by row. B rows.
 
-Values and gradients are finite for every log-ratio, also for the -inf of an action that has become impossible. Within +-20 they
-are the paper's.
+Values and gradients are finite for every log-ratio, also for the -inf of an action that has become impossible. Within
++-20 they are the paper's.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ def policy_gradient(log_ratio: Tensor, advantage: Tensor, max_rho: float | Tenso
 
 
 def value_loss(value: Tensor, old_value: Tensor, target: Tensor, clip: float | None) -> Tensor:
-    """[B]: half the squared error. With `clip`, the maximum of that and of the error after a change of at most `clip`."""
+    """[B]: half the squared error. With `clip`, the maximum of that and of the error after a change of at most
+    `clip`."""
     error = (value - target).square()
     if clip is not None:
         clipped = old_value + (value - old_value).clamp(-clip, clip)

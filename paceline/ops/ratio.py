@@ -8,7 +8,8 @@ from __future__ import annotations
 from torch import Tensor
 
 LARGEST = 20.0
-"""Within +-LARGEST ratios are exact. Beyond it an action has become almost certain or impossible: exp(20) is 5 * 10^8."""
+"""Within +-LARGEST ratios are exact. Beyond it an action has become almost certain or impossible: exp(20) is 5 *
+10^8."""
 TANGENT = 1e6
 """The length of the tangent above LARGEST. Beyond it ratios are constant."""
 

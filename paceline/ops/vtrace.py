@@ -37,9 +37,9 @@ def vtrace(
 ) -> VTrace:
     """Targets for a policy pi of rows decided by a policy mu; `log_ratio` [T, N] is log pi - log mu.
 
-    v_t = V_t + rho_t * (r_t + discount * V_{t+1} - V_t) + discount * c_t * (v_{t+1} - V_{t+1}), with rho_t = min(max_rho, pi / mu)
-    and c_t = trace_decay * min(max_c, pi / mu). `next_value` and `continues` are those of `gae`. Where pi = mu, the advantages
-    are those of `gae`.
+    v_t = V_t + rho_t * (r_t + discount * V_{t+1} - V_t) + discount * c_t * (v_{t+1} - V_{t+1}), with rho_t =
+    min(max_rho, pi / mu) and c_t = trace_decay * min(max_c, pi / mu). `next_value` and `continues` are those of `gae`.
+    Where pi = mu, the advantages are those of `gae`.
     """
     ratio = ratio_of(log_ratio)
     rho = ratio.clamp(max=max_rho)

@@ -1,4 +1,4 @@
-"""Normalised advantages against NumPy in float64: where the mean is far above the deviation, and over ranks of any sizes."""
+"""Normalised advantages against NumPy in float64: with a mean far above the deviation, and over ranks of any size."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ class Meeting(Group):
 
 
 def normalized_by(group: Group, advantage: np.ndarray) -> np.ndarray:
-    """What a learner of that group trains on."""
+    """The advantages that a learner of the group trains on."""
     policy = ActorCritic(SPEC, PolicyConfig(hidden=(8,)))
     learner = PPOLearner(policy, group, PPOConfig(normalize_advantage=True), OptimizerConfig())
     rollout = make_rollout(policy, turns=max(1, -(-len(advantage) // SPEC.num_slots)))
     rollout.valid[len(advantage) :] = False
     rollout.advantage[: len(advantage)] = torch.from_numpy(advantage)
-    rollout.advantage[len(advantage) :] = 1e9  # of rows that do not count
+    rollout.advantage[len(advantage) :] = 1e9  # rows that are not valid
     prepare(learner, rollout)
     return learner._minibatches.advantage[: len(advantage)].numpy()
 
@@ -66,7 +66,7 @@ def test_normalized_advantages_are_those_of_float64(mean, deviation):
 @pytest.mark.parametrize(("mean", "deviation"), SCALES)
 @pytest.mark.parametrize("counts", [(1, 40, 7), (0, 64)])
 def test_normalized_advantages_of_ranks_are_those_of_all_rows_in_one_place(mean, deviation, counts):
-    """A rank with more rows weighs more; one without any takes part."""
+    """A rank with more rows weighs more. A rank without rows takes part."""
     parts = np.split(drawn(mean, deviation, sum(counts)), np.cumsum(counts)[:-1])
     if counts[0]:  # and the ranks' own means differ
         parts[0] += np.float32(3 * deviation)
@@ -84,14 +84,14 @@ def test_equal_advantages_are_normalized_to_nothing(value):
 
 
 def test_advantages_that_differ_by_rounding_alone_are_not_scaled_up():
-    """Neighbours in float32, of which half of the rows have the one and half the other."""
+    """Two neighbouring float32 numbers, each in half of the rows."""
     value = np.float32(100.1)
     found = normalized_by(Group(RankInfo(), CPU, None), np.tile([value, np.nextafter(value, np.float32(200))], 200))
     assert np.abs(found).max() < 0.1
 
 
 def test_a_first_update_with_a_large_mean_advantage_has_a_policy_loss_of_nothing():
-    """At ratios of 1 it is the mean of the normalised advantages, negated."""
+    """At ratios of 1 the policy loss is minus the mean of the normalised advantages."""
     policy, learner = make(normalize_advantage=True, epochs=1, minibatches=1)
     rollout = make_rollout(policy)
     rollout.advantage.copy_(torch.from_numpy(drawn(100.0, 0.01, len(rollout.advantage))))
@@ -100,7 +100,7 @@ def test_a_first_update_with_a_large_mean_advantage_has_a_policy_loss_of_nothing
 
 @pytest.mark.parametrize("value", [100.0, 1e4])
 def test_vtrace_in_mini_batches_normalizes_advantages_as_float64_does(value):
-    """Every advantage is a reward of about 0.01 less that value."""
+    """Every advantage is a reward of about 0.01 minus the value."""
     options = {"targets": "vtrace", "trace": "minibatch", "normalize_advantage": True, "discount": 0.0}
     policy, learner = make(**options, epochs=1, minibatches=1, clip=None)
     rollout = make_rollout(policy)
@@ -112,7 +112,7 @@ def test_vtrace_in_mini_batches_normalizes_advantages_as_float64_does(value):
     minibatches = learner._minibatches
     sample = minibatches.gather(rollout, next(iter(minibatches.split(rollout))))
     _, sums = learner._loss(sample._replace(log_prob=sample.log_prob - 1.0))
-    # A log-ratio of 1 and a rho of 1 in every row: the loss is the mean of the normalised advantages, negated.
+    # A log-ratio of 1 and a rho of 1 in every row: the loss is minus the mean of the normalised advantages.
     assert sums[0].item() / sums[-1].item() == pytest.approx(0.0, abs=1e-5)
 
 

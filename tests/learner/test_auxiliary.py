@@ -1,4 +1,4 @@
-"""CPC|A: it asks about what really followed, never across episodes, and learns what can be predicted and nothing else."""
+"""CPC|A: its questions are about rows that follow in the same episode, and it learns only what can be predicted."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def make(
 def ring(
     policy: ActorCritic, *, turns: int = 16, seed: int = 0, predictable: bool = True, starts=None, valid=None
 ) -> Rollout:
-    """Walks on a ring of 8 places, one to the left or to the right: seen as they are, or as places drawn at random.
+    """Walks on a ring of 8 places, one step left or right. Observations are the places, or random places.
 
     `starts` and `valid` [T, N] say where episodes begin (by default a tenth of the time) and which rows count.
     """
@@ -98,7 +98,7 @@ def ring(
 
 @st.composite
 def flags(draw) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where episodes start and which rows count, [T, N]."""
+    """Where episodes start and which rows are valid, [T, N]."""
     turns, count = draw(st.integers(1, 9)), draw(st.integers(2, 4))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
     starts = torch.rand(turns, count, generator=generator) < draw(st.sampled_from([0.0, 0.2, 0.5]))
@@ -107,8 +107,8 @@ def flags(draw) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def pairs(rollout: Rollout, batch: MiniBatch, steps: int) -> dict[tuple[int, int], int]:
-    """The oracle: for every row of a mini-batch (by its place there) and 1, 2, ... `steps` steps, the row that followed
-    in the same episode with nothing missing in between, if it is in the mini-batch too."""
+    """The oracle: for every row of a mini-batch and 1, 2, ... `steps` steps ahead, the row that follows in the same
+    episode without a gap, if the mini-batch has it."""
     place = {row: i for i, row in enumerate(batch.rows.tolist())}
     found = {}
     for row, i in place.items():
@@ -171,8 +171,8 @@ def check(questions: Questions, expected: dict[tuple[int, int], int], valid: tor
 @settings(max_examples=60, deadline=None)
 @given(**cases)
 def test_what_followed_where_slots_differ_in_steps(seed, steps, num_slots, faults, preempted):
-    """Rows lie anywhere; each says which decision of which slot it is, and what follows is the next one of that slot,
-    in the same episode and brought by the same rollout."""
+    """Each row is named by its slot and step. Its successor is the next step of that slot, in the same episode and of
+    the same rollout."""
     for _, rollout, _, _ in rollouts(seed, steps, num_slots, faults, preempted):
         stale = rollout.stale if rollout.stale is not None else torch.zeros_like(rollout.valid)
         for batch in shuffled_sequences(rollout, 2, None):
@@ -222,7 +222,7 @@ def test_any_row_may_be_a_start():
 
 
 def test_predictions_follow_the_actions_up_to_their_answer():
-    """From the belief at the first row through the actions of the rows before the answer, one by one."""
+    """The GRU starts from the belief at the first row and steps through the actions of the rows before the answer."""
     cpca = CPCA(4, 5, 2, SMALL)
     belief, actions = torch.randn(12, 5), torch.randn(12, 2)
     rows = torch.arange(12)
@@ -239,7 +239,7 @@ def test_predictions_follow_the_actions_up_to_their_answer():
 
 
 def test_it_looks_at_no_value_where_updates_are_recorded():
-    """On tensors without any: whatever asked for one, or mixed in a tensor of the host, would fail."""
+    """On meta tensors: reading a value, or mixing in a tensor on the host, would fail."""
     with torch.device("meta"):
         cpca = CPCA(4, 5, 2, SMALL)
         features, belief, actions = torch.empty(12, 4), torch.empty(12, 5), torch.empty(12, 2)
@@ -258,12 +258,12 @@ def learn(predictable: bool, updates: int = 120, **options) -> list[dict[str, fl
 
 
 CHANCE = 2 * math.log(2)
-"""What saying "perhaps" to everything costs."""
+"""The loss of a classifier that always says one half."""
 
 
 @pytest.mark.parametrize("sequences", ["packed", "columns"])
 def test_what_can_be_predicted_is_learned(sequences):
-    """An eighth of the decoys are at the right place too: the best possible loss is 0.39, not 0."""
+    """An eighth of the decoys show the right place too: the best possible loss is 0.39, not 0."""
     reports = learn(True, sequences=sequences)
     assert reports[0]["cpca_loss"] > 0.9 * CHANCE
     assert np.mean([report["cpca_loss"] for report in reports[-10:]]) < 0.9
@@ -292,7 +292,7 @@ def test_it_teaches_the_encoder_and_the_memory_and_not_the_head():
 
 
 def test_images_alone_are_predicted_where_there_are_any():
-    """Vectors may hold the previous action: telling by it would be no prediction."""
+    """Vectors may hold the previous action, which gives the answer away."""
     both = spaces.Dict(screen=spaces.Box(0, 255, (1, 40, 40), np.uint8), last=spaces.Discrete(2))
     spec = PoolSpec(observation_space=both, action_space=spaces.Discrete(2), num_envs=2)
     policy = ActorCritic(spec, dataclasses.replace(POLICY, encoder_size=24))
@@ -300,7 +300,7 @@ def test_images_alone_are_predicted_where_there_are_any():
     assert cpca.from_features.in_features == 24 == policy.trunk.out_features - 16
     vectors_only = make_auxiliary(ActorCritic(RING, POLICY), SMALL, alone())
     assert vectors_only.from_features.in_features == 16
-    # The image's features come first: changing the vector changes nothing of what is compared.
+    # The features of the image come first. The vector does not change them.
     obs = {"screen": torch.randint(0, 255, (3, 1, 40, 40), dtype=torch.uint8)}
     features = [policy.trunk(obs | {"last": torch.full((3,), last)}) for last in (0, 1)]
     assert torch.equal(features[0][:, :24], features[1][:, :24])
@@ -356,7 +356,7 @@ def test_bfloat16_policies_can_be_taught():
 
 
 def test_resumed_runs_are_bit_equal(tmp_path):
-    """With the learned entropy coefficient besides: everything that is taught is in the checkpoint."""
+    """With the learned entropy coefficient, too: everything that is trained is in the checkpoint."""
     ppo = dataclasses.replace(tiny().ppo, auxiliary=SMALL, entropy_target=0.5)
     marker = tmp_path / "stopped"
     config = tiny(env=f"tests.integration.test_training:Stopping?marker={marker}", ppo=ppo)
@@ -374,7 +374,7 @@ def test_resumed_runs_are_bit_equal(tmp_path):
 
 
 def test_two_ranks_with_the_data_of_one_are_one():
-    """The draws are random, so equal ranks are what can be compared: their mean gradient is anybody's."""
+    """The questions are random, so both ranks draw the same ones: their mean gradient is that of one rank."""
 
     def work():
         group = Group.join("cpu")
@@ -397,7 +397,7 @@ def test_ranks_with_other_seeds_and_other_data_agree():
         group = Group.join("cpu")
         torch.manual_seed(0)
         policy = ActorCritic(RING, POLICY)
-        torch.manual_seed(group.rank)  # as in a run: what is built from here on would differ
+        torch.manual_seed(group.rank)  # as in a run: from here on ranks draw different weights
         config = PPOConfig(auxiliary=SMALL)
         learner = PPOLearner(policy, group, config, OptimizerConfig(), torch.Generator().manual_seed(0))
         report = learner.update(ring(policy, seed=group.rank), 0.0)
@@ -433,8 +433,7 @@ def test_policies_without_memory_are_refused():
 
 
 def plain_questions(following, continues, valid, config) -> Questions:
-    """About the next observation of every row, with fixed decoys: what a recording and an eager step can be compared
-    on."""
+    """Questions about the next row of every row, with fixed decoys: a recorded and an eager step can be compared."""
     rows = torch.arange(len(following), device=following.device)
     answer = following.expand(2, -1)
     decoys = (answer[..., None] + torch.arange(1, config.negatives + 1, device=rows.device)) % len(rows)
@@ -478,7 +477,7 @@ def test_recorded_updates_are_the_eager_ones(monkeypatch):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_replays_ask_anew():
-    """The same rows and (nearly) the same weights, other questions: no two replays cost the same."""
+    """The same rows and nearly the same weights, but other questions: no two replays have the same loss."""
     _, reports = on_gpu(True, 8, 1e-12)
     losses = [report["cpca_loss"] for report in reports]
     assert len(set(losses)) == len(losses)

@@ -1,4 +1,4 @@
-"""D4PG's update: against plain DDPG, against known distributions, and on a task with a known best action."""
+"""D4PG's update against plain DDPG, against known distributions, and on a task with a known best action."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def transitions(count: int, **columns: torch.Tensor) -> Drawn:
 
 
 def test_with_a_scalar_critic_it_is_plain_ddpg():
-    """The same weights after three updates as twenty lines of PyTorch, importance weights and target copies included."""
+    """Three updates give the weights of twenty lines of plain PyTorch, with importance weights and target copies."""
     policy, critic, learner = make(ValueConfig(kind="scalar"), max_action_gradient=None, target_period=2)
     other_policy, other_critic = copy.deepcopy(policy), copy.deepcopy(critic)
     for module in (other_policy, other_critic):
@@ -92,7 +92,7 @@ def test_with_a_scalar_critic_it_is_plain_ddpg():
 
 @pytest.mark.parametrize("kind", ["categorical", "mixture", "scalar"])
 def test_a_critic_learns_the_distribution_of_returns(kind):
-    """A coin: 0 or 10 at once, or the same discounted by a half from what follows."""
+    """A coin: the return is 0 or 10."""
     torch.manual_seed(0)
     head = make_value_head(ValueConfig(kind=kind, atoms=21, low=0.0, high=20.0, components=3))
     outputs = torch.zeros(1, head.num_outputs).uniform_(-0.1, 0.1).requires_grad_()
@@ -118,7 +118,8 @@ def test_the_policy_finds_the_best_action(kind):
 
 
 def one_step_task(policy: DeterministicPolicy, learner: D4PGLearner) -> float:
-    """How far from right a policy is after learning one step, reward -|a - goal|^2 with a goal that the observation tells."""
+    """The error of a policy trained on episodes of one step, with reward -|a - goal|^2 and the goal in the
+    observation."""
     for _ in range(700):
         obs, action = torch.rand(64, 3) * 2 - 1, torch.rand(64, 2) * 2 - 1
         reward = -(action - 0.8 * obs[:, :2]).square().sum(1)
@@ -137,7 +138,7 @@ def test_in_bfloat16_weights_stay_float32_and_learn_the_same_within_rounding():
         network.torso.precision = torch.bfloat16
     obs, action = {"obs": torch.randn(8, 3)}, torch.rand(8, 2)
     before = exact[0](obs)
-    with torch.backends.mkldnn.flags(enabled=False):  # which has no such products on every processor
+    with torch.backends.mkldnn.flags(enabled=False):  # oneDNN has no bfloat16 products on some processors
         for updates in (0, 40):
             for drawn in [transitions(32) for _ in range(updates)]:
                 exact[2].update(drawn)
@@ -220,8 +221,9 @@ def test_what_it_cannot_learn_is_refused():
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
 def test_a_compiled_update_is_the_same():
-    """Weights, targets, metrics and surprises, with clipped gradients, numbers and choices observed, columns in any order; also
-    after it went on from what an ordinary one saved. Compiling draws no random numbers. It takes up to 30 s, most of them the compiler's."""
+    """The same weights, targets, metrics and errors, with clipped gradients, two kinds of observations and columns in
+    any order; also after loading the state of an eager learner. Compiling draws no random numbers. The compiler takes
+    up to 30 s."""
     options = {"max_grad_norm": 0.05, "target_period": 2, "actor_rate": 1e-2, "critic_rate": 1e-2}
     config = ControlConfig(actor_hidden=(32, 32), critic_hidden=(32, 32), value=ValueConfig(low=-5.0, high=5.0))
     seen = spaces.Dict({"a": SPEC.observation_space, "b": spaces.Discrete(4)})

@@ -1,4 +1,4 @@
-"""The learned entropy coefficient: it moves the right way, within its bounds, alike on all ranks, and is saved."""
+"""The learned entropy coefficient moves the right way and within its bounds, is the same on all ranks, and is saved."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def alpha_of(learner: PPOLearner) -> float:
 
 
 def test_the_loss_by_hand():
-    """Each stop-gradient where it belongs: the policy is taught by alpha, alpha by how far H is from its target."""
+    """Each stop-gradient is in its place: alpha weighs the policy's entropy, and H - lambda moves alpha."""
     coefficient = EntropyCoefficient(0.1, 2.0, (1e-4, 1.0))
     entropy = torch.tensor([1.0, 4.0], requires_grad=True)
     loss = coefficient.loss(entropy)
@@ -98,7 +98,8 @@ def test_gaussian_policies_are_held_at_an_entropy_of_zero(log_std, rises):
 
 
 def test_a_constraint_is_met_that_a_constant_would_miss():
-    """A policy that is rewarded for one of its two actions keeps half a nat; with the constant it becomes sure of it."""
+    """A policy rewarded for one of its two actions keeps half a nat. With a constant weight it becomes
+    deterministic."""
     ends = []
     for target in (None, 0.5):
         torch.manual_seed(0)
@@ -117,7 +118,7 @@ def test_a_constraint_is_met_that_a_constant_would_miss():
 
 @pytest.mark.parametrize(("target", "end"), [(-50.0, 0.005), (50.0, 0.02)])
 def test_it_stays_within_its_bounds(target, end):
-    """Steps of a tenth of its logarithm reach the bound soon; there it stays, to the rounding of a float."""
+    """Steps of 0.1 in log alpha reach the bound soon. There alpha stays, up to rounding."""
     torch.manual_seed(0)
     policy = ActorCritic(BOX, PolicyConfig(hidden=(8,)))
     config = PPOConfig(entropy_coef=0.01, entropy_target=target, entropy_bounds=(0.005, 0.02), epochs=10)
@@ -127,7 +128,8 @@ def test_it_stays_within_its_bounds(target, end):
 
 
 def test_the_policys_gradient_is_clipped_as_without_it():
-    """However far the entropy is from its target: the first step starts from the constant, and moves weights alike."""
+    """Whatever the target, the first step starts from the configured weight and moves the policy as without a
+    target."""
     results = []
     for target in (None, 1e6):
         torch.manual_seed(0)
@@ -151,7 +153,7 @@ def test_nothing_changes_where_it_is_off(core):
 
 
 def test_columns_teach_it_what_packed_sequences_do():
-    """Also with a row that never came to be, and with importance weights."""
+    """Also with an invalid row, and with importance weights."""
     results = []
     for sequences in ("packed", "columns"):
         policy, learner = make(RECURRENT, sequences=sequences, epochs=1, minibatches=1, entropy_target=0.6)
@@ -164,7 +166,7 @@ def test_columns_teach_it_what_packed_sequences_do():
 
 
 def test_resuming_keeps_it():
-    """To the bit, with its moments: two updates, saved and read back, and one more are three updates."""
+    """Two updates, a saved and restored learner and one more update give the bits of three updates."""
     config = {"entropy_target": 0.6, "epochs": 2, "entropy_coef": 0.1}
     ends = []
     for interrupted in (False, True):
@@ -197,7 +199,7 @@ def test_resuming_with_other_settings_is_refused():
 
 
 def test_ranks_agree():
-    """Ranks with other data: one coefficient, moved by the mean of their gradients."""
+    """Ranks with different data have one coefficient, moved by the mean of their gradients."""
 
     def work():
         group = Group.join("cpu")
@@ -208,7 +210,7 @@ def test_ranks_agree():
         config = PPOConfig(epochs=1, minibatches=1, entropy_target=0.5)
         learner = PPOLearner(policy, group, config, OptimizerConfig(), torch.Generator())
         rollout = make_rollout(policy, seed=group.rank)
-        rollout.obs["obs"] *= 100 * group.rank  # the second one is nearly sure of its actions
+        rollout.obs["obs"] *= 100 * group.rank  # the second rank's policy is almost deterministic
         report = learner.update(rollout, 0.0)
         coefficient = learner._coefficient
         group.close()
@@ -216,7 +218,7 @@ def test_ranks_agree():
 
     first, second = on_ranks(2, work)
     assert first[:2] == second[:2] and first[3] == second[3] and torch.equal(first[2], second[2])
-    # All rows weigh the same here: the averaged gradient is that of the mean entropy, which is what is reported.
+    # All rows weigh the same: the mean gradient is that of the reported mean entropy.
     assert first[1] == pytest.approx(0.01 * (first[3]["entropy"] - 0.5), rel=1e-4)
 
 

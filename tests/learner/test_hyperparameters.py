@@ -115,8 +115,7 @@ def test_the_next_update_obeys_a_new_value(name, device):
     source = batches(device)
     for _ in range(2 + WARM_UP_RUNS):  # the last ones are replays
         learner.update(next(source), 0.0)
-    recorded = len(learner._graphs) if learner._graphs is not None else 0
-    assert (recorded > 0) == (device != CPU)
+    assert (len(learner._graphs) > 0) == (device != CPU)
     learner.hyperparameters.set(name, NEW[name])
     for _ in range(1 + WARM_UP_RUNS):
         assert_next_update_is_that_of_a_new_learner(policy, learner, next(source), device, {name: NEW[name]}, **ppo)

@@ -1,4 +1,4 @@
-"""PPO's update: its losses against plain arithmetic, its statistics against mistakes that other systems made."""
+"""PPO's update: its losses against plain arithmetic, and its statistics against known mistakes of other systems."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_update_moves_towards_better_actions():
 
 
 def test_advantage_statistics_over_valid_rows_only():
-    """Mistake 10: a row that is not trained on does not enter the mean either."""
+    """Mistake 10: rows that are not trained on do not enter the mean."""
     policy, learner = make(normalize_advantage=True)
     rollout = make_rollout(policy, lost=True)
     valid = rollout.valid[: rollout.num_rows]
@@ -227,14 +227,14 @@ RECURRENT = PolicyConfig(hidden=(8,), core=CoreConfig(kind="lstm", hidden=8))
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_columns_teach_what_packed_sequences_do(lost):
-    """One mini-batch of everything: the same rows, whole columns with their starts or one sequence per episode."""
+    """One mini-batch with all rows, as whole columns with episode starts or as one sequence per episode."""
     results = []
     for sequences in ("packed", "columns"):
         policy, learner = make(RECURRENT, sequences=sequences, epochs=1, minibatches=1, normalize_advantage=True)
         rollout = make_rollout(policy, turns=7)
         rollout.episode_start.view(7, -1)[3, 1] = rollout.episode_start.view(7, -1)[5, 2] = True
         rollout.state.view(7, SPEC.num_slots, -1)[3, 1] = rollout.state.view(7, SPEC.num_slots, -1)[5, 2] = 0.0
-        if lost:  # the last row of a column never came to be
+        if lost:  # the last row of a column is invalid
             rollout.valid.view(7, -1)[6, 3] = False
             rollout.advantage.view(7, -1)[6, 3] = 1e9
         losses = learner.update(rollout, 0.0)
@@ -255,7 +255,7 @@ def test_columns_teach_what_packed_sequences_do(lost):
     ],
 )
 def test_large_memories_are_taught_by_columns_on_a_cpu(kind, hidden, layer_by_layer, minibatches, sequences, columns):
-    """Where mini-batches have several of them: small ones are faster packed."""
+    """If mini-batches have several columns: few columns are faster as packed sequences."""
     config = PolicyConfig(hidden=(8,), core=CoreConfig(kind=kind, hidden=hidden))
     policy, learner = make(config, sequences=sequences, epochs=1, minibatches=minibatches)
     policy.core.layer_by_layer = layer_by_layer
@@ -265,7 +265,7 @@ def test_large_memories_are_taught_by_columns_on_a_cpu(kind, hidden, layer_by_la
 
 
 def test_importance_weights_scale_rows():
-    """A weight of 0 takes a row out of the gradient, but not out of the mean."""
+    """A weight of 0 removes a row from the gradient, but not from the count of the mean."""
     policy, learner = make(epochs=1, minibatches=1)
     rollout = make_rollout(policy)
     gradients = []
@@ -294,7 +294,7 @@ def test_policy_lag_is_measured_from_versions():
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
 @pytest.mark.parametrize("core", ["none", "lstm"])
 def test_compiled_update_is_the_eager_one(core):
-    """It takes up to 20 s, most of them the compiler's."""
+    """The compiler takes up to 20 s."""
     results = []
     for compiled in (False, True):
         config = PolicyConfig(hidden=(8,), core=CoreConfig(kind=core, hidden=8))
@@ -323,7 +323,7 @@ def test_bfloat16_update_moves_as_the_float32_one_does():
 @pytest.mark.parametrize("core", ["none", "lstm", "gru"])
 @pytest.mark.parametrize("options", [{}, {"targets": "vtrace"}, {"targets": "vtrace", "trace": "minibatch"}])
 def test_recorded_updates_are_the_eager_ones(core, options):
-    """Enough updates that most steps are replays; the learning rate changes between them."""
+    """There are enough updates that most steps are replays. The learning rate changes between them."""
     device = torch.device("cuda")
     results = []
     for graphs in (False, True):
@@ -344,7 +344,7 @@ def test_recorded_updates_are_the_eager_ones(core, options):
         for update in range(6):
             refill(rollout, make_rollout(ActorCritic(SPEC, config), seed=update))
             reports.append(learner.update(rollout, update / 6))
-            if update == 2:  # as a resumed run does: the rates that follow must still be obeyed
+            if update == 2:  # as in a resumed run: later learning rates must still take effect
                 learner.load_state_dict(copy.deepcopy(learner.state_dict()))
         results.append((flat(policy).cpu(), reports))
     torch.testing.assert_close(results[0][0], results[1][0], rtol=1e-4, atol=1e-6)
@@ -365,8 +365,8 @@ def some_frames(slots: int, generator: torch.Generator) -> torch.Tensor:
 @pytest.mark.parametrize("precision", ["highest", "high"])
 @pytest.mark.parametrize("minibatches", [1, 8])
 def test_recorded_columns_of_full_size_teach_what_packed_sequences_do(precision, minibatches):
-    """The network and the rollout of a Doom run: our kernels, recorded, against cuDNN's packed sequences. With one mini-batch
-    episodes begin inside columns; with eight, packed ones would then hold other rows."""
+    """The network and batch of a Doom run: our recorded kernels against cuDNN's packed sequences. Episodes begin inside
+    columns only with one mini-batch: with eight, packed mini-batches would have other rows than columns."""
     device, before = torch.device("cuda"), torch.get_float32_matmul_precision()
     spec = PoolSpec(observation_space=FRAMES, action_space=spaces.Discrete(5), num_envs=64)
     torch.set_float32_matmul_precision(precision)
@@ -393,7 +393,7 @@ def test_recorded_columns_of_full_size_teach_what_packed_sequences_do(precision,
 
 
 def test_restored_optimizer_keeps_this_devices_learning_rate():
-    """How a step is computed is not taken over from wherever a checkpoint was written."""
+    """The settings of the optimiser are those of this run, not those of the checkpoint."""
     _, learner = make()
     saved = copy.deepcopy(learner.state_dict())
     saved["optimizer"]["param_groups"][0] |= {"capturable": True, "lr": torch.tensor(123.0)}
@@ -409,7 +409,7 @@ def test_more_minibatches_than_columns_are_refused():
 
 
 def test_a_rank_without_valid_rows_takes_part_with_nothing():
-    """It must not fail, nor keep the others waiting in the reduction."""
+    """It must not fail, and must join the reduction."""
     for config in (PolicyConfig(hidden=(8,)), RECURRENT):
         policy, learner = make(config, epochs=1, minibatches=2)
         rollout = make_rollout(policy)

@@ -1,4 +1,4 @@
-"""Updates on rollouts that are filled up with the one before."""
+"""Updates on short batches that are filled up with rows of the batch before."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def collect(rollout: Rollout, turns: int, state_size: int) -> None:
 @pytest.mark.parametrize("turns", [0, 2])
 @pytest.mark.parametrize("normalize", [True, False])
 def test_weights_stay_finite_and_new_rows_alone_are_counted(core, turns, normalize):
-    """Mistake 10, and a rank that had no time for a single step."""
+    """Mistake 10, and a rank that collected no step."""
     torch.manual_seed(1)
     observation, action = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(3)
     spec = PoolSpec(observation_space=observation, action_space=action, num_envs=SLOTS)

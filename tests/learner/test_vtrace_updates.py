@@ -1,4 +1,4 @@
-"""Updates by V-trace: the losses of a step against targets written out, over every kind of end."""
+"""Updates with V-trace: the losses of a step against plain sums, with every kind of episode end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ TURNS, SLOTS = 7, SPEC.num_slots
 
 
 def collected(policy: ActorCritic, seed: int) -> tuple[Rollout, torch.Tensor]:
-    """A rollout that other weights decided, with ends and lost simulators; V of what followed its last rows and cuts."""
+    """An off-policy batch with episode ends and lost simulators; V of the observations after its last rows and
+    truncations."""
     g = torch.Generator().manual_seed(seed)
     rollout = Rollout(TURNS, SLOTS, CPU)
     state = torch.zeros(SLOTS, policy.core.state_size)
@@ -33,7 +34,7 @@ def collected(policy: ActorCritic, seed: int) -> tuple[Rollout, torch.Tensor]:
             obs={"obs": torch.randn(SLOTS, 3, generator=g)},
             actions={"action": torch.randint(2, (SLOTS,), generator=g)},
             log_prob=-2 * torch.rand(SLOTS, generator=g),
-            value=torch.full((SLOTS,), torch.nan),  # V of when it was decided is not looked at
+            value=torch.full((SLOTS,), torch.nan),  # the value at decision time must not be read
             state=state,
             episode_start=start,
             active=torch.rand(SLOTS, generator=g) > 0.1,
@@ -75,7 +76,7 @@ def expected_losses(
             if not valid[t]:
                 continue
             goes_on = t + 1 < TURNS and valid[t + 1] and not terminated[t] and not truncated[t]
-            # Where the next row is not experience, its value is taken as that of when it was decided, which is 0 here.
+            # If the next row is not valid, its stored value counts, which is 0 here.
             unknown = 0.0 if t + 1 < TURNS and not truncated[t] else beyond[rows[t]].item()
             after = 0.0 if terminated[t] else values[t + 1] if goes_on else unknown
             error = reward[t] + 0.99 * after - values[t]
@@ -85,7 +86,7 @@ def expected_losses(
             advantage = (error + carry) * (rho if twice else 1.0)
             bounded = min(max(ratio[t], 1 / 1.1), 1.1)
             policy_loss = -min(ratio[t] * advantage, bounded * advantage)
-            if around == "update":  # where the ratio is 1 to begin with
+            if around == "update":  # the ratio starts at 1
                 policy_loss = -rho * advantage
             losses.append((policy_loss, 0.5 * (values[t] - (values[t] + correction[t])) ** 2))
     return tuple(sum(column) / len(losses) for column in zip(*losses, strict=True))  # type: ignore[return-value]
@@ -110,8 +111,8 @@ def test_losses_are_those_of_targets_written_out(core, seed, twice, trace, aroun
 @pytest.mark.parametrize("max_rho", [1.0, 1.5])
 @pytest.mark.parametrize("normalize", [False, True])
 def test_ratios_are_to_the_policy_before_the_update(seed, max_rho, normalize):
-    """Three passes against the objective written out: -rho min(r A, clip(r) A), where r is to the policy before the first of them, and rho
-    is how much more likely that one was to act so than the one that did. Advantages are normalised without it."""
+    """Three epochs against the objective -rho min(r A, clip(r) A). r is the ratio to the policy before the update, rho
+    the ratio of that policy to the one that acted. Advantages are normalised before they are multiplied by rho."""
     options = {"clip": 0.05, "clip_around": "update", "max_rho": max_rho, "normalize_advantage": normalize}
     policy, learner = make(epochs=3, minibatches=1, targets="vtrace", **options)
     learner.hyperparameters.set("optimizer.learning_rate", 0.01)
@@ -154,7 +155,8 @@ def said(policy: ActorCritic, obs: dict, actions: dict) -> tuple[torch.Tensor, t
     [("minibatch", "acting", 1, 1), ("auto", "acting", 3, 2), ("auto", "update", 3, 2), ("update", "update", 1, 4)],
 )
 def test_on_policy_an_update_by_vtrace_is_one_by_gae(core, trace, around, epochs, minibatches):
-    """Traced before it, all of its steps; traced in mini-batches, its first one, since then the policy is still the one that acted."""
+    """All steps if V-trace runs before the update. Only the first step if it runs in mini-batches: later the policy is
+    off-policy."""
     config = PolicyConfig(hidden=(8,), core=CoreConfig(kind=core, hidden=8))
     results = {}
     for targets in ("gae", "vtrace"):
@@ -167,7 +169,7 @@ def test_on_policy_an_update_by_vtrace_is_one_by_gae(core, trace, around, epochs
         }
         policy, learner = make(config, normalize_advantage=True, sequences="columns", **options)
         rollout = make_rollout(policy, lost=True)
-        if targets == "vtrace":  # nothing that was known before is looked at
+        if targets == "vtrace":  # stored targets must not be read
             rollout.advantage.fill_(torch.nan)
             rollout.returns.fill_(torch.nan)
         learner.update(rollout, 0.0)
@@ -176,7 +178,7 @@ def test_on_policy_an_update_by_vtrace_is_one_by_gae(core, trace, around, epochs
 
 
 def test_targets_are_computed_once_for_all_passes(monkeypatch):
-    """Unless they are asked for in every mini-batch, or there is but one pass."""
+    """Except with ppo.trace minibatch, or with one epoch."""
     counts = {}
     for trace, epochs in (("auto", 3), ("auto", 1), ("minibatch", 3), ("update", 1)):
         calls = []
@@ -206,7 +208,7 @@ def test_all_rows_are_traced_in_parts_as_in_one(core):
 
 
 def test_without_clipping_the_gradient_is_impalas():
-    """-min(rho-bar, pi/mu) A d log pi: the weight is truncated, and not differentiated."""
+    """-min(rho-bar, pi/mu) A d log pi: the weight is truncated and has no gradient."""
     log_ratio = torch.tensor([-1.0, 0.0, 2.0], requires_grad=True)
     advantage = torch.tensor([2.0, -1.0, 3.0])
     policy_gradient(log_ratio, advantage, 1.5).sum().backward()

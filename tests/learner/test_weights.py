@@ -1,4 +1,4 @@
-"""Weights that are published arrive, all of them and whatever their types."""
+"""Readers get all published weights, whatever their types."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def change(module: nn.Module) -> None:
 @pytest.mark.parametrize("device", ["cpu", CUDA])
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
 def test_what_is_published_is_picked_up_whatever_its_type(device, precision):
-    """Matrices of the copy that decides may be kept in half the precision."""
+    """The acting copy may keep matrices in bfloat16."""
     learned = network().to(device)
     acting = copy.deepcopy(learned)
     acting[1].weight.data = acting[1].weight.data.to(precision)

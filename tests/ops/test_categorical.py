@@ -1,4 +1,4 @@
-"""The projection of distributions onto atoms, against mass moved by hand."""
+"""The projection of distributions onto atoms, against a loop over atoms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Losses of probability ratios: the papers' in float64 for ordinary log-ratios, and finite for extreme ones."""
+"""Losses of probability ratios: equal to the papers' in float64 for ordinary log-ratios, and finite for extreme
+ones."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ ADVANTAGES = [-3.0, -1e-3, 0.0, 1e-3, 3.0]
 
 
 def with_gradient(function, log_ratio: list[float], *others: list[float]) -> tuple[np.ndarray, np.ndarray]:
-    """What a function of log-ratios gives, and the gradient of its sum."""
+    """The values of a function of log-ratios, and the gradient of their sum."""
     x = torch.tensor(log_ratio, dtype=torch.float32, requires_grad=True)
     found = function(x, *(torch.tensor(other, dtype=torch.float32) for other in others))
     (gradient,) = torch.autograd.grad(found.sum(), x)
@@ -56,14 +57,14 @@ def test_kl_is_finite_for_every_log_ratio():
 
 
 def test_gradient_of_the_surrogate_is_zero_exactly_where_it_is_clipped():
-    """Where it is not, it pulls the ratio back: a large ratio with a negative advantage is lowered, however large."""
+    """Where it is not 0, it lowers a large ratio with a negative advantage, however large the ratio is."""
     log_ratio, advantage = pairs()
     _, gradient = with_gradient(surrogate, log_ratio, advantage)
     for x, a, g in zip(log_ratio, advantage, gradient, strict=True):
         clipped = (x > math.log(HIGH) and a > 0) or (x < math.log(LOW) and a < 0)
         if clipped or a == 0:
             assert g == 0, (x, a, g)
-        elif 0 <= x <= 1e4:  # gradient descent on the loss goes with the advantage
+        elif 0 <= x <= 1e4:  # gradient descent follows the sign of the advantage
             assert np.sign(g) == -np.sign(a), (x, a, g)
         else:
             assert g * a <= 0, (x, a, g)
@@ -103,7 +104,7 @@ def test_kl_is_that_of_float64_for_ordinary_log_ratios():
 
 @pytest.mark.parametrize("largest", [1.0, 1e9, math.inf])
 def test_vtrace_is_finite_for_every_log_ratio(largest):
-    """Also where truncation is switched off."""
+    """Also without truncation."""
     log_ratio = torch.tensor(EXTREME)[None]
     ones, ends = torch.ones_like(log_ratio), torch.zeros_like(log_ratio, dtype=torch.bool)
     found = vtrace(log_ratio, ones, 0.5 * ones, 0 * ones, ends, discount=0.9, max_rho=largest, max_c=largest)

@@ -1,4 +1,4 @@
-"""V-trace against sums written out, against another implementation's form, and at every kind of end."""
+"""V-trace against plain sums, against the form of another implementation, and with every kind of episode end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from paceline.ops.vtrace import vtrace
 
 
 def random_column(rng: np.random.Generator, steps: int) -> dict[str, np.ndarray]:
-    """Rewards, values and ends of one column; V of what followed is that of the next row unless an episode ended."""
+    """Rewards, values and ends of one column. V_{t+1} is the value of the next row unless the episode ended."""
     ends = rng.choice(["", "terminated", "truncated"], steps, p=[0.7, 0.15, 0.15])
     value, last = rng.normal(size=steps), rng.normal()
     following = np.append(value[1:], last)
@@ -73,7 +73,7 @@ def test_targets_are_the_definitions(seed, steps, width, bounds):
 
 
 def impala(log_rhos, discounts, rewards, values, bootstrap_value):
-    """V-trace in the form of IMPALA's published code: arrays of discounts, which are 0 at ends, and one bootstrap value."""
+    """V-trace in the form of IMPALA's published code: discounts that are 0 at episode ends, and one bootstrap value."""
     rhos = np.exp(log_rhos)
     clipped_rhos, cs = np.minimum(1.0, rhos), np.minimum(1.0, rhos)
     values_after = np.concatenate([values[1:], bootstrap_value[None]])
@@ -90,7 +90,7 @@ def impala(log_rhos, discounts, rewards, values, bootstrap_value):
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 20), st.integers(1, 5))
 def test_it_is_impalas_where_episodes_only_terminate(seed, steps, width):
-    """That form knows no truncations; its advantages, without rho, are ours at a trace decay of 1."""
+    """That form has no truncations. Its advantages, without rho, are ours at a trace decay of 1."""
     rng = np.random.default_rng(seed)
     log_rhos, rewards, values = (rng.normal(size=(steps, width)) for _ in range(3))
     bootstrap, done = rng.normal(size=width), rng.random((steps, width)) < 0.2
@@ -116,7 +116,7 @@ def test_on_policy_it_is_gae(seed, steps, trace_decay):
 
 
 def test_vtrace_at_a_truncation_does_not_see_the_next_episode():
-    """Mistake 4: rewards and values after the cut change nothing before it."""
+    """Mistake 4: rewards and values after a truncation change nothing before it."""
     c = stacked([random_column(np.random.default_rng(1), 8)])
     c["continues"][3] = False
     before = vtrace(**c, discount=0.9)
@@ -129,7 +129,8 @@ def test_vtrace_at_a_truncation_does_not_see_the_next_episode():
 
 
 def test_vtrace_advantages_have_no_rho_in_them():
-    """Mistake 9: a single row's advantage is its temporal-difference error, however unlikely its action has become."""
+    """Mistake 9: the advantage of a single row is its temporal-difference error, however unlikely its action has
+    become."""
     row = {name: torch.tensor([[x]]) for name, x in (("reward", 1.0), ("value", 0.5), ("next_value", 2.0))}
     for log_ratio in (-3.0, 0.0, 3.0):
         found = vtrace(torch.tensor([[log_ratio]]), **row, continues=torch.tensor([[False]]), discount=0.9)
