@@ -12,6 +12,7 @@ from paceline.bench import run_benchmark
 from paceline.errors import MissingExtra
 
 BENCHMARKS = [
+    "accelerations",
     "channel",
     "d4pg_ablation",
     "efficiency",
