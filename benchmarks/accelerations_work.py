@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from benchmarks import updates_cell
 from benchmarks.cells import run_module
+from benchmarks.ppo_cell import WARM_UP_SECONDS
 from paceline.accel import activations, block_convolution, lstm_scan
 from paceline.accel.cuda_graph import CudaGraph
 from paceline.accel.kernels import keep_in_precision, one_thread
@@ -99,6 +100,7 @@ def cells(off: str, options: dict[str, Any]) -> Pair:
     """Each measurement is a process of its own; see `accelerations_cell` for what `off` names."""
 
     def way(without: list[str], seconds: float) -> float:
+        seconds += WARM_UP_SECONDS[options.get("device", "cpu")]
         asked = {"threads": None, "seconds": seconds, "off": without} | options
         return run_module(CELL, asked, seconds + 240)["seconds"]
 
@@ -320,9 +322,12 @@ def navigation() -> Pair:
         return geodesic.query(*self._sights(positions))
 
     def make() -> Work:
-        step = exchange(
-            make_pool("pointnav:full?resolution=64", PoolConfig(num_envs=256), device="cuda"), min_slots=None
-        )
+        pool = make_pool("pointnav:full?resolution=64", PoolConfig(num_envs=256), device="cuda")
+        moves = torch.randint(1, 4, (256,), device="cuda")
+
+        def step() -> None:
+            pool.send(moves, pool.recv(min_slots=None).slots)
+
         for _ in range(10):  # the step is recorded: a switch has no effect later
             step()
         return step
@@ -351,6 +356,10 @@ def recorded_decision() -> Pair:
 
 
 def recorded_update() -> Pair:
-    plain, fast = (updates_cell.ours(torch.device("cuda"), "categorical", True) for _ in range(2))
-    off = partial(mock.patch.object, CudaGraph, "run", lambda graph: graph._function())
-    return Pair(timed(plain, off, wall), timed(fast, clock=wall))
+    def eager(graph: CudaGraph[None]) -> None:
+        graph._function()
+
+    with mock.patch.object(CudaGraph, "run", eager):
+        plain = updates_cell.ours(torch.device("cuda"), "categorical", True)
+    fast = updates_cell.ours(torch.device("cuda"), "categorical", True)
+    return Pair(timed(plain, clock=wall), timed(fast, clock=wall))

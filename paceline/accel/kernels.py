@@ -1,7 +1,7 @@
 """How PyTorch computes on a CPU: threads and kernels, chosen for the policy and the processor.
 
-Policies without convolutions consist of small matrices, for which threads and oneDNN cost more than they give.
-Convolutions need oneDNN, with images channels last. On ARM they are computed as matrix products instead.
+Policies without convolutions consist of small matrices, for which threads cost more than they give, and on ARM oneDNN
+too. Convolutions need oneDNN, with images channels last. On ARM they are computed as matrix products instead.
 """
 
 from __future__ import annotations
