@@ -60,5 +60,5 @@ def update_with_my_half(group: Group) -> dict:
     ppo = PPOConfig(epochs=2, minibatches=1, normalize_advantage=True)
     learner = PPOLearner(policy, group, ppo, OptimizerConfig(learning_rate=1e-2))
     losses = learner.update(rollout, 0.0)
-    policy.absorb(rollout, group)
+    policy.absorb(rollout.obs, rollout.valid_rows(), group)
     return {"weights": {name: value.clone() for name, value in policy.state_dict().items()}, "losses": losses}

@@ -399,7 +399,7 @@ def test_its_policy_is_exported(tmp_path, format):
 def test_its_policy_is_evaluated_and_has_nothing_to_sample(tmp_path):
     train(small(), tmp_path)
     assert evaluate(tmp_path, episodes=4)["mean_length"] == LENGTH
-    with pytest.raises(UsageError, match="nothing to sample"):
+    with pytest.raises(UsageError, match="no actions to sample"):
         evaluate(tmp_path, episodes=4, sampled=True)
 
 

@@ -38,7 +38,7 @@ from tests.integration.test_d4pg import LENGTH, Chase, reports, small  # noqa: E
 @pytest.fixture(scope="module")
 def cluster():
     """One for all tests: it takes seconds to start."""
-    _connect(ray, with_actors(2))
+    _connect(ray, with_actors(2).remote)
     yield
     ray.shutdown()
 

@@ -66,7 +66,7 @@ def test_any_spaces_any_core(observation, action, core):
     decision = actor.decide(batch)
     assert torch.isfinite(decision.log_prob).all() and torch.isfinite(decision.value).all()
     for leaf in spec.actions:
-        sent = actor.env_actions(decision.actions, batch)[leaf.name]
+        sent = actor.env_actions(decision.actions)[leaf.name]
         assert sent.shape == (2, *leaf.shape)
         assert all(leaf.space.contains(row.astype(leaf.dtype) if leaf.shape else row) for row in sent)
 
@@ -116,7 +116,7 @@ class TestRecurrentState:
         actor, spec = actor
         actor.decide(batch_of(spec))
         before = actor.state.clone()
-        actor.values(batch_of(spec))
+        actor.last_values(batch_of(spec))
         assert torch.equal(actor.state, before)
 
     @pytest.mark.parametrize("end", ["terminated", "truncated", "lost"])
@@ -141,9 +141,9 @@ class TestRecurrentState:
         after = actor.state.clone()
         batch = batch_of(spec, truncated=[False, False, True])
         outcome = actor.observe(batch)
-        assert outcome.cuts is not None and outcome.cuts.rows.tolist() == [2]
-        assert torch.equal(outcome.cuts.state[0], after[2])
-        np.testing.assert_array_equal(outcome.cuts.obs["obs"][0], batch.final_obs["obs"][2])
+        assert outcome.truncations is not None and outcome.truncations.rows.tolist() == [2]
+        assert torch.equal(outcome.truncations.state[0], after[2])
+        np.testing.assert_array_equal(outcome.truncations.obs["obs"][0], batch.final_obs["obs"][2])
 
 
 def test_a_separate_critic_needs_a_policy_without_memory():
@@ -175,16 +175,16 @@ def test_deciding_for_some_slots_at_a_time_equals_deciding_for_all_at_once():
         torch.testing.assert_close(apart.state, together.state)
         ends = batch_of(spec, truncated=[False, True, False, False, True])
         expected = together.observe(ends)
-        assert expected.cuts is not None
+        assert expected.truncations is not None
         seen = []
         for rows in ([1, 3], [0, 2, 4]):
-            cuts = apart.observe(rows_of(ends, rows)).cuts
+            cuts = apart.observe(rows_of(ends, rows)).truncations
             assert cuts is not None
             seen += [rows[row] for row in cuts.rows]
-            at = torch.isin(expected.cuts.rows, torch.tensor(rows))
-            torch.testing.assert_close(cuts.state, expected.cuts.state[at])
-            torch.testing.assert_close(cuts.obs["obs"], expected.cuts.obs["obs"][at])
-        assert sorted(seen) == expected.cuts.rows.tolist()
+            at = torch.isin(expected.truncations.rows, torch.tensor(rows))
+            torch.testing.assert_close(cuts.state, expected.truncations.state[at])
+            torch.testing.assert_close(cuts.obs["obs"], expected.truncations.obs["obs"][at])
+        assert sorted(seen) == expected.truncations.rows.tolist()
         assert torch.equal(apart.episode_start, together.episode_start)
 
 
