@@ -104,8 +104,9 @@ class Config:
         require_at_least(self, "", 0, "seed")
         require_above_0(self, "", "seconds", "log_seconds")
         self._require_read_settings()
-        # In the other systems no row is behind, and there is no difference.
-        if self.system == "appo" and self.ppo.clip_around == "update" and not self.resolved_ppo.clips_around_update:
+        # Where no row lags, both settings are the same.
+        around_update = SYSTEMS[self.system].lags and self.ppo.clip_around == "update"
+        if around_update and not self.resolved_ppo.clips_around_update:
             raise UsageError(
                 "ppo.clip_around update needs ppo.clip, and ppo.targets vtrace before updates: several ppo.epochs, or "
                 "ppo.trace update; otherwise allowed: acting"
@@ -122,10 +123,11 @@ class Config:
 
     def _require_determinism(self) -> None:
         """Refuse what depends on which of two threads or processes is faster."""
-        if self.system == "appo":
+        if SYSTEMS[self.system].lags:
+            allowed = ", ".join(name for name, spec in SYSTEMS.items() if not spec.lags)
             raise UsageError(
-                "deterministic runs cannot have the system appo: its results depend on timing; "
-                "allowed: ddppo, ver, d4pg"
+                f"deterministic runs cannot have the system {self.system}: its results depend on timing; "
+                f"allowed: {allowed}"
             )
         if self.ver.overlap:
             raise UsageError("deterministic runs cannot have ver.overlap: its results depend on timing")
@@ -141,7 +143,7 @@ class Config:
         """The section `ppo`, with `targets` as the system resolves `auto`."""
         if self.ppo.targets != "auto":
             return self.ppo
-        return dataclasses.replace(self.ppo, targets="vtrace" if self.system == "appo" else "gae")
+        return dataclasses.replace(self.ppo, targets=SYSTEMS[self.system].targets)
 
     def under(self, system: str) -> Config:
         """This configuration under another system. Settings that the new system does not read return to their

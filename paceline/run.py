@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ class Run:
         self.has_begun = False
         """Whether every slot has had its first observation."""
         self.seconds_before = 0.0
-        """Seconds of training before a resume."""
+        """Seconds of training before a resume, and before the present part of a session."""
         self.agreed_seconds = 0.0
         """`seconds` at the last report, averaged over the ranks. Their clocks differ, their decisions must not."""
         self.episodes = LatestEpisodes(pool.spec.measures)
@@ -75,7 +76,7 @@ class Run:
         self.last_report = (time.monotonic(), 0)
         """Time and step of the last report."""
         self.metrics: MetricsWriter | None = None
-        self._started = time.monotonic()
+        self._running_since: float | None = None
         self._restarts = 0.0
         """Simulators that were replaced, over all ranks, since this process began."""
         self._losses: dict[str, float] = {}
@@ -110,8 +111,18 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """Seconds of training, those before a resume included."""
-        return self.seconds_before + time.monotonic() - self._started
+        """Seconds of training, those before a resume included. Time between two parts of a session does not count."""
+        running = 0.0 if self._running_since is None else time.monotonic() - self._running_since
+        return self.seconds_before + running
+
+    @contextlib.contextmanager
+    def counting_seconds(self) -> Iterator[None]:
+        """Within the context the run is training."""
+        self._running_since = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds_before, self._running_since = self.seconds, None
 
     def finished(self) -> bool:
         """Whether the training loop ends. It is the same on all ranks."""

@@ -75,8 +75,8 @@ class Saver:
         self._write(self._take(state_seconds=STATE_SECONDS if self._run.stop.is_requested else None), final=final)
 
     def save_end(self) -> None:
-        """Write the last checkpoint, unless the last one has everything."""
-        if self._saved_at != self._run.iterations:
+        """Write the last checkpoint, unless nothing was trained since the last one."""
+        if self._run.iterations not in (0, self._saved_at):
             self.save(final=True)
 
     def save_stopped(self) -> None:

@@ -95,14 +95,14 @@ class Session:
         state = self.state
         if self._is_over:
             raise UsageError("this session is over: the run has ended or was stopped; --resume continues it")
+        self._is_over = True  # unless the training loop returns before the end of the run
         state.until = self.config.steps if until is None else min(until, self.config.steps)
         left = None if self.config.seconds is None else self.config.seconds - state.seconds
         state.stop.loop_is_running = True
-        with state.stop.after(left), state.stop.shared():
+        with state.counting_seconds(), state.stop.after(left), state.stop.shared():
             try:
                 self._schedule()
             except StopRun:
-                self._is_over = True
                 state.report_end()
                 self._saver.save_stopped()
             except NonFiniteError as error:

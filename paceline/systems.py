@@ -18,6 +18,10 @@ class SystemSpec:
     """Systems of one family train the same networks. A run can be resumed under another system of its family."""
     reads: tuple[str, ...]
     """The settings that this system reads and some other system does not: names of fields or sections of `Config`."""
+    targets: Literal["gae", "vtrace"] = "gae"
+    """The advantage estimator of `ppo.targets auto`."""
+    lags: bool = False
+    """Whether rows may be older than the weights that learn from them. Results then depend on timing."""
 
 
 _PPO = ("rollout_steps", "policy", "ppo", "optimizer", "preemption", "compute.layer_by_layer")
@@ -37,6 +41,8 @@ SYSTEMS: dict[str, SystemSpec] = {
         about="collects and learns at the same time, with V-trace (Sample Factory)",
         family="ppo",
         reads=(*_PPO, "batching", "appo"),
+        targets="vtrace",
+        lags=True,
     ),
     "d4pg": SystemSpec(
         about="learns continuous actions from a replay (D4PG)",
