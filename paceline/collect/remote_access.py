@@ -34,7 +34,7 @@ def check_address(address: str | None, *, insecure: bool) -> None:
 
 
 def check_cluster(ray: Any, *, insecure: bool) -> None:
-    """Refuse an unsafe cluster by its own setting. The setting of this process is no proof: a cluster may ignore tokens."""
+    """Refuse an unsafe cluster by its own setting, because a cluster without authentication ignores our token."""
     addresses = [node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]]
     if not insecure and not all(map(is_loopback, addresses)):
         request = ray.remote(num_cpus=0)(lambda: os.environ.get(AUTH_MODE, "")).remote()
@@ -52,7 +52,7 @@ def refuse_unsafe(addresses: Iterable[str], mode: str, *, insecure: bool) -> Non
     outside = [address for address in addresses if not is_loopback(address)]
     if outside and mode.lower() != "token" and not insecure:
         raise UsageError(
-            f"the Ray cluster at {', '.join(outside)} has no authentication: any machine that reaches it can execute code "
-            "there and here; allowed: RAY_AUTH_MODE=token on all machines, set before `ray start` and before this "
+            f"the Ray cluster at {', '.join(outside)} has no authentication: any machine that reaches it can execute "
+            "code there and here; allowed: RAY_AUTH_MODE=token on all machines, set before `ray start` and before this "
             "command, or --remote.insecure on a network that you trust"
         )

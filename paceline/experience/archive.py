@@ -90,11 +90,10 @@ class Archive:
         return {"inserted": replay.inserted, "tail": tail, "segments": names, "digests": digests, **replay.priorities()}
 
     def checkpointed(self, state: dict[str, Any]) -> None:
-        """Delete the segments that none of the latest checkpoints needs, after a checkpoint with `state` was written."""
+        """A checkpoint with `state` was written: delete the segments that none of the latest checkpoints needs."""
         self._oldest_needed.append(state["inserted"] - state["used"])
-        if (
-            len(self._oldest_needed) == self._oldest_needed.maxlen
-        ):  # else checkpoints of an earlier process may need more
+        # Until then, checkpoints that were written before this process started may need any segment.
+        if len(self._oldest_needed) == self._oldest_needed.maxlen:
             self._prune(min(self._oldest_needed))
 
     def load(self, state: dict[str, Any]) -> None:
@@ -109,7 +108,7 @@ class Archive:
             rows = self._read(segment, min(SEGMENT, used - found))
             if rows is None:
                 log.warning(
-                    "the oldest %d of the checkpoint's %d transitions are no longer on disk: the run continues without them",
+                    "the oldest %d of the checkpoint's %d transitions are no longer on disk: they are not restored",
                     used - found,
                     used,
                 )

@@ -12,7 +12,7 @@ from paceline.experience.config import LimiterConfig
 
 
 class Limiter:
-    """Counts draws and insertions. Each thread asks before it continues. At least one of the two may always continue."""
+    """Counts draws and insertions. Each thread asks before it continues. At least one of the two always may."""
 
     def __init__(self, config: LimiterConfig, batch: int, inserts: int) -> None:
         """One step of a thread is `batch` draws or up to `inserts` insertions. The tolerance always allows one step."""

@@ -34,7 +34,7 @@ class Transitions:
 
 
 class NStep:
-    """The pending decisions of every slot: those whose transitions are not yet complete. A ring of n places per slot."""
+    """The pending decisions of each slot, in a ring of n places. Their transitions are not yet complete."""
 
     def __init__(self, steps: int, num_slots: int, discount: float) -> None:
         self._steps, self.discount = steps, discount

@@ -47,7 +47,7 @@ class Replay:
         self._first_number = 0
         """Number of the first transition that this ring ever held. A restored replay may lack earlier ones."""
         self._oldest_number, self._size = (torch.zeros((), dtype=torch.int64, device=device) for _ in range(2))
-        """Number of the oldest transition in the ring, and `len(self)`. On the device, so a CUDA graph can capture `draw`."""
+        """The oldest transition's number, and `len(self)`. On the device, so a CUDA graph can capture `draw`."""
 
     def __len__(self) -> int:
         return min(self.inserted - self._first_number, self._config.capacity)
@@ -117,7 +117,7 @@ class Replay:
         return {name: column[places].cpu() for name, column in self._columns.items()}
 
     def priorities(self) -> dict[str, Any]:
-        """The priorities of all transitions, oldest first (None for uniform sampling), their number, and the maximum."""
+        """Priorities of all transitions, oldest first (None for uniform sampling), their count, the maximum ever."""
         used = len(self)
         order = torch.arange(self.inserted - used, self.inserted, device=self.device) % self._config.capacity
         found = self._tree.of(order).cpu() if self._tree is not None else None

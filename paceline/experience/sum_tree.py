@@ -23,7 +23,7 @@ class SumTree:
         while sizes[-1] < capacity:
             sizes.append(sizes[-1] * CHILDREN)
         self._levels = [torch.zeros(size // CHILDREN, CHILDREN, dtype=torch.float64, device=device) for size in sizes]
-        """[nodes, F] per level: the sum of each child's subtree. The first level is the root, the last holds the priorities."""
+        """[nodes, F] per level, from the root to the priorities themselves: the sum of each child's subtree."""
 
     @property
     def total(self) -> Tensor:
