@@ -104,7 +104,8 @@ def ppo_parts(config: Config, services: Services, pool: Pool) -> tuple[PPOLearne
         on_nonfinite=config.on_nonfinite,
     )
     learner.threads_alone = threads_alone
-    # After the learner, which may move the memory of the weights. Two recordings that run at the same time need generators of their own.
+    # After the learner, which may move the memory of the weights. Two recordings that run at the same time need
+    # generators of their own.
     generator = device_generator(group.device) if group.device.type == "cuda" and concurrent else None
     actor = Actor(acting, spec, group.device, acting_compute, services.clock, generator)
     sampler = Sampler(
@@ -125,8 +126,8 @@ def ppo_parts(config: Config, services: Services, pool: Pool) -> tuple[PPOLearne
 
 def recorded_parts(config: Config, concurrent: bool) -> tuple[ComputeConfig, ComputeConfig]:
     """How decisions and updates are computed: whether they are recorded on a GPU."""
-    # While one thread records, another may not draw random numbers on the device, unless it is recorded, too. Auxiliary losses draw
-    # some, and so does the entropy of squashed actions.
+    # While one thread records, another may not draw random numbers on the device, unless it is recorded, too. Auxiliary
+    # losses draw some, and so does the entropy of squashed actions.
     draws = config.ppo.auxiliary.kind != "none" or config.policy.head.squash
     recorded = config.compute.cuda_graphs and not (concurrent and draws)
     # VER's overlapping update shares the CUDA stream of the thread that acts.
@@ -213,7 +214,7 @@ def _require_possible(config: Config, group: Group) -> None:
 
 
 def compiles_update(config: Config, group: Group) -> bool:
-    """Whether D4PG's updates are compiled as a whole. Ranks average gradients in an update, and on a GPU updates are recorded."""
+    """Whether D4PG's updates are compiled as a whole. Several ranks average gradients in them; a GPU records them."""
     if not config.compute.compile:
         return False
     if group.size > 1 or group.device.type != "cpu":

@@ -59,7 +59,7 @@ class Saver:
         self._saved_at = -1
         """The iteration of the last checkpoint."""
         self._before_iteration: Snapshot | None = None
-        """The state before the present iteration of a deterministic run. If the run is stopped, it repeats that iteration on resume."""
+        """The state before the present iteration of a deterministic run. A stopped run repeats it on resume."""
 
     def before_iteration(self) -> None:
         """Save if a checkpoint is due."""
@@ -127,8 +127,8 @@ class Saver:
         )
 
     def _write(self, snapshot: Snapshot, *, final: bool = False) -> None:
-        """Write a checkpoint of all ranks' snapshots. If the disk is full, only the `final` one is an error. Any other is tried again
-        when the next one is due."""
+        """Write a checkpoint of all ranks' snapshots. If the disk is full, only the `final` one is an error. Any other
+        is tried again when the next one is due."""
         run = self._run
         run.phases.show("saving a checkpoint", 0, 0)
         ranks = gather(run.group, (snapshot.mine, snapshot.pool, snapshot.problem))
@@ -176,7 +176,7 @@ class Saver:
         waker.cancel()
 
     def restore(self, checkpoint: Checkpoint, *, may_unpickle: bool = True) -> None:
-        """Continue from a checkpoint: exactly, if it has this rank's simulators and they may be loaded; otherwise with new episodes."""
+        """Continue exactly, or with new episodes if this rank's simulators are missing or may not be loaded."""
         run, state = self._run, checkpoint.state
         (learner,) = run.learners
         ranks, rank = state["ranks"], run.group.rank

@@ -1,4 +1,4 @@
-"""`Session`: a run that is open. Train until some step, look, change, continue, close. `train` is a session from start to end."""
+"""`Session`: an open run. Train to a step, inspect, change settings, continue, close. `train` runs a whole session."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def train(config: Config, folder: Path, *, resume: str | None = None, trust: boo
 class Session:
     """An open run, as a context manager. Entering it starts the simulators; leaving it saves and ends everything.
 
-    `resume` names the checkpoint to continue from: latest, best or step_N. With `trust`, simulators saved in that checkpoint are loaded
-    even if somebody else wrote it. Settings of the process that training changes (threads, precision, determinism, random numbers) are
-    as before when the session is closed.
+    `resume` names the checkpoint to continue from: latest, best or step_N. With `trust`, simulators saved in that
+    checkpoint are loaded even if somebody else wrote it. Settings of the process that training changes (threads,
+    precision, determinism, random numbers) are as before when the session is closed.
     """
 
     def __init__(self, config: Config, folder: Path, *, resume: str | None = None, trust: bool = False) -> None:
@@ -88,9 +88,10 @@ class Session:
                 self._saver.save_end()
 
     def run(self, until: int | None = None) -> None:
-        """Train until `until` steps in all, over all ranks; by default to the end of the run. A signal or the deadline ends it earlier.
+        """Train until the run has `until` steps over all ranks; by default to the end of the run.
 
-        Call it again to continue. At the end of the run, and where it is stopped, a checkpoint is saved.
+        A signal or the deadline ends it earlier. Call it again to continue. A checkpoint is saved when the run ends or
+        is stopped.
         """
         state = self.state
         if self._is_over:
@@ -116,7 +117,7 @@ class Session:
                     self._saver.save(final=True)
 
     def _open(self, group: Group, stack: contextlib.ExitStack) -> None:
-        """Make the parts, and restore them. Nothing in the folder of a resumed run changes before that has succeeded."""
+        """Make the parts and restore them. The folder of a resumed run does not change before that has succeeded."""
         config, folder = self.config, self.folder
         # Before the display, where the user could not be asked.
         checkpoint = self._checkpoint_to_resume() if self._resume is not None else None

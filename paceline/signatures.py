@@ -1,9 +1,9 @@
 """Signs the files that this user writes, so that later commands recognise them.
 
-The signature of `config.json` is in `config.json.sig`: the id of the user's secret, and an HMAC-SHA256 by that secret. The
-secret is in ~/.config/paceline/secret, or below $XDG_CONFIG_HOME. A run signs its `config.json` and the `manifest.json`
-of every checkpoint, which has the digests of all files of the checkpoint. Signatures stay valid when a run folder is
-copied or moved as a whole.
+The signature of `config.json` is in `config.json.sig`: the id of the user's secret, and an HMAC-SHA256 by that secret.
+The secret is in ~/.config/paceline/secret, or below $XDG_CONFIG_HOME. A run signs its `config.json` and the
+`manifest.json` of every checkpoint, which has the digests of all files of the checkpoint. Signatures stay valid when a
+run folder is copied or moved as a whole.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Refuses to run code from files of other users without this user's consent.
 
-Two things in a run folder can run code: names in `config.json` (`may_run`: an environment, a class of a network), and saved
-simulators, which are pickles (`may_unpickle`). Files with this user's signature are trusted (see `signatures`).
+Two things in a run folder can run code: names in `config.json` (`may_run`: an environment, a class of a network), and
+saved simulators, which are pickles (`may_unpickle`). Files with this user's signature are trusted (see `signatures`).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def may_run(
     address: str | None = None,
     classes: Mapping[str, str] | None = None,
 ) -> bool:
-    """Check the environment `env`, the classes of networks (`package.module:Class` by option), and the Ray cluster at `address`, that
-    `file` names.
+    """Check the environment `env`, the classes of networks (`package.module:Class` by option), and the Ray cluster at
+    `address`, that `file` names.
 
     Raises a `UsageError` if they would run another user's code without consent. Returns whether the user gave consent:
     by `trust` (--trust), or by an answer on the terminal.

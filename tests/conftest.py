@@ -1,4 +1,4 @@
-"""What all tests share. A test that changes how the process computes puts it back, or the next one computes otherwise."""
+"""Fixtures of all tests. A test that changes process-wide arithmetic settings must restore them."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 Legend: N slots, B slots of a batch, P places of a recording (P >= B), D numbers of recurrent state.
 
-A recording writes the outcomes of the last decisions, chooses the next actions and writes their rows. There are recordings for few
-numbers of places. Places beyond the batch write to the buffer's spare row and to a spare slot.
+A recording writes the outcomes of the last decisions, chooses the next actions and writes their rows. There are
+recordings for few numbers of places. Places beyond the batch write to the buffer's spare row and to a spare slot.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`SendFirst`: acting for perceptrons on a CPU, whose rows take longer to write than their actions take to choose.
 
-Simulators get their actions first. Log-probabilities, values and rows are computed and written while simulators step, outcomes of the
-step before included. The result equals that of `PlainActing` to the bit.
+Simulators get their actions first. Log-probabilities, values and rows are computed and written while simulators step,
+outcomes of the step before included. The result equals that of `PlainActing` to the bit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Acting: choose actions for a batch, and write rows. `PlainActing` is the reference; `make_acting` picks a faster equal where it can."""
+"""Acting: choose actions for a batch and write rows. `make_acting` picks the fastest equivalent of `PlainActing`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from paceline.pool.protocol import StepBatch
 
 
 class Acting(Protocol):
-    """Acts for batches of a pool, and writes rows. The calls for a slot are `act`, `write_decisions`, `write_outcomes`, in this order."""
+    """Acts for batches of a pool. The calls for a slot are `act`, `write_decisions`, `write_outcomes`, in order."""
 
     def act(self, batch: StepBatch) -> Mapping[str, Any]:
         """Actions for the slots of `batch`, as the pool takes them. They hold until the next call."""
@@ -26,8 +26,8 @@ class Acting(Protocol):
         ...
 
     def write_outcomes(self, batch: StepBatch) -> None:
-        """Complete the rows in flight of the slots of `batch`, and start their next episodes. The writing may wait until the next `act`
-        or `flush`: nothing may read those rows and slot states before."""
+        """Complete the rows in flight of the slots of `batch`, and start their next episodes. The writing may wait
+        until the next `act` or `flush`: nothing may read those rows and slot states before."""
         ...
 
     def flush(self) -> None:
@@ -36,8 +36,8 @@ class Acting(Protocol):
 
 
 def make_acting(actor: Actor, buffer: RolloutBuffer, *, on_device: bool, recorded: bool) -> Acting:
-    """The fastest acting for this actor. Simulators that live `on_device` have the plain one. `recorded` says whether a recording is
-    allowed, which does not give the same bits."""
+    """The fastest acting for this actor. Simulators that live `on_device` have the plain one. `recorded` says whether a
+    recording is allowed, which does not give the same bits."""
     if on_device:
         return PlainActing(actor, buffer)
     if actor.inference.perceptron is not None:

@@ -20,7 +20,7 @@ from paceline.telemetry.clock import Clock
 
 
 class Actor:
-    """Acts for the slots of a pool. Recurrent states and episode starts are arrays indexed by slot, on the policy's device."""
+    """Acts for the slots of a pool. Recurrent states and episode starts are indexed by slot, on the policy's device."""
 
     def __init__(
         self,
@@ -118,8 +118,8 @@ class Actor:
             self._was_active[batch.slots] = batch.active
 
     def with_spare_slot(self) -> tuple[Tensor, Tensor]:
-        """States [N + 1, D] and episode starts [N + 1] in memory that stays where it is, for a caller who writes them itself. The last
-        entry belongs to no slot. The caller no longer calls `decide` and `observe`."""
+        """States [N + 1, D] and episode starts [N + 1] in memory that stays where it is, for a caller who writes them
+        itself. The last entry belongs to no slot. The caller no longer calls `decide` and `observe`."""
         state = torch.cat([self.state, torch.zeros_like(self.state[:1])])
         starts = torch.cat([self.episode_start, torch.ones_like(self.episode_start[:1])])
         self.state, self.episode_start = state[:-1], starts[:-1]

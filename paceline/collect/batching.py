@@ -1,8 +1,8 @@
 """Adaptive batching: how many slots to wait for before the next decisions.
 
-A decision for one slot costs almost as much as one for many slots, so a batch is worth some waiting. A slot that waits may be a
-simulator that stands still. Waiting saves at most one decision, so the wait for a minimum number of slots is as long as a decision
-takes. After that the slots that are ready are served.
+A decision for one slot costs almost as much as one for many slots, so a batch is worth some waiting. A slot that waits
+may be a simulator that stands still. Waiting saves at most one decision, so the wait for a minimum number of slots is
+as long as a decision takes. After that the slots that are ready are served.
 
 | where | minimum | wait |
 |---|---|---|
@@ -51,8 +51,8 @@ class AdaptiveBatching:
         seconds_left: float | None = None,
         first: np.ndarray | None = None,
     ) -> StepBatch:
-        """At least one of the slots in flight, at most `most`. The batch is empty only if none was ready in `seconds_left`, or if the
-        pool was woken up.
+        """At least one of the slots in flight, at most `most`. The batch is empty only if none was ready in
+        `seconds_left`, or if the pool was woken up.
 
         Where not all ready slots can be taken, those with lower numbers in `first` [slots] are.
         """

@@ -19,7 +19,7 @@ from paceline.pool.protocol import Episode, PoolSpec, StepBatch
 
 
 class Explorer:
-    """Owns incomplete transitions and the noise. The caller owns the policy, and may change its weights between two calls."""
+    """Owns incomplete transitions and the noise. The caller owns the policy and changes its weights between calls."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class Explorer:
         *,
         evaluation_envs: int,
     ) -> None:
-        """`settings` gives the current noise and discount. The last `evaluation_envs` environments act without noise."""
+        """`settings` returns the current noise and discount. The last `evaluation_envs` environments have no noise."""
         self._policy, self._device, self._settings, self._on_device = policy, device, settings, spec.on_device
         slots, config = spec.num_slots, settings()
         self._nstep = NStep(config.steps, slots, config.discount)

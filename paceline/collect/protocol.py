@@ -17,7 +17,7 @@ class Collection(Protocol):
         ...
 
     def rank_state(self, *, stopped: bool) -> dict[str, Any]:
-        """The state of this rank. If the training loop was `stopped` in an iteration, the rows of that iteration are given up."""
+        """The state of this rank. If it was `stopped` in an iteration, the rows of that iteration are dropped."""
         ...
 
     def load_rank_state(self, state: dict[str, Any]) -> None:

@@ -1,8 +1,8 @@
 """Actors on other machines, by Ray. Each has a pool and a copy of the policy, and sends transitions in batches.
 
-One request is under way with every actor. When it returns, the actor gets the latest weights and the next request. A slow actor
-delays no other. An actor that dies is replaced. An actor for which the cluster has no room yet begins when a machine joins. Ray ends
-actors whose learner is gone, and the guardian of a pool ends the simulators of an actor that is gone.
+One request is under way with every actor. When it returns, the actor gets the latest weights and the next request. A
+slow actor delays no other. An actor that dies is replaced. An actor for which the cluster has no room yet begins when a
+machine joins. Ray ends actors whose learner is gone. The guardian of a pool ends the simulators of a dead actor.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class RemoteActors:
         latest_weights: Callable[[], tuple[int, dict[str, np.ndarray]]],
         next_seed: Callable[[int], int],
     ) -> None:
-        """`latest_weights` gives the number of a publication and its weights. `next_seed` gives the seed of the n-th actor."""
+        """`latest_weights` returns a publication's number and its weights. `next_seed(n)` is the n-th actor's seed."""
         self._config, self._settings = config, settings
         self._insert, self._latest_weights, self._next_seed = insert, latest_weights, next_seed
         self._ray: Any = None

@@ -1,4 +1,4 @@
-"""`ReplaySampler`: acts with noise and fills a replay. It owns the explorer, the replay and what a checkpoint keeps of both."""
+"""`ReplaySampler`: acts with noise and fills a replay. It owns the explorer, the replay and the saved state of both."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class ReplaySampler:
         refresh_weights: Callable[[], int],
         minimum: int,
     ) -> None:
-        """`refresh_weights` gives the explorer the latest weights, and returns the number of their publication. `minimum` transitions
-        are needed before learning begins. `value` says which returns the critic can represent."""
+        """`refresh_weights` gives the explorer the latest weights, and returns the number of their publication.
+        `minimum` transitions are needed before learning begins. `value` says which returns the critic can represent."""
         self.explorer, self.replay, self.limiter, self._archive = explorer, replay, limiter, archive
         self.refresh_weights, self._minimum, self._value = refresh_weights, minimum, value
         self.remote: RemoteActors | None = None
@@ -49,7 +49,7 @@ class ReplaySampler:
         self.replay_lock = StreamLock(replay.device)
         """Held while the replay is read or written."""
         self.networks_lock = threading.Lock()
-        """Held while actions are chosen, and while an update is compiled: PyTorch's tracing patches `nn.Module` for all threads."""
+        """Held while actions are chosen and while an update compiles: tracing patches `nn.Module` for all threads."""
         self.collected = 0
         """Steps that were learned from or will be, so far."""
         self._counted = 0
@@ -73,7 +73,7 @@ class ReplaySampler:
     observe_stopped = observe
 
     def insert(self, rows: dict[str, np.ndarray], steps: int, returns: ReturnRange) -> None:
-        """Insert transitions of `steps` steps, from here or from a remote actor. `returns` is the range that was seen there."""
+        """Insert transitions of `steps` steps of the explorer or a remote actor. `returns` is the range that it saw."""
         self.collected += steps
         self._warn_of_bounds(returns)
         count = len(rows["reward"])
@@ -100,8 +100,8 @@ class ReplaySampler:
             return
         self._has_warned = True
         log.warning(
-            "discounted returns between %.4g and %.4g were seen, but the critic's atoms are between %.4g and %.4g: returns "
-            "beyond are cut off. --control.value.low and --control.value.high set them",
+            "discounted returns between %.4g and %.4g were seen, but the critic's atoms are between %.4g and %.4g: "
+            "returns beyond are cut off. --control.value.low and --control.value.high set them",
             returns.low,
             returns.high,
             low,

@@ -60,7 +60,7 @@ class Sampler:
         return self._buffer.layout.num_in_flight
 
     def act(self, batch: StepBatch) -> None:
-        """Choose actions for the slots of `batch` by the latest weights, send them, and write rows while simulators step."""
+        """Choose actions for `batch` by the latest weights, send them, and write rows while simulators step."""
         with self._clock.time("inference"):
             self._batching.begin_decision()
             self._refresh_weights()
@@ -71,7 +71,7 @@ class Sampler:
             self._acting.write_decisions()
 
     def receive_all(self) -> StepBatch:
-        """All slots, with their outcomes. Fewer if the wait was ended because the run has to stop: then nothing is written."""
+        """All slots, with their outcomes. If the run has to stop, there are fewer slots and nothing is written."""
         with self._clock.time("simulation"):
             batch = self.pool.recv(min_slots=None)
         if len(batch) == self.pool.spec.num_slots:
@@ -119,7 +119,7 @@ class Sampler:
             self.flush()  # the checkpoint has the states of all slots that are not in flight
 
     def rank_state(self, *, stopped: bool) -> dict[str, Any]:
-        """This rank's slots. If the training loop was `stopped` in an iteration, the rows that it has collected are given up."""
+        """This rank's slots. If the training loop was `stopped` in an iteration, its collected rows are dropped."""
         keeps = self._buffer is not None and isinstance(self._buffer.layout, Variable) and not stopped
         generator = self.actor.inference.generator
         return {

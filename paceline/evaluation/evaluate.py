@@ -18,7 +18,6 @@ from rich.console import Console, Group, RenderableType
 from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
-from torch import Tensor
 
 from paceline.evaluation.evaluators import EvaluationOptions, Evaluator, checked_evaluator
 from paceline.evaluation.player import Player
@@ -99,7 +98,8 @@ def play(pool: Pool, player: Player, num_episodes: int, show: Callable[[int], No
     num_lost, in_flight = 0, pool.spec.num_slots
     while True:
         batch = pool.recv(min_slots=in_flight)
-        num_lost += int((_host(batch.lost) & (remaining[_host(batch.slots)] > 0)).sum())
+        lost, slots = (values.cpu().numpy() if pool.spec.on_device else values for values in (batch.lost, batch.slots))
+        num_lost += int((lost & (remaining[slots] > 0)).sum())
         for episode in pool.take_episodes():
             if remaining[episode.slot]:
                 remaining[episode.slot] -= 1
@@ -118,18 +118,14 @@ def quotas(num_episodes: int, num_slots: int) -> np.ndarray:
 
 def _send_needed(pool: Pool, player: Player, batch: StepBatch, remaining: np.ndarray) -> int:
     """Step the environments that have a slot with `remaining` episodes; the number of their slots."""
-    actions = player.act(batch)
-    if not isinstance(batch.slots, Tensor):  # simulators on a device only step together
+    actions = player.act(batch, on_device=pool.spec.on_device)
+    if not pool.spec.on_device:  # simulators on a device only step together
         needed = np.repeat(remaining.reshape(pool.spec.num_envs, -1).any(1), pool.spec.agents_per_env)[batch.slots]
         if not needed.all():
             pool.send({name: values[needed] for name, values in actions.items()}, batch.slots[needed])
             return int(needed.sum())
     pool.send(actions, batch.slots)
     return len(batch)
-
-
-def _host(values: Any) -> np.ndarray:
-    return values.cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
 
 
 def summarize(episodes: Sequence[Episode]) -> dict[str, Any]:

@@ -36,13 +36,17 @@ class Player:
         self._state = policy.initial_state(num_slots).to(device)
         self._was_active = torch.ones(num_slots, dtype=torch.bool, device=device)
 
-    def act(self, batch: StepBatch) -> dict[str, Any]:
-        """Actions for every row of a batch, on the host or the device like the batch."""
-        on_device = isinstance(batch.slots, Tensor)
-        slots, active = self._tensor(batch.slots), self._tensor(batch.active)
-        fresh = self._tensor(batch.ended()) | self._tensor(batch.lost) | (active & ~self._was_active[slots])
+    def act(self, batch: StepBatch, *, on_device: bool) -> dict[str, Any]:
+        """Actions for every row of a batch: on the device if its pool is `on_device`, otherwise NumPy arrays."""
+
+        def tensor(values: Any) -> Tensor:
+            # A copy of arrays, because some pools lend read-only memory, which PyTorch does not support.
+            return values if on_device else torch.tensor(values, device=self._device)
+
+        slots, active = tensor(batch.slots), tensor(batch.active)
+        fresh = tensor(batch.ended()) | tensor(batch.lost) | (active & ~self._was_active[slots])
         self._was_active[slots] = active
-        actions = self.decide({name: self._tensor(values) for name, values in batch.obs.items()}, fresh, slots)
+        actions = self.decide({name: tensor(values) for name, values in batch.obs.items()}, fresh, slots)
         return {name: values if on_device else values.cpu().numpy() for name, values in actions.items()}
 
     @torch.no_grad()
@@ -51,7 +55,3 @@ class Player:
         state = self._state[slots].masked_fill(fresh[:, None], 0.0)
         actions, self._state[slots] = self._policy.play(obs, state, self._generator)
         return actions
-
-    def _tensor(self, values: Any) -> Tensor:
-        # A copy of arrays, because some pools lend read-only memory, which PyTorch does not support.
-        return values if isinstance(values, Tensor) else torch.tensor(values, device=self._device)

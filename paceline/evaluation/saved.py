@@ -22,6 +22,7 @@ from paceline.nets.deterministic import DeterministicPolicy
 from paceline.pool import Pool, make_pool
 from paceline.pool.config import PoolConfig
 from paceline.pool.protocol import PoolSpec
+from paceline.systems import SYSTEMS
 from paceline.trust import may_run
 
 
@@ -84,7 +85,7 @@ class SavedRun:
         classes = named_classes(self.config.policy, self.config.control)
         may_run(None, self.folder / "config.json", trust=self.trust, classes=classes)
         policy: ActorCritic | DeterministicPolicy
-        if self.config.system == "d4pg":
+        if SYSTEMS[self.config.system].family == "d4pg":
             policy = DeterministicPolicy(spec, self.config.control)
         else:
             policy = ActorCritic(spec, self.config.policy)

@@ -79,7 +79,7 @@ def _film_episode(
         if count >= MAX_FRAMES:
             log.warning("the episode did not end within %d frames: the video is cut there", MAX_FRAMES)
             return count
-        pool.send(player.act(batch), batch.slots)
+        pool.send(player.act(batch, on_device=pool.spec.on_device), batch.slots)
 
 
 def open_camera(env: str, seed: int, device: str = "cpu") -> tuple[RenderCamera | ObservationCamera, Pool]:

@@ -1,10 +1,11 @@
-"""A replay on disk, written as it fills: a checkpoint then only has to wait for the last of it, however large the replay is.
+"""`Archive`: writes a replay to disk while it fills, so a checkpoint waits only for the newest transitions.
 
-Transitions are numbered by their insertion. Segment k holds numbers k * S to (k + 1) * S - 1, is written once it is full, by
-a thread, and never changed: a run that goes back to an earlier checkpoint writes files of other names. A checkpoint's own part
-(`state`) is the names and digests of its segments, what came after the last one, and all priorities. Segments that no checkpoint
-needs are deleted; the replay of a checkpoint that is older than those that are kept (the best one, say) is read back as far as it
-is still there. A segment for which the disk had no room is written again with the next one, and with the next checkpoint.
+Transitions are numbered in the order of insertion. Segment k holds transitions k * S to (k + 1) * S - 1. A thread
+writes each full segment to its own file, which never changes. A run that resumes from an earlier checkpoint uses new
+file names. A checkpoint stores the names and digests of its segments, the transitions after the last segment, and all
+priorities. Segments that none of the latest checkpoints needs are deleted. An older checkpoint, such as the best one,
+restores the segments that still exist. If the disk is full, a segment is written again later: with the next segment
+and with the next checkpoint.
 """
 
 from __future__ import annotations
@@ -33,69 +34,70 @@ from paceline.files import DiskFull, cannot_write, os_error_of, replacing
 log = logging.getLogger(__name__)
 
 SEGMENT = 16_384
-"""S: transitions of a file."""
+"""S: transitions per file."""
 WRITE_SECONDS = 300.0
-"""A disk that takes longer than this for one segment is not there."""
+"""The run stops if the disk does not take a segment within this time."""
 CLOSE_SECONDS = 30.0
 
 
 class Archive:
-    """The segments of one rank's replay, in one folder. `note` is called after every insertion."""
+    """The segments of one rank's replay, in one folder. The caller calls `note` after every insertion."""
 
     def __init__(self, replay: Replay, folder: Path, keep: int) -> None:
         self._replay, self._folder = replay, folder
-        self._written = replay.inserted // SEGMENT
-        """Segments that were handed to the thread."""
-        self._leg = secrets.token_hex(4)
+        self._num_submitted = replay.inserted // SEGMENT
+        """Segments that the thread was given so far."""
+        self._token = secrets.token_hex(4)  # makes file names unique to this process
         self._names: dict[int, str] = {}
-        """Files, by the number of their segment."""
+        """File name of each segment."""
         self._digests: dict[int, str] = {}
-        """SHA-256 of those files. The thread adds to it."""
+        """SHA-256 of each file. The thread adds them."""
         self._failed: dict[int, DiskFull] = {}
-        """Segments for which there was no room, and what was said."""
-        self._short_of_room = False
-        """Whether that was so when the thread tried last: it is said once."""
-        self._needed: deque[int] = deque(maxlen=keep + 1)
-        """The first numbers that the latest checkpoints, and the next, need."""
+        """Segments that are not on disk because it was full."""
+        self._was_full = False
+        """Whether the disk was full at the last write. Only the first of several failures is logged."""
+        self._oldest_needed: deque[int] = deque(maxlen=keep + 1)
+        """The oldest transition that each of the latest checkpoints needs."""
         self._jobs: queue.Queue[tuple[int, dict[str, Tensor]] | None] = queue.Queue(maxsize=4)
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
 
     def note(self) -> None:
-        """Hand over what has become full. Where the disk is behind by several segments, this waits for it."""
-        while (self._written + 1) * SEGMENT <= self._replay.inserted:
-            self._start()
+        """Submit segments that became full to the thread. Waits if the disk is several segments behind."""
+        while (self._num_submitted + 1) * SEGMENT <= self._replay.inserted:
+            self._start_thread()
             self._retry()
-            self._names[self._written] = f"segment_{self._written}_{self._leg}.safetensors"
-            self._hand_over(self._written)
-            self._written += 1
+            self._names[self._num_submitted] = f"segment_{self._num_submitted}_{self._token}.safetensors"
+            self._submit(self._num_submitted)
+            self._num_submitted += 1
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint needs beside the segments, all of which are on disk when this returns; `DiskFull` if they cannot be.
+        """The archive's part of a checkpoint. All its segments are on disk when this returns; otherwise `DiskFull`.
 
-        Nothing changes by it. Once a checkpoint with this state is written, `checkpointed` is told.
+        The caller calls `checkpointed` once the checkpoint is written.
         """
         self._wait_for_disk()
         if self._failed:
             self._retry()
             self._wait_for_disk()
-        for problem in self._failed.values():
-            raise problem
+        for error in self._failed.values():
+            raise error
         replay = self._replay
         oldest = replay.inserted - len(replay)
-        tail = replay.rows(max(oldest, self._written * SEGMENT), replay.inserted)
+        tail = replay.rows(max(oldest, self._num_submitted * SEGMENT), replay.inserted)
         names = {segment: name for segment, name in self._names.items() if (segment + 1) * SEGMENT > oldest}
         digests = {segment: self._digests[segment] for segment in names if segment in self._digests}
         return {"inserted": replay.inserted, "tail": tail, "segments": names, "digests": digests, **replay.priorities()}
 
     def checkpointed(self, state: dict[str, Any]) -> None:
-        """A checkpoint with this state was written: delete the segments that none of the latest ones needs."""
-        self._needed.append(state["inserted"] - state["used"])
-        if len(self._needed) == self._needed.maxlen:  # before that, earlier checkpoints may need anything
-            self._prune(min(self._needed))
+        """A checkpoint with `state` was written: delete the segments that none of the latest checkpoints needs."""
+        self._oldest_needed.append(state["inserted"] - state["used"])
+        # Until then, checkpoints that were written before this process started may need any segment.
+        if len(self._oldest_needed) == self._oldest_needed.maxlen:
+            self._prune(min(self._oldest_needed))
 
     def load(self, state: dict[str, Any]) -> None:
-        """Let the replay be what it was, as far as its segments are there."""
+        """Restore the replay from `state` and from the segments that still exist."""
         inserted, used = state["inserted"], state["used"]
         self._names, self._digests = dict(state["segments"]), dict(state.get("digests", {}))
         self._failed.clear()
@@ -106,7 +108,7 @@ class Archive:
             rows = self._read(segment, min(SEGMENT, used - found))
             if rows is None:
                 log.warning(
-                    "the oldest %d of the checkpoint's %d transitions are no longer on disk: learning goes on without",
+                    "the oldest %d of the checkpoint's %d transitions are no longer on disk: they are not restored",
                     used - found,
                     used,
                 )
@@ -117,53 +119,53 @@ class Archive:
         priorities = state["priorities"]
         priorities = priorities[used - found :] if priorities is not None else None
         self._replay.load_state_dict(state | {"columns": columns, "priorities": priorities, "used": found})
-        self._written = inserted // SEGMENT
-        self._needed.clear()
+        self._num_submitted = inserted // SEGMENT
+        self._oldest_needed.clear()
 
     def close(self) -> None:
-        """Let the thread finish what it has. Nothing is noted afterwards."""
+        """Wait until the thread has written what it was given. `note` must not be called afterwards."""
         if self._thread is not None:
-            with contextlib.suppress(queue.Full):  # the disk is gone: so is what it did not take
+            with contextlib.suppress(queue.Full):  # the disk does not respond: give up the rest
                 self._jobs.put(None, timeout=CLOSE_SECONDS)
                 self._thread.join(CLOSE_SECONDS)
 
-    def _start(self) -> None:
+    def _start_thread(self) -> None:
         if self._thread is None:
             try:
                 self._folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise cannot_write(self._folder, error) from error
-            self._thread = threading.Thread(target=self._work, name="archive", daemon=True)
+            self._thread = threading.Thread(target=self._write_jobs, name="archive", daemon=True)
             self._thread.start()
 
-    def _hand_over(self, segment: int) -> None:
-        """Let the thread write a segment, of which the replay may have lost the first rows by now."""
+    def _submit(self, segment: int) -> None:
+        """Give the thread a segment to write, without rows that the replay has already overwritten."""
         self._raise_error()
         first, oldest = segment * SEGMENT, self._replay.inserted - self._replay.capacity
         rows = self._replay.rows(max(first, oldest), first + SEGMENT)
         try:
             self._jobs.put((segment, rows), timeout=WRITE_SECONDS)
         except queue.Full:
-            raise PacelineError(
-                f"the replay cannot be written: {self._folder} took none for {WRITE_SECONDS:.0f} s"
-            ) from None
+            raise self._stalled() from None
 
     def _retry(self) -> None:
-        """Hand over again what there was no room for, and what the replay still has."""
+        """Submit the failed segments again, except those that the replay has overwritten."""
         for segment in sorted(self._failed):
             del self._failed[segment]
             if (segment + 1) * SEGMENT > self._replay.inserted - self._replay.capacity:
-                self._hand_over(segment)
+                self._submit(segment)
 
-    def _work(self) -> None:
+    def _write_jobs(self) -> None:
         while (job := self._jobs.get()) is not None:
             try:
                 if self._error is None:
                     self._write(*job)
             except DiskFull as error:
-                if not self._short_of_room:
-                    log.warning("%s; it is tried again with the next segment and with the next checkpoint", error)
-                self._failed[job[0]], self._short_of_room = error, True
+                if not self._was_full:
+                    log.warning(
+                        "%s; the write is tried again with the next segment and with the next checkpoint", error
+                    )
+                self._failed[job[0]], self._was_full = error, True
             except BaseException as error:
                 self._error = error
             finally:
@@ -178,26 +180,30 @@ class Archive:
                 needed = sum(column.nbytes for column in rows.values())
                 raise cannot_write(path, os_error_of(error) or OSError(str(error)), needed) from error
             self._digests[segment] = _digest(temporary)
-        self._short_of_room = False
+        self._was_full = False
 
     def _raise_error(self) -> None:
         if self._error is not None:
             raise PacelineError(f"the replay cannot be written: {self._error}") from self._error
 
+    def _stalled(self) -> PacelineError:
+        message = f"the replay cannot be written: {self._folder} took no segment for {WRITE_SECONDS:.0f} s"
+        return PacelineError(message)
+
     def _wait_for_disk(self) -> None:
         deadline = time.monotonic() + WRITE_SECONDS
         while self._jobs.unfinished_tasks and self._error is None:
             if time.monotonic() > deadline:
-                raise PacelineError(f"the replay cannot be written: {self._folder} took none for {WRITE_SECONDS:.0f} s")
+                raise self._stalled()
             time.sleep(0.005)
         self._raise_error()
 
     def _read(self, segment: int, count: int) -> dict[str, Tensor] | None:
-        """The last `count` rows of a segment; None if they are not there, or not as they were written."""
+        """The last `count` rows of a segment, or None if its file is missing, damaged or changed."""
         path = self._folder / Path(self._names.get(segment, "")).name
         try:
             if segment in self._digests and _digest(path) != self._digests[segment]:
-                log.warning("%s was changed since it was written: its transitions are left out", path)
+                log.warning("%s was changed after it was written: its transitions are not restored", path)
                 return None
             rows = {name: column[-count:] for name, column in load_file(path).items()}
         except (OSError, SafetensorError):
@@ -205,7 +211,7 @@ class Archive:
         return rows if all(len(column) == count for column in rows.values()) else None
 
     def _prune(self, oldest: int) -> None:
-        """Delete segments that hold nothing from number `oldest` on."""
+        """Delete segments whose transitions are all older than number `oldest`."""
         if not self._folder.is_dir():
             return
         for path in self._folder.iterdir():

@@ -2,9 +2,9 @@
 
 Legend: T steps, N slots, K chunks of a batch, R rows of the buffer.
 
-A slot fills its chunk, takes a free one and continues. A full chunk waits for its batch, is learned from, and is free again. Only
-chunk numbers pass between threads, never rows. One thread collects (`begin`, `complete`, `take`), another may learn and then
-`release`.
+A slot fills its chunk, takes a free one and continues. A full chunk waits for its batch, is learned from, and is free
+again. Only chunk numbers pass between threads, never rows. One thread collects (`begin`, `complete`, `take`), another
+may learn and then `release`.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Legend: T steps, N slots, B slots of a batch, R rows of the buffer.
 
-A layout hands out rows and knows nothing of what is in them. All layouts answer the same questions: which rows new decisions get
-(`begin`), which rows outcomes belong to (`complete`), how many slots are in flight, and which rows an update sees (a `Selection`).
-docs/ver.md has the invariants of the variable layout; tests/experience/test_variable.py checks them.
+A layout hands out rows and knows nothing of what is in them. All layouts answer the same questions: which rows new
+decisions get (`begin`), which rows outcomes belong to (`complete`), how many slots are in flight, and which rows an
+update sees (a `Selection`). docs/ver.md has the invariants of the variable layout.
 """
 
 from __future__ import annotations
@@ -76,13 +76,13 @@ class LockStep:
 
 
 class Variable:
-    """T * N completed rows from the slots that are ready. Rows in flight at the end of a rollout move into the next one.
+    """T * N completed rows from the slots that are ready. Rows in flight at the end move into the next rollout.
 
-    A row counts when it has an outcome and its simulator was not lost. It is usable if its slot was also active: an agent that is out
-    of the game takes part in the steps of its environment, and none of that is experience.
+    A row counts when it has an outcome and its simulator was not lost. It is usable if its slot was also active: an
+    agent that is out of the game takes part in the steps of its environment, and none of that is experience.
 
-    The buffer is a ring. Rows of a rollout follow those of the rollout before, which stay readable until they are overwritten. The
-    last `kept` rollouts before the present one are never overwritten.
+    The buffer is a ring. Rows of a rollout follow those of the rollout before, which stay readable until they are
+    overwritten. The last `kept` rollouts before the present one are never overwritten.
     """
 
     def __init__(self, steps: int, num_slots: int, kept: int = 0, *, weighted: bool = False) -> None:
@@ -108,7 +108,7 @@ class Variable:
 
     @property
     def is_full(self) -> bool:
-        """Whether this rollout is over: nothing is missing, or lost rows have left no room for another step of all slots."""
+        """Whether this rollout is over: it is complete, or lost rows left no room for another step of all slots."""
         return self.completed >= self.goal or self._begun + self.num_slots > self._most
 
     @property

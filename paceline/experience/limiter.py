@@ -1,7 +1,6 @@
-"""How much is learned from how much: draws per insertion, held at a ratio.
+"""`Limiter`: keeps the ratio of draws to insertions of a replay near a fixed value.
 
-Where collecting and learning go on beside each other, the faster one would otherwise decide how often a transition is learned
-from, and results would depend on the machine.
+Without it, the speed of the machine would decide how often a concurrent learner uses each transition.
 """
 
 from __future__ import annotations
@@ -13,54 +12,54 @@ from paceline.experience.config import LimiterConfig
 
 
 class Limiter:
-    """Counts of two threads, each of which asks before it goes on. Whatever the counts are, one of the two may."""
+    """Counts draws and insertions. Each thread asks before it continues. At least one of the two always may."""
 
     def __init__(self, config: LimiterConfig, batch: int, inserts: int) -> None:
-        """`batch` draws and up to `inserts` insertions come at once; the tolerance is at least enough for both."""
+        """One step of a thread is `batch` draws or up to `inserts` insertions. The tolerance always allows one step."""
         self._ratio, self._minimum = config.samples_per_insert, config.minimum
-        slack = config.tolerance * config.minimum * self._ratio
-        self._slack = max(slack, batch, self._ratio * inserts)
+        tolerance = config.tolerance * config.minimum * self._ratio
+        self._tolerance = max(tolerance, batch, self._ratio * inserts)
         self._inserted = self._drawn = 0
-        self._changed = threading.Condition()
+        self._condition = threading.Condition()
 
     @property
     def ahead(self) -> float:
-        """Draws that the insertions are ahead of the ratio; below 0 they are behind."""
+        """Draws that are still due for the insertions so far. Negative if the learner drew too often."""
         return self._ratio * (self._inserted - self._minimum) - self._drawn
 
     @property
     def has_begun(self) -> bool:
-        """Whether there is enough to draw from."""
+        """Whether the replay has enough transitions for the first draw."""
         return self._inserted >= self._minimum
 
     def may_insert(self) -> bool:
-        return self._inserted < self._minimum or self.ahead < self._slack
+        return not self.has_begun or self.ahead < self._tolerance
 
     def may_draw(self) -> bool:
-        return self._inserted >= self._minimum and self.ahead > -self._slack
+        return self.has_begun and self.ahead > -self._tolerance
 
     def insert(self, count: int) -> None:
-        with self._changed:
+        with self._condition:
             self._inserted += count
-            self._changed.notify_all()
+            self._condition.notify_all()
 
     def draw(self, count: int) -> None:
-        with self._changed:
+        with self._condition:
             self._drawn += count
-            self._changed.notify_all()
+            self._condition.notify_all()
 
     def wait(self, *, to_draw: bool, seconds: float) -> bool:
-        """Wait until one may draw, or else insert, for at most `seconds`; whether one may."""
-        with self._changed:
-            return self._changed.wait_for(self.may_draw if to_draw else self.may_insert, seconds)
+        """Wait for at most `seconds` until drawing, or inserting, is allowed. Returns whether it is."""
+        with self._condition:
+            return self._condition.wait_for(self.may_draw if to_draw else self.may_insert, seconds)
 
     def state_dict(self) -> dict[str, Any]:
         return {"inserted": self._inserted, "drawn": self._drawn}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from saved counts. Under another ratio they would hold one side up for long: then it counts anew."""
-        with self._changed:
+        """Restore the counts. If the ratio has changed since, draws count as on time, so no thread waits for long."""
+        with self._condition:
             self._inserted, self._drawn = state["inserted"], state["drawn"]
-            if abs(self.ahead) > 2 * self._slack:
+            if abs(self.ahead) > 2 * self._tolerance:
                 self._drawn = max(0, round(self._ratio * (self._inserted - self._minimum)))
-            self._changed.notify_all()
+            self._condition.notify_all()

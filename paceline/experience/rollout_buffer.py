@@ -2,9 +2,9 @@
 
 Legend: B slots of a batch, C truncated rows, D numbers of recurrent state, R rows of the buffer.
 
-A row is one decision. It begins with what was known when the action was chosen, and is complete when its slot is received again:
-the reward and the end flags that come with an observation belong to the row before it. A row is trained on only if its slot was
-active when the row began, and if its simulator was not lost before the row was complete.
+A row is one decision. It begins with what was known when the action was chosen, and is complete when its slot is
+received again: the reward and the end flags that come with an observation belong to the row before it. A row is trained
+on only if its slot was active when the row began, and if its simulator was not lost before the row was complete.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class RolloutBuffer(Generic[LayoutT]):
     """
 
     def __init__(self, layout: LayoutT, device: torch.device, *, truncation_gap: int = 1, spare: bool = False) -> None:
-        """`truncation_gap`: no slot is truncated twice within so many steps, which bounds the final observations to keep. With `spare`,
-        the buffer has one row more than the layout: padding is written there, and nothing reads it."""
+        """`truncation_gap`: no slot is truncated twice within so many steps, which bounds the final observations to
+        keep. With `spare`, the buffer has one row more than the layout. Padding is written there and never read."""
         self.layout, self.device = layout, device
         self.capacity = layout.capacity + spare
         self.log_prob, self.value, self.reward = (
@@ -48,7 +48,7 @@ class RolloutBuffer(Generic[LayoutT]):
         self._most_truncations = -(-layout.capacity // (layout.num_slots * truncation_gap)) * layout.num_slots
         self._device_truncations: DeviceTruncations | None = None
         self._writable: dict[str, Any] = {}
-        """The columns by name. On the host they are NumPy arrays, which take few rows in half the time that tensors do."""
+        """The columns by name. On the host they are NumPy arrays, which are faster than tensors for few rows."""
 
     @property
     def has_spare_row(self) -> bool:
@@ -59,7 +59,7 @@ class RolloutBuffer(Generic[LayoutT]):
         self.write_decision(decision, self.open(decision, batch))
 
     def open(self, decision: Decision, batch: StepBatch | None = None) -> Rows:
-        """The first half of `begin`: new rows with their observations, which are the pool's memory until the slots are sent."""
+        """The first half of `begin`: new rows with their observations. The pool overwrites those after `send`."""
         self.make_columns(decision.obs, decision.actions, decision.state)
         rows = self._on_device(self.layout.begin(batch))
         self.write(rows, {f"obs/{name}": values for name, values in decision.obs.items()})
@@ -115,7 +115,7 @@ class RolloutBuffer(Generic[LayoutT]):
         self._truncations.append(replace(truncations, rows=at))
 
     def take_truncations(self, selection: Selection | None = None) -> Truncations | None:
-        """All truncations, or those in the rows of `selection`, in one batch. None if there are none. They are the caller's from now on.
+        """Remove and return all truncations, or those in the rows of `selection`, in one batch. None if there are none.
 
         Waits for the device, if only the device knows them.
         """

@@ -72,7 +72,7 @@ class Truncations:
 
 
 class DeviceTruncations:
-    """Up to `most` truncations that only the device knows, in the order in which they came. Adding one never waits for the device."""
+    """Up to `most` truncations that only the device knows, in order of arrival. Adding never waits for the device."""
 
     def __init__(self, example: Truncations, most: int) -> None:
         def cells(values: Tensor) -> Tensor:

@@ -2,8 +2,8 @@
 
 Legend: B rows of a mini-batch, K sequences.
 
-A sequence starts where its stream starts, where an episode starts, and where a mini-batch cuts it in two. It starts with the state
-that was stored before that row, so no sequence continues from the state of another episode.
+A sequence starts where its stream starts, where an episode starts, and where a mini-batch cuts it in two. It starts
+with the state that was stored before that row, so no sequence continues from the state of another episode.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def shuffled_rows(batch: TrainingBatch, count: int, generator: torch.Generator |
 
 
 def shuffled_sequences(batch: TrainingBatch, count: int, generator: torch.Generator | None) -> Iterator[MiniBatch]:
-    """The sequences of the batch in random order, cut into `count` mini-batches whose sizes differ by at most one row."""
+    """The batch's sequences in random order, cut into `count` mini-batches whose sizes differ by at most one row."""
     rows, lengths = sequences(batch)
     order = torch.randperm(len(lengths), generator=generator)
     offsets = torch.cumsum(lengths, 0) - lengths

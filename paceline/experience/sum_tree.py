@@ -1,9 +1,9 @@
-"""Drawing in proportion to priorities: a tree of their sums, on any device.
+"""`SumTree`: samples places in proportion to their priorities, on any device.
 
-Legend: C places, B places of a batch, F children of a node.
+Legend: C places, B places of a batch, F children per node.
 
-Every operation goes through the tree level by level, for all places of a batch at once; nothing waits for the device. Nodes have
-many children, so that there are few levels: four for a million places, of a few operations each.
+Each operation handles the whole batch level by level and does not synchronise with the device. Nodes have many
+children, so the tree has few levels and an operation launches few kernels.
 """
 
 from __future__ import annotations
@@ -16,44 +16,44 @@ CHILDREN = 32
 
 
 class SumTree:
-    """Priorities of C places; 0 is never drawn."""
+    """Priorities of C places. A place of priority 0 is never found."""
 
     def __init__(self, capacity: int, device: torch.device) -> None:
         sizes = [CHILDREN]
         while sizes[-1] < capacity:
             sizes.append(sizes[-1] * CHILDREN)
         self._levels = [torch.zeros(size // CHILDREN, CHILDREN, dtype=torch.float64, device=device) for size in sizes]
-        """[nodes, F]: sums of each node's children, from the root's to the places themselves."""
+        """[nodes, F] per level, from the root to the priorities themselves: the sum of each child's subtree."""
 
     @property
     def total(self) -> Tensor:
-        """[]: the sum of all priorities."""
+        """Scalar: the sum of all priorities."""
         return self._levels[0].sum()
 
     def of(self, places: Tensor) -> Tensor:
-        """[B]: priorities."""
+        """[B]: the priorities of `places`."""
         return self._levels[-1].view(-1)[places]
 
     def set(self, places: Tensor, priorities: Tensor) -> None:
-        """Give `places` [B] new priorities [B]. One that is named twice gets one of the two."""
+        """Set the priorities [B] of `places` [B]. A place that appears twice gets one of its two priorities."""
         self._levels[-1].view(-1)[places] = priorities.to(torch.float64)
         for level in range(len(self._levels) - 1, 0, -1):
             places = places // CHILDREN
-            # Nodes that are there twice get the same sum twice.
+            # A node may appear twice: then the same sum is written twice.
             self._levels[level - 1].view(-1)[places] = self._levels[level][places].sum(1)
 
     def find(self, shares: Tensor) -> Tensor:
-        """[B]: the places at `shares` [B] of the total, each in [0, 1)."""
-        left = shares.to(torch.float64) * self.total
+        """[B]: the places where the cumulative priority reaches `shares` [B], in [0, 1), of the total."""
+        remainder = shares.to(torch.float64) * self.total
         nodes = torch.zeros_like(shares, dtype=torch.int64)
         for level in self._levels:
             children = level[nodes]
             sums = children.cumsum(1)
-            # The first child whose sum is above what is left has a share of its own. Rounding may leave none: then the
-            # last one that has any, at which the sums reach their maximum for the first time.
-            chosen = (sums <= left[:, None]).sum(1)
+            # The first child whose cumulative sum exceeds the remainder has a positive priority. Rounding may leave no
+            # such child. Then take the last child with a positive priority: the first at which the sums are maximal.
+            chosen = (sums <= remainder[:, None]).sum(1)
             chosen = torch.where(chosen < CHILDREN, chosen, sums.argmax(1))
             before = (sums - children).gather(1, chosen[:, None]).squeeze(1)
-            left = (left - before).clamp(min=0.0)  # below 0 a child without a share would be the first
+            remainder = (remainder - before).clamp(min=0.0)  # if negative, a child of priority 0 could be found
             nodes = nodes * CHILDREN + chosen
         return nodes

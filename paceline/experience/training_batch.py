@@ -17,8 +17,8 @@ from paceline.ops.gae import gae
 class TrainingBatch:
     """A view of a buffer, for one update after another: `select` says which rows the next one sees.
 
-    Masks and targets are the batch's own columns. Their memory stays where it is, because recorded updates read it. Collection may
-    continue in other rows of the buffer meanwhile.
+    Masks and targets are the batch's own columns. Their memory stays where it is, because recorded updates read it.
+    Collection may continue in other rows of the buffer meanwhile.
     """
 
     def __init__(self, buffer: RolloutBuffer, *, weighted: bool = False) -> None:
@@ -32,7 +32,7 @@ class TrainingBatch:
         self.weight: Tensor | None = torch.ones(rows, device=device) if weighted else None
         """[R]: importance weights; None where all rows weigh the same."""
         self.stale: Tensor | None = None
-        """[R] bool: rows of the rollout before that are trained on once more, and counted nowhere. None: there are none."""
+        """[R] bool: rows of the previous rollout that are trained on again and not counted. None: there are none."""
         self.selection: Selection
         self.truncations: Truncations | None = None
         self._rows: Tensor
@@ -116,11 +116,11 @@ class TrainingBatch:
         return old.sum()
 
     def set_next_values(self, last_value: Tensor, truncated_value: Tensor | None) -> None:
-        """Bootstrap values: for every row V of what followed it (`next_value`), and whether the next row of its stream continues its
-        episode (`continues`).
+        """Bootstrap values: for every row V of what followed it (`next_value`), and whether the next row of its stream
+        continues its episode (`continues`).
 
-        `last_value` [N] is V of the observation after each stream's last row, where that row is complete. `truncated_value` [C] has the
-        values of `truncations`.
+        `last_value` [N] is V of the observation after each stream's last row, where that row is complete.
+        `truncated_value` [C] has the values of `truncations`.
         """
         value, terminated, truncated = (self._read(c) for c in (self.value, self.terminated, self.truncated))
         valid = self._read(self.valid)

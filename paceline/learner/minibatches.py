@@ -87,8 +87,8 @@ class MiniBatches:
         return shuffled_columns(batch, count, self._generator)
 
     def _likes_columns(self, batch: TrainingBatch) -> bool:
-        """Whether whole columns are faster than packed sequences. Only columns can be recorded. On a CPU columns are faster
-        for a large LSTM that is computed layer by layer, if mini-batches have several of them."""
+        """Whether whole columns are faster than packed sequences. Only columns can be recorded. On a CPU columns are
+        faster for a large LSTM that is computed layer by layer, if mini-batches have several of them."""
         core = self._policy.core
         is_lstm = isinstance(core, Core) and core.config.kind == "lstm"
         large = is_lstm and core.layer_by_layer and core.config.hidden >= LARGE_LSTM
@@ -116,8 +116,8 @@ class MiniBatches:
 
     @torch.no_grad()
     def _trace_all(self, batch: TrainingBatch, before_pass: Callable[[], None]) -> Tensor:
-        """V-trace of all rows under the policy before the update: their advantages, returns and log-probabilities. Returns
-        rho of all rows."""
+        """V-trace of all rows under the policy before the update: their advantages, returns and log-probabilities.
+        Returns rho of all rows."""
         columns = batch.columns()
         found = []
         # At most as many rows at a time as a mini-batch has.

@@ -121,8 +121,8 @@ class PPOLearner:
         self.publication.publish()
 
     def update(self, batch: TrainingBatch, progress: float) -> dict[str, float]:
-        """Train on a batch with finished targets. Returns means over the rows of all ranks. Raises `StopRun` between two
-        mini-batches, and `NonFiniteError` at the end."""
+        """Train on a batch with finished targets. Returns means over the rows of all ranks. Raises `StopRun` between
+        two mini-batches, and `NonFiniteError` at the end."""
         self._apply_hyperparameters(progress)
         if self.config.is_traced and batch.steps is None:
             raise UsageError("ppo.targets vtrace needs streams of equal length; allowed with this system: gae, auto")

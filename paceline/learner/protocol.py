@@ -42,7 +42,7 @@ class Learner(Protocol):
         ...
 
     def load_rank_state(self, state: dict[str, Any], *, own: bool) -> None:
-        """Continue from a rank's state. It is another rank's where `own` is false: this rank was not part of the saved run."""
+        """Continue from a rank's state. If not `own`, it is another rank's: the saved run did not have this rank."""
         ...
 
     def restore_episodes(self, state: dict[str, Any], anew: np.ndarray) -> None:

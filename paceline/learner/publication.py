@@ -15,8 +15,8 @@ pair of lists has one type."""
 class Publication:
     """The weights of a module with its buffers: normaliser statistics and the version belong to them.
 
-    One thread calls `publish` after every update. Others call `Reader.refresh` before every decision. A thread waits only
-    while another one copies. On a GPU, events order the copies, and no thread waits on the host.
+    One thread calls `publish` after every update. Others call `Reader.refresh` before every decision. A thread waits
+    only while another one copies. On a GPU, events order the copies, and no thread waits on the host.
     """
 
     def __init__(self, learned: nn.Module) -> None:

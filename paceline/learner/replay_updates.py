@@ -15,7 +15,7 @@ from paceline.learner.d4pg import D4PGLearner
 
 
 class ReplayUpdates:
-    """All ranks call `update` together. The thread that collects may use the replay and the acting weights at the same time."""
+    """All ranks call `update` together. The collecting thread may use the replay and the acting weights meanwhile."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class ReplayUpdates:
         batch: int,
         recorded: bool,
     ) -> None:
-        """`recorded`: record a whole update on the GPU. Ranks average gradients in an update, so this is for one rank."""
+        """`recorded`: record a whole update on the GPU. Only for one rank, because ranks average gradients in it."""
         self._learner, self._replay, self._limiter, self._batch = learner, replay, limiter, batch
         self._replay_lock, self._networks_lock = replay_lock, networks_lock
         self._recorded = CudaGraph(self._draw_and_step) if recorded else None

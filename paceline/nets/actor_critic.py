@@ -116,7 +116,7 @@ class ActorCritic(nn.Module):
     def play(
         self, obs: dict[str, Tensor], state: Tensor, generator: torch.Generator | None = None
     ) -> tuple[dict[str, Tensor], Tensor]:
-        """The likeliest actions, or sampled ones if there is a `generator`, for the environment; and the state after."""
+        """The most likely actions, or sampled ones with a `generator`, as the environment takes them; the new state."""
         params, _, after = self.act(obs, state)
         actions = self.head.mode(params) if generator is None else self.head.sample(params, generator)
         return self.head.env_actions(actions), after

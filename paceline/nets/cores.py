@@ -36,8 +36,8 @@ class Core(nn.Module):
             self.rnn = (nn.LSTM if config.kind == "lstm" else nn.GRU)(in_features, config.hidden, config.layers)
             for name, values in self.rnn.named_parameters():
                 (nn.init.zeros_ if "bias" in name else nn.init.orthogonal_)(values)
-            # The gate that keeps the state, the second of both, starts open. At zero a state would halve with each step.
-            # A GRU's opens wider: what it does not keep it overwrites, while an LSTM's cell adds up.
+            # The gate that keeps the state, the second of both, starts open. At zero a state would halve with each
+            # step. A GRU's opens wider: what it does not keep it overwrites, while an LSTM's cell adds up.
             for layer in range(config.layers):
                 gate = getattr(self.rnn, f"bias_ih_l{layer}")[config.hidden : 2 * config.hidden]
                 nn.init.constant_(gate, 1.0 if config.kind == "lstm" else 2.0)

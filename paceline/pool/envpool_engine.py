@@ -108,8 +108,8 @@ class _Flight:
 class Engine:
     """One EnvPool and the thread that waits for it.
 
-    `launch` starts steps. Their results arrive in `results` as `(group, FinishedRows)`, or as one `SimulatorFailure` and then
-    nothing more, unless `complete` returns them. At first all environments are reset.
+    `launch` starts steps. Their results arrive in `results` as `(group, FinishedRows)`, or as one `SimulatorFailure`
+    and then nothing more, unless `complete` returns them. At first all environments are reset.
     """
 
     def __init__(self, work: EngineConfig, reader: RowReader, results: SimpleQueue[Any]) -> None:

@@ -357,13 +357,11 @@ class ProcessPool(Pool):
         in_flight = self._slots.in_flight()
         self._reset_lost(np.array([env for env in envs if in_flight[env]], np.int64))
 
-    def _describe(self, number: int, cause: str, traceback: str) -> SimulatorFailure:
+    def _describe(self, number: int, cause: str, stack: str) -> SimulatorFailure:
         """What a dead or hung worker was doing."""
         envs = tuple(self._assignment.envs_of[number])
         slots = self._slots_of(envs)
-        failure = SimulatorFailure(
-            cause=cause, phase="make", envs=envs, slots=slots, worker=number, traceback=traceback
-        )
+        failure = SimulatorFailure(cause=cause, phase="make", envs=envs, slots=slots, worker=number, traceback=stack)
         if number not in self._shapes or not self._is_open:
             return failure
         if (env := int(self._heartbeat.env[number])) == IDLE:

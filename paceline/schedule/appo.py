@@ -1,12 +1,12 @@
 """APPO (Petrenko et al., 2020, Sample Factory): collection never stops, and a learner thread learns at the same time.
 
-The main thread acts for the slots that are ready, always with the latest weights. The learner thread learns from trajectories of T
-steps as soon as there are enough for a batch. Only chunk numbers pass between the two. Rows are some updates older than the weights
-that learn from them: V-trace corrects for that, and clipping bounds it. On a CPU each thread computes on half of the cores, and the
-learner on all of them while collection waits for it.
+The main thread acts for the slots that are ready, always with the latest weights. The learner thread learns from
+trajectories of T steps as soon as there are enough for a batch. Only chunk numbers pass between the two. Rows are some
+updates older than the weights that learn from them: V-trace corrects for that, and clipping bounds it. On a CPU each
+thread computes on half of the cores, and the learner on all of them while collection waits for it.
 
-With several ranks every rank has both threads, and learner threads meet in the gradient all-reduce. All communication between ranks
-is theirs, except for checkpoints, at which they wait.
+With several ranks every rank has both threads, and learner threads meet in the gradient all-reduce. All communication
+between ranks is theirs, except for checkpoints, at which they wait.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def batch_chunks(config: Config, num_slots: int) -> int:
 
 
 def _is_concurrent(run: TrainingRun, config: Config, sampler: Sampler) -> bool:
-    """By default collection and learning take turns only for one rank of a small perceptron over EnvPool: there both threads mostly
-    hold Python's interpreter lock."""
+    """By default collection and learning take turns only for one rank of a small perceptron over EnvPool: there both
+    threads mostly hold Python's interpreter lock."""
     if config.appo.beside is not None:
         return config.appo.beside
     spec, perceptron = run.pool.spec, sampler.actor.inference.perceptron
@@ -110,7 +110,7 @@ class Submission(NamedTuple):
 
 
 class BatchQueue:
-    """Batches from collection to the learner thread, and that thread's work: learn from them in order, count and report."""
+    """Batches from collection to the learner thread, which learns from them in order, counts and reports."""
 
     def __init__(
         self,
@@ -144,8 +144,8 @@ class BatchQueue:
     def submit_all(self) -> bool:
         """Submit all full batches. Returns whether that was possible.
 
-        If the learner is behind, or if both take turns, this waits for it: not for long, because the learner may itself wait for a
-        checkpoint.
+        If the learner is behind, or if both take turns, this waits for it: not for long, because the learner may itself
+        wait for a checkpoint.
         """
         if not self._concurrent and not self._wait_until(0):
             return False

@@ -1,8 +1,8 @@
 """D4PG (Barth-Maron et al., 2018): many streams fill a replay, and a learner draws from it (algorithm 1).
 
-The main thread acts with noise for the slots that are ready; a learner thread learns. A limiter holds the ratio of draws to
-insertions, so that results do not depend on which thread is faster: the thread that is ahead waits. With several ranks every rank has
-its streams, its share of the replay and its learner, and learners meet in the gradient all-reduce.
+The main thread acts with noise for the slots that are ready; a learner thread learns. A limiter holds the ratio of
+draws to insertions, so that results do not depend on which thread is faster: the thread that is ahead waits. Each
+rank has its own streams, replay and learner thread. Learner threads meet in the gradient all-reduce.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The learner thread of systems that collect and learn at the same time. The main thread acts and has the simulators."""
+"""The learner thread of systems that learn while they collect. The main thread acts and owns the simulators."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ JOIN_SECONDS = 30.0
 class LearnerThread:
     """Runs `work` in a thread of its own, on a CUDA stream of its own. The thread ends with the context at the latest.
 
-    An exception in it is raised in the main thread. The main thread writes checkpoints, since it has the simulators, while the learner
-    thread waits. The context can be entered again after its end.
+    An exception in it is raised in the main thread. The main thread writes checkpoints, since it has the simulators,
+    while the learner thread waits. The context can be entered again after its end.
     """
 
     def __init__(self, run: TrainingRun, work: Callable[[], None]) -> None:

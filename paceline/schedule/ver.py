@@ -1,7 +1,7 @@
 """VER (Wijmans et al., 2022): T * N steps from the environments that are ready. None waits for the slowest.
 
-One process acts and learns in turn. Rows in flight when a rollout is full stay in flight while the policy learns, and are the first
-rows of the next rollout. docs/ver.md has the invariants of this bookkeeping.
+One process acts and learns in turn. Rows in flight when a rollout is full stay in flight while the policy learns, and
+are the first rows of the next rollout. docs/ver.md has the invariants of this bookkeeping.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class VER:
             self._buffer.start_rollout()
 
     def _overlapping(self) -> None:
-        """Learn from a rollout while the next one is collected. Ranks communicate either here or in the update, never in both."""
+        """Learn from a rollout while collecting the next. Ranks communicate here or in the update, never in both."""
         run, learner = self._run, self._learner
         with ThreadPoolExecutor(1, initializer=use_threads, initargs=(torch.get_num_threads(),)) as executor:
             while self._begin_iteration():
@@ -134,7 +134,7 @@ class VER:
         return part(held, ~done)
 
     def _begin_iteration(self) -> bool:
-        """Save if a checkpoint is due, with all simulators. A deterministic run waits for them whether it saves or not."""
+        """Save all simulators if a checkpoint is due. A deterministic run waits for them even if it does not save."""
         if self._run.checkpoint_due or self._config.deterministic:
             self._drain()
         return self._run.begin_iteration()

@@ -1,5 +1,5 @@
-"""A turn that is recorded, or whose actions are sent first, leaves what the same turn does step by step: in the rollout, in the
-actor, and with the pool."""
+"""A turn that is recorded, or whose actions are sent first, leaves what the same turn does step by step: in the
+rollout, in the actor, and with the pool."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_a_turn_whose_actions_are_sent_first_is_the_same_turn(seed, num_slots, v
 @pytest.mark.parametrize("core", ["none", "gru", "lstm"])
 @pytest.mark.parametrize("variable", [True, False], ids=["ver", "appo"])
 def test_a_recorded_turn_on_a_gpu(monkeypatch, core, variable):
-    """Long enough for replays of every size, and with a device that is late: what is on its way may not be overwritten."""
+    """Recordings of every size are replayed on a slow device: arrays that it still reads may not be overwritten."""
     flush = RecordedActing.flush
 
     def late(self):

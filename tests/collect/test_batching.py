@@ -56,8 +56,8 @@ def test_waits_for_the_minimum_but_not_longer_than_its_patience(pool, monkeypatc
 
 
 def test_waits_longer_where_a_worker_has_other_environments_to_step_and_cores_are_few(pool, monkeypatch):
-    """By default: half of the slots, or all where these cores learn meanwhile, and up to four decisions' time, instead of an eighth
-    and one."""
+    """By default: half of the slots, or all where these cores learn meanwhile, and up to four decisions' time, instead
+    of an eighth and one."""
     scripted = Scripted(pool, [4, 4, 4, 4, 4])
     cases = (
         (8, 2, False, 4, 4.0),

@@ -86,7 +86,7 @@ def test_hidden_state_is_kept_between_calls_and_restarted_with_episodes(max_slot
         watched = player(pool)
         for _ in range(40):
             batch = pool.recv(max_slots=max_slots)
-            actions = watched.act(batch)
+            actions = watched.act(batch, on_device=False)
             steps_so_far = batch.obs["obs"][:, 2]
             assert actions["action"].tolist() == steps_so_far.tolist()
             pool.send(actions, batch.slots)
@@ -102,7 +102,7 @@ def test_a_decision_moves_the_hidden_state_once(recurrent):
         for _ in range(6):
             batch = pool.recv(min_slots=None)
             params, _, state = policy.act({"obs": torch.from_numpy(batch.obs["obs"].copy())}, state)
-            actions = watched.act(batch)
+            actions = watched.act(batch, on_device=False)
             assert actions["action"].tolist() == policy.head.mode(params)["action"].tolist()
             torch.testing.assert_close(watched._state, state)
             pool.send(actions, batch.slots)
@@ -130,7 +130,7 @@ def test_an_agent_that_returns_has_a_fresh_state():
         watched = player(pool)
         for _ in range(12):
             batch = pool.recv(min_slots=None)
-            actions = watched.act(batch)
+            actions = watched.act(batch, on_device=False)
             living = np.flatnonzero(batch.active)
             assert actions["action"][living].tolist() == batch.obs["obs"][living, 3].tolist()
             pool.send({"action": actions["action"] % 5}, batch.slots)

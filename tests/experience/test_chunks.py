@@ -1,4 +1,4 @@
-"""Chunks against an account of the same streams: nothing is mixed, lost, given twice or overwritten while it is read."""
+"""Chunks against a record of the same streams: no row is mixed, lost, given twice or overwritten while it is read."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_every_decision_is_in_one_chunk_in_order(seed, steps, slots, size, waiti
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 6), st.integers(1, 5), st.integers(1, 8))
 def test_targets_of_a_batch_are_the_oracles(seed, steps, slots, size):
-    """Terminations, truncations, lost simulators, absent agents, and a chunk's end: V of the slot's next observation."""
+    """With all kinds of ends. The end of a chunk bootstraps V of the slot's next observation."""
     view, seen = None, dict.fromkeys(range(slots), 0)
     for world, rollout, batch in play(seed, steps, slots, size, 1, turns=40):
         view = view or TrainingBatch(rollout)

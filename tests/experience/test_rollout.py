@@ -72,7 +72,7 @@ def finish(rollout: Rollout, last_values: torch.Tensor, **options: float) -> Non
     on_device=st.booleans(),
 )
 def test_advantages_equal_the_oracle(seed, turns, num_slots, discount, trace_decay, faults, on_device):
-    """Over random terminations, truncations, rollout cuts, lost simulators and absent agents (mistakes 1, 2, 3, 5, 6)."""
+    """Random terminations, truncations, rollout ends, lost simulators and absent agents (mistakes 1, 2, 3, 5, 6)."""
     rng = np.random.default_rng(seed)
     slots = [random_slot(rng, turns, faults=faults) for _ in range(num_slots)]
     last_values = rng.normal(size=num_slots)

@@ -1,4 +1,4 @@
-"""Variable rollouts against a slow account of the same streams: the invariants of docs/ver.md, over random schedules."""
+"""Variable rollouts against a slow record of the same streams: the invariants of docs/ver.md, on random schedules."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Tiny tasks that a system learns within seconds, if it is right.
 
-How often a test fails though nothing is wrong is measured over twenty seeds: `pytest -k is_learned --learning-seeds 20`. The docstring
-of each test has what was found.
+The docstring of each test has its rate of false alarms over twenty seeds. The command that measures it is
+`pytest -k is_learned --learning-seeds 20`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def balancing(system: str, seed: int) -> Config:
 
 
 def remembering(system: str, core: str, seed: int, num_envs: int = 32) -> Config:
-    """The memory task, in this process. Rollouts are shorter than episodes, so that what is to be remembered is always from another
-    rollout; but only by one step: with four more, as in the recipe, one seed in six takes three times as long."""
+    """The memory task, in this process. Rollouts are shorter than episodes, so the cue is always in another rollout.
+    The difference is only one step: with four more, as in the recipe, one seed in six takes three times as long."""
     base = dataclasses.replace(recipes.find("memory"), env="paceline.envs.memory:Memory?length=9")
     policy = dataclasses.replace(base.policy, core=CoreConfig(kind=core, hidden=64))
     pool = PoolConfig(num_envs=num_envs, kind="serial")

@@ -1,5 +1,5 @@
-"""A program with a process pool whose simulators started processes of their own and made named shared memory; it ends as its first
-argument says. The second is how the names of that memory begin."""
+"""A program with a process pool whose simulators started processes of their own and made named shared memory; it ends
+as its first argument says. The second is how the names of that memory begin."""
 
 from __future__ import annotations
 

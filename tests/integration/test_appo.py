@@ -1,4 +1,4 @@
-"""APPO as a whole: learns beside collecting, within its bounds, survives its simulators and its end, and learns tasks."""
+"""APPO as a whole: concurrent learning, its bounds, failing simulators, stopping and resuming, and learned tasks."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_run_counts_every_step_once(tmp_path, core, targets, kind):
 
 @pytest.mark.parametrize(("threads", "beside", "expected"), [(None, True, {1, 2}), (None, False, {2}), (1, True, {1})])
 def test_the_learner_has_all_cores_while_collection_waits_for_it(tmp_path, monkeypatch, threads, beside, expected):
-    """And half of them again as soon as it goes on; not where the number of threads was given. Collection keeps its own."""
+    """It has half of them when collection continues. Collection keeps its half. Given thread counts do not change."""
     monkeypatch.setattr(kernels, "SMALL_PARAMETERS", 0)
     monkeypatch.setattr(kernels, "available_core_ids", lambda: [0, 1])
     update, backward, seen, collecting = PPOLearner.update, PPOLearner._backward, [], set()
@@ -116,7 +116,7 @@ def test_the_batch_is_what_was_asked_for(tmp_path):
 
 
 def test_taking_turns(tmp_path):
-    """Nothing is decided while a batch is learned from: only what was begun before lags, by one update. Checkpoints are no obstacle."""
+    """No action is chosen during an update: only rows in flight lag, by one update. Checkpoints do not block it."""
     config = small(appo=APPOConfig(beside=False), checkpoint=CheckpointConfig(seconds=1e-6))
     run = train(config, tmp_path)
     assert run.step == config.steps and int(run.policy.version) == 8

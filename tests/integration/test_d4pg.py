@@ -131,7 +131,7 @@ def test_draws_and_insertions_keep_their_ratio(tmp_path, pool, beside):
 
 
 def test_deterministic_runs_are_bit_equal_and_so_are_resumed_ones(tmp_path):
-    """2N steps at once = N, SIGTERM, resume, N: replay, priorities, noise, waiting steps, optimisers and targets go on."""
+    """2N steps at once = N, SIGTERM, resume, N: replay, priorities, noise, pending steps, optimisers and targets."""
     whole = small(deterministic=True)
     train(whole, tmp_path / "whole")
     train(whole, tmp_path / "again")
@@ -243,7 +243,7 @@ def test_two_ranks_have_the_same_weights_and_replays_of_their_own(tmp_path):
     ("value", "prioritized", "compiled", "within"),
     [
         ("categorical", True, False, 0.1),
-        # Of 52 runs all came within 0.18; a mixture's mean hangs on few samples, and one run in twenty is not within 0.1.
+        # A mixture's mean depends on few samples: one run in twenty is not within 0.1, all of 52 were within 0.18.
         pytest.param(
             "mixture", True, True, 0.3, marks=pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
         ),
@@ -251,9 +251,9 @@ def test_two_ranks_have_the_same_weights_and_replays_of_their_own(tmp_path):
     ],
 )
 def test_a_task_is_learned(tmp_path, value, prioritized, compiled, within, learning_seed):
-    """D4PG and D3PG, with priorities and without: close to the number on average; an agent that says nothing is 0.6 away.
-    False alarms: none in 20 seeds of the categorical and of the scalar critic; 1 in 27 runs of the mixture,
-    not counting 13 that a crash in PyTorch 2.11's compiler ended (a CUDA build without a visible GPU)."""
+    """D4PG and D3PG, with priorities and without: close to the number on average; an agent that says nothing is 0.6
+    away. False alarms: none in 20 seeds of the categorical and of the scalar critic; 1 in 27 runs of the mixture, not
+    counting 13 that a crash in PyTorch 2.11's compiler ended (a CUDA build without a visible GPU)."""
     config = dataclasses.replace(
         learnable(value, prioritized), compute=ComputeConfig(compile=compiled), seed=learning_seed
     )

@@ -38,7 +38,7 @@ def small_batches(system: str, core: str = "gru", **changes) -> Config:
 
 @pytest.fixture
 def compared(monkeypatch):
-    """Every batch of a run is compared with the policy. By batch: the number of compared values, and of compared states."""
+    """Compares every batch of a run with the policy. Per batch: the numbers of compared values and compared states."""
     plain, counts = PPOLearner.learn, []
     monkeypatch.setattr(torch, "set_float32_matmul_precision", lambda precision: None)  # not TF32 on a GPU
 
@@ -169,7 +169,7 @@ def test_the_learner_keeps_its_threads(tmp_path, monkeypatch, system):
 @pytest.mark.parametrize("device", [CUDA])
 @pytest.mark.parametrize(("system", "own"), [("appo", True), ("ddppo", False)])
 def test_concurrent_decisions_on_a_gpu_have_random_numbers_of_their_own(tmp_path, system, own, device):
-    """Two recordings that share a generator draw the same numbers when they run at the same time. The generator is saved."""
+    """Two concurrent recordings that share a generator would draw the same numbers. The generator is saved."""
     batching = BatchingConfig() if system == "ddppo" else BatchingConfig(minimum=0.25, maximum=0.5)
     run = train(small_batches(system, "none", device=device, batching=batching), tmp_path)
     generator, saved = run.collection.actor.inference.generator, run.collection.rank_state(stopped=True)["numbers"]

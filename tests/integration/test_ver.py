@@ -214,14 +214,14 @@ def test_columns_are_refused_where_streams_differ_in_length(tmp_path):
 
 @pytest.mark.parametrize("core", ["lstm", "gru"])
 def test_memory_task_is_learned(tmp_path, core, learning_seed):
-    """Mistake 18, with rollouts shorter than episodes and slots that take turns. Deterministic: whether a seed learns it must
-    not depend on who was faster. False alarms: 1 in 20 seeds with an LSTM (20), none with a GRU."""
+    """Mistake 18, with rollouts shorter than episodes and slots that take turns. Deterministic: whether a seed learns
+    it must not depend on who was faster. False alarms: 1 in 20 seeds with an LSTM (20), none with a GRU."""
     config = dataclasses.replace(remembering("ver", core, learning_seed), deterministic=True, batching=HALVES)
     learns(config, REMEMBERED, tmp_path)
 
 
 def test_memory_task_is_learned_on_two_ranks(tmp_path, learning_seed):
-    """Deterministic: whether a seed learns it must not depend on which rank was faster. False alarms: none in 20 seeds."""
+    """Deterministic: whether a seed learns it must not depend on the faster rank. False alarms: none in 20 seeds."""
     config = dataclasses.replace(remembering("ver", "lstm", learning_seed, num_envs=16), deterministic=True)
     folder = str(tmp_path)
 
@@ -233,7 +233,7 @@ def test_memory_task_is_learned_on_two_ranks(tmp_path, learning_seed):
 
 
 def test_learning_beside_collecting_is_one_update_behind(tmp_path):
-    """Overlap: rows are decided with the weights before last; every rollout is learned from once, on both ranks alike."""
+    """Overlap: rows are chosen with the weights before last. Every rollout is learned from once."""
     config = tiny(
         system="ver",
         deterministic=False,
