@@ -78,6 +78,8 @@ def cases() -> list[Case]:
             f"2,048 rows trained, CartPole, against {cores} threads",
             lambda: work.threads_of(_rows(), cores),
         ),
+        Case("LSTM layer by layer", "against 8 packed sequences of 32", lambda: work.against_packed([32] * 8)),
+        Case("LSTM layer by layer", "against 9, two of them shorter", lambda: work.against_packed([32] * 7 + [20, 12])),
         Case("one thread", f"making a policy, against {cores} threads", lambda: work.network_making(cores)),
         Case("no oneDNN", "64 decisions, CartPole", lambda: work.without_onednn(_decisions())),
         Case("no oneDNN", "2,048 rows trained, CartPole", lambda: work.without_onednn(_rows())),
