@@ -18,7 +18,7 @@ import tyro
 
 from benchmarks import accelerations_work as work
 from benchmarks.accelerations_work import Pair, timed, wall
-from benchmarks.report import context, print_context, print_table, progress
+from benchmarks.report import Result, context, make_result, print_context, print_table, progress
 from paceline.accel import activations
 from paceline.accel.kernels import has_amx
 from paceline.accel.processor import ON_ARM
@@ -78,6 +78,8 @@ def cases() -> list[Case]:
             f"2,048 rows trained, CartPole, against {cores} threads",
             lambda: work.threads_of(_rows(), cores),
         ),
+        Case("LSTM layer by layer", "against 8 packed sequences of 32", lambda: work.against_packed([32] * 8)),
+        Case("LSTM layer by layer", "against 9, two of them shorter", lambda: work.against_packed([32] * 7 + [20, 12])),
         Case("one thread", f"making a policy, against {cores} threads", lambda: work.network_making(cores)),
         Case("no oneDNN", "64 decisions, CartPole", lambda: work.without_onednn(_decisions())),
         Case("no oneDNN", "2,048 rows trained, CartPole", lambda: work.without_onednn(_rows())),
@@ -126,7 +128,7 @@ def cuda_cases() -> list[Case]:
         Case("CUDA graphs", "256 decisions, Nature CNN with an LSTM of 512", work.recorded_decision),
         Case("CUDA graphs", "D4PG update, batches of 256", work.recorded_update),
         Case("CUDA graphs", "ddppo, 1,024 batched CartPoles", lambda: work.training("cuda graphs", **poles), True),
-        Case("recorded turns", "appo, 64 Breakouts", lambda: work.training("recorded turns", **breakout), True),
+        Case("recorded acting", "appo, 64 Breakouts", lambda: work.training("recorded acting", **breakout), True),
         Case("navigation kernels by Triton", "256 PointNav streams, depth 64x64", work.navigation),
     ]
 
@@ -165,11 +167,11 @@ def _halved(scaled: bool) -> work.Work:
     return work.convolutions(NatureCNN, halved=True, scaled=scaled)
 
 
-def run(quick: bool) -> dict[str, Any]:
+def run(quick: bool) -> Result:
     return measure(Plan(rounds=3, seconds=0.05, cell_rounds=1, cell_seconds=4.0) if quick else Plan(), context())
 
 
-def measure(plan: Plan, facts: dict[str, Any]) -> dict[str, Any]:
+def measure(plan: Plan, facts: dict[str, Any]) -> Result:
     if torch.cuda.is_available():
         facts["machine"] += f", {torch.cuda.get_device_name()}"
     print_context(facts)
@@ -185,12 +187,13 @@ def measure(plan: Plan, facts: dict[str, Any]) -> dict[str, Any]:
             rows.append(row | {"error": f"{type(error).__name__}: {error}".splitlines()[0]})
         print(f"  {case.name}, {case.workload}: {shown(rows[-1])}", flush=True)
     progress("")
-    print_table(
+    table = print_table(
         "time without the acceleration / time with it: median and 95 % interval",
         ["acceleration", "workload", "ratio"],
         [[row["name"], row["workload"], shown(row)] for row in rows],
+        name="gains",
     )
-    return {"context": facts, "rows": rows}
+    return make_result("accelerations", facts, [table], measurements=rows)
 
 
 def shown(row: dict[str, Any]) -> str:

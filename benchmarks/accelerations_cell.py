@@ -36,7 +36,7 @@ def _step_by_step(actor: Any, rollout: Any, *_: Any) -> Any:
 OFF: dict[str, Callable[[], Any]] = {
     "perceptron": lambda: mock.patch.object(Perceptron, "suits", return_value=False),
     "send first": lambda: mock.patch.object(acting, "SendFirst", _step_by_step),
-    "recorded turns": lambda: mock.patch.object(acting, "RecordedActing", _step_by_step),
+    "recorded acting": lambda: mock.patch.object(acting, "RecordedActing", _step_by_step),
 }
 """Accelerations without a setting of their own."""
 

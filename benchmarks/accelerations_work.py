@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 from unittest import mock
@@ -249,6 +249,19 @@ def memory(layer_by_layer: bool, device: str = "cpu") -> Work:
         out.float().square().mean().backward()
 
     return _record(update) if on_gpu else update
+
+
+def against_packed(lengths: Sequence[int]) -> Pair:
+    """An LSTM of 512 over packed sequences of these lengths, or over as many rows in 8 columns of 32 steps."""
+    core = Core(512, CoreConfig(kind="lstm", hidden=512))
+    sizes = torch.tensor([sum(length > step for length in lengths) for step in range(max(lengths))])
+    features, state = torch.randn(sum(lengths), 512, requires_grad=True), torch.zeros(len(lengths), core.state_size)
+
+    def update() -> None:
+        core.zero_grad(set_to_none=False)
+        core.sequence(features, sizes, state).square().mean().backward()
+
+    return Pair(timed(update), timed(memory(True)))
 
 
 def memory_kernels() -> Pair:

@@ -1,4 +1,4 @@
 """Accelerations: faster ways to compute the same. Each equals a plain implementation by a test.
 
-`docs/accelerations.md` has one table of all of them, with the measured gain and the machine of each.
+`docs/benchmarks/accelerations.md` has one table of all of them, with the measured gain and the machine of each.
 """

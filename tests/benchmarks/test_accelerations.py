@@ -10,7 +10,7 @@ import paceline
 from benchmarks.accelerations import Case, Plan, amx_cases, arm_cases, cases, compare, cuda_cases, interval
 from benchmarks.accelerations_work import Pair
 
-TABLE = Path(__file__).parents[2] / "docs" / "accelerations.md"
+TABLE = Path(__file__).parents[2] / "docs" / "benchmarks" / "accelerations.md"
 
 
 def test_a_ratio_is_the_plain_time_over_the_fast_time():
