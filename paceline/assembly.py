@@ -82,7 +82,7 @@ def ppo_parts(config: Config, services: Services, pool: Pool) -> tuple[PPOLearne
     policy.precision = choose_precision(policy, config.compute.precision, group.device)
     policy.core.layer_by_layer = config.compute.layer_by_layer
     acting = copy.deepcopy(policy) if concurrent else policy
-    """The weights that act. The learner thread needs weights of its own."""
+    """The policy that acts: a copy, if a learner thread changes the weights meanwhile."""
     if concurrent and group.device.type == "cpu":
         keep_in_precision(acting)
     if config.compute.compile:

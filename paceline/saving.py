@@ -25,9 +25,9 @@ from paceline.run import Run
 log = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 1.0
-"""How long a run that stops waits for simulators to finish their steps ..."""
+"""How long a run that stops waits for simulators to finish their steps."""
 STATE_SECONDS = 1.0
-"""... and then for their states. Streams whose state does not arrive in time start anew when the run is resumed."""
+"""How long it then waits for their states. Slots whose state does not arrive in time start new episodes on resume."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,8 +26,7 @@ class Acting(Protocol):
         ...
 
     def write_outcomes(self, batch: StepBatch) -> None:
-        """Complete the rows in flight of the slots of `batch`, and start their next episodes. The writing may wait
-        until the next `act` or `flush`: nothing may read those rows and slot states before."""
+        """Complete the rows in flight of the slots of `batch`, and start their next episodes. Writes may be deferred to the next `act` or `flush`. Do not read those rows and slot states before."""
         ...
 
     def flush(self) -> None:

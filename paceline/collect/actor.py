@@ -38,7 +38,7 @@ class Actor:
         self.episode_start = torch.ones(spec.num_slots, dtype=torch.bool, device=device)
         """[N]: the next decision is the first of an episode."""
         self._was_active: Any = self._pool_array(torch.ones(spec.num_slots, dtype=torch.bool))
-        """[N]: the last decision was asked for. It lives where the arrays of the pool live."""
+        """[N]: the slot was active in its last batch. A NumPy array, or a tensor if the pool is on a device."""
         self.inference = Inference(policy, spec.num_slots, device, compute or ComputeConfig(), generator)
 
     def decide(self, batch: StepBatch) -> Decision:
@@ -66,7 +66,7 @@ class Actor:
         if self._spec.on_device:
             return dict(actions)
         if self._device.type == "cuda":
-            torch.cuda.current_stream().synchronize()  # the wait for the decision is not a transfer
+            torch.cuda.current_stream().synchronize()  # so that the timer counts only the copy
         with self.clock.time("transfer"):
             return {name: values.cpu().numpy() for name, values in actions.items()}
 
@@ -118,8 +118,8 @@ class Actor:
             self._was_active[batch.slots] = batch.active
 
     def with_spare_slot(self) -> tuple[Tensor, Tensor]:
-        """States [N + 1, D] and episode starts [N + 1] in memory that stays where it is, for a caller who writes them
-        itself. The last entry belongs to no slot. The caller no longer calls `decide` and `observe`."""
+        """States [N + 1, D] and episode starts [N + 1] in memory that stays where it is, which the caller writes from now on. The last entry belongs to no slot. `decide` and `observe` must not be called
+        afterwards."""
         state = torch.cat([self.state, torch.zeros_like(self.state[:1])])
         starts = torch.cat([self.episode_start, torch.ones_like(self.episode_start[:1])])
         self.state, self.episode_start = state[:-1], starts[:-1]

@@ -54,7 +54,7 @@ class AdaptiveBatching:
         """At least one of the slots in flight, at most `most`. The batch is empty only if none was ready in
         `seconds_left`, or if the pool was woken up.
 
-        Where not all ready slots can be taken, those with lower numbers in `first` [slots] are.
+        `first` [slots] has a priority per slot. The lowest numbers are served first.
         """
         if self._decision_began is not None:
             seconds = time.perf_counter() - self._decision_began
@@ -80,5 +80,5 @@ class AdaptiveBatching:
         self._decision_began = time.perf_counter()
 
     def pause(self) -> None:
-        """What follows is not a decision."""
+        """Stop timing the decision."""
         self._decision_began = None

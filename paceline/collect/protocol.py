@@ -1,4 +1,4 @@
-"""What a run needs of its collection of experience: `Sampler` and `ReplaySampler` are such."""
+"""The interface between a run and its sampler. `Sampler` and `ReplaySampler` implement it."""
 
 from __future__ import annotations
 

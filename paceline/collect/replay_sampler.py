@@ -51,7 +51,7 @@ class ReplaySampler:
         self.networks_lock = threading.Lock()
         """Held while actions are chosen and while an update compiles: tracing patches `nn.Module` for all threads."""
         self.collected = 0
-        """Steps that were learned from or will be, so far."""
+        """Exploration steps collected so far, on all actors of this rank."""
         self._counted = 0
         """Those of them that were counted as steps of the run."""
         self._evaluated: deque[float] = deque(maxlen=EVALUATION_WINDOW)

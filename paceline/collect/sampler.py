@@ -94,7 +94,7 @@ class Sampler:
                 self._acting.write_outcomes(batch)
 
     def flush(self) -> None:
-        """Bring all outcomes into the buffer. What follows is not a decision."""
+        """Write all deferred outcomes to the buffer."""
         with self._clock.time("inference"):
             self._acting.flush()
         self._batching.pause()

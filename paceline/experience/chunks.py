@@ -20,7 +20,7 @@ from paceline.pool.protocol import StepBatch
 
 
 class Chunks:
-    """Row t * C + c is row t of chunk c, of C chunks: slots that keep pace write to adjacent rows."""
+    """Time-major: row t of chunk c is at t * C + c, for C chunks. Slots in lock-step write to adjacent memory."""
 
     def __init__(self, steps: int, num_slots: int, batch: int, waiting: int) -> None:
         """Room for `waiting` batches of `batch` chunks, plus one that is learned from and one that is collected."""

@@ -78,10 +78,9 @@ class LockStep:
 class Variable:
     """T * N completed rows from the slots that are ready. Rows in flight at the end move into the next rollout.
 
-    A row counts when it has an outcome and its simulator was not lost. It is usable if its slot was also active: an
-    agent that is out of the game takes part in the steps of its environment, and none of that is experience.
+    A row counts when it has an outcome and its simulator was not lost. It is usable if its slot was also active. Rows of inactive agents are stored, but never trained on.
 
-    The buffer is a ring. Rows of a rollout follow those of the rollout before, which stay readable until they are
+    The buffer is a ring. Rows of a rollout follow those of the previous rollout, which stay readable until they are
     overwritten. The last `kept` rollouts before the present one are never overwritten.
     """
 
@@ -150,7 +149,7 @@ class Variable:
         return torch.from_numpy(rows)
 
     def select(self) -> Selection:
-        """The rollout. Where it ended early, the latest rows of the rollout before fill it up."""
+        """The rollout. Where it ended early, the latest rows of the previous rollout fill it up."""
         begun = self.rows_begun()
         order = np.argsort(self._slot[begun], kind="stable")
         rows = begun[order]
@@ -171,7 +170,7 @@ class Variable:
         )
 
     def _older(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """The latest usable rows of the rollout before, as many as this one lacks, stream after stream."""
+        """The latest usable rows of the previous rollout, as many as this one lacks, stream after stream."""
         rows = (self._first - 1 - np.arange(self.capacity - self._begun)) % self.capacity  # newest first
         rows = rows[self._usable[rows] & (self._generation[rows] == self._now - 1)]
         rows = rows[: max(0, self.goal - self.completed)][::-1]

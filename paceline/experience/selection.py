@@ -34,7 +34,7 @@ class Selection:
     weights: np.ndarray | None = None
     """[N]: importance weight of each stream. None: all weigh the same."""
     older: tuple[np.ndarray, np.ndarray] | None = None
-    """Rows of the rollout before that are trained on once more, stream after stream, and whether each directly follows
+    """Rows of the previous rollout that are trained on once more, stream after stream, and whether each directly follows
     the one before it. They are counted nowhere."""
 
     @property
@@ -53,7 +53,7 @@ class Selection:
         return np.ones(self.rows.shape, bool) if mask is None else mask
 
     def in_turns(self) -> list[tuple[Tensor, Rows]]:
-        """Slots and rows of every slot's first row with an outcome, then of every slot's second, and so on.
+        """Time-major order: for each step, the slots that have a completed row, and those rows.
 
         A slot may have several streams. The older one comes first.
         """

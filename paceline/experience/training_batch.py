@@ -52,7 +52,7 @@ class TrainingBatch:
     truncated = property(lambda self: self._buffer.truncated)
 
     def select(self, selection: Selection, truncations: Truncations | None) -> None:
-        """See the rows of `selection`, and nothing else. `truncations` are those in its rows."""
+        """Make `selection` the content of this batch. `truncations` are those in its rows."""
         self.selection, self.truncations = selection, truncations
         self._rows = torch.from_numpy(selection.rows).to(self.device)
         present = selection.present
@@ -72,7 +72,7 @@ class TrainingBatch:
 
     @property
     def num_rows(self) -> int:
-        """The rows of the batch are among the first `num_rows` of the buffer. `valid` says which they are."""
+        """Upper bound of the row indices of this batch. `valid` is the mask of its rows."""
         return self.selection.num_rows
 
     @property
@@ -134,7 +134,7 @@ class TrainingBatch:
             assert truncated_value is not None
             self.next_value[self.truncations.rows] = truncated_value
         next_value = torch.where(terminated, 0.0, self._read(self.next_value))
-        # A row without an outcome, lost or in flight: the row before it stops at its value, as at a rollout's end.
+        # If the next row is lost or in flight, its stored value bootstraps, as at the end of a rollout.
         follows = torch.cat([valid[1:], torch.zeros_like(valid[:1])])
         # Where there is no outcome, memory may hold NaN, and 0 * NaN is NaN: it is replaced, not multiplied.
         self._write(self.next_value, torch.where(valid, next_value, 0.0))
