@@ -141,8 +141,8 @@ class Run:
     def begin_iteration(self) -> bool:
         """Save if a checkpoint is due. Returns whether the training loop continues.
 
-        All ranks call it together, before each iteration. The caller must hold all slots if a checkpoint is due, and always in a
-        deterministic run.
+        All ranks call it together, before each iteration. The caller must hold all slots if a checkpoint is due,
+        and always in a deterministic run.
         """
         if self.finished():
             return False

@@ -47,7 +47,8 @@ def train(config: Config, folder: Path, *, resume: str | None = None, trust: boo
 
 
 class Session:
-    """An open run, as a context manager. Entering it starts the simulators. Leaving it saves, unless an exception ends it, and closes everything.
+    """An open run, as a context manager. Entering it starts the simulators. Leaving it saves, unless an exception
+    ends it, and closes everything.
 
     `resume` names the checkpoint to continue from: latest, best or step_N. With `trust`, simulators saved in that
     checkpoint are loaded even if somebody else wrote it. Settings of the process that training changes (threads,

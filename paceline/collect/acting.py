@@ -26,7 +26,8 @@ class Acting(Protocol):
         ...
 
     def write_outcomes(self, batch: StepBatch) -> None:
-        """Complete the rows in flight of the slots of `batch`, and start their next episodes. Writes may be deferred to the next `act` or `flush`. Do not read those rows and slot states before."""
+        """Complete the rows in flight of the slots of `batch`, and start their next episodes. Writes may be
+        deferred to the next `act` or `flush`. Do not read those rows and slot states before."""
         ...
 
     def flush(self) -> None:

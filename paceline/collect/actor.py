@@ -118,8 +118,8 @@ class Actor:
             self._was_active[batch.slots] = batch.active
 
     def with_spare_slot(self) -> tuple[Tensor, Tensor]:
-        """States [N + 1, D] and episode starts [N + 1] in memory that stays where it is, which the caller writes from now on. The last entry belongs to no slot. `decide` and `observe` must not be called
-        afterwards."""
+        """States [N + 1, D] and episode starts [N + 1] in memory that stays where it is, which the caller writes
+        from now on. The last entry belongs to no slot. `decide` and `observe` must not be called afterwards."""
         state = torch.cat([self.state, torch.zeros_like(self.state[:1])])
         starts = torch.cat([self.episode_start, torch.ones_like(self.episode_start[:1])])
         self.state, self.episode_start = state[:-1], starts[:-1]

@@ -78,10 +78,11 @@ class LockStep:
 class Variable:
     """T * N completed rows from the slots that are ready. Rows in flight at the end move into the next rollout.
 
-    A row counts when it has an outcome and its simulator was not lost. It is usable if its slot was also active. Rows of inactive agents are stored, but never trained on.
+    A row counts when it has an outcome and its simulator was not lost. It is usable if its slot was also active. Rows
+    of inactive agents are stored, but never trained on.
 
-    The buffer is a ring. Rows of a rollout follow those of the previous rollout, which stay readable until they are
-    overwritten. The last `kept` rollouts before the present one are never overwritten.
+    The buffer is a ring. Rows of a rollout follow those of the previous rollout, which stay readable until they
+    are overwritten. The last `kept` rollouts before the present one are never overwritten.
     """
 
     def __init__(self, steps: int, num_slots: int, kept: int = 0, *, weighted: bool = False) -> None:

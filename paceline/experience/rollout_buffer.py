@@ -30,7 +30,9 @@ class RolloutBuffer(Generic[LayoutT]):
     """
 
     def __init__(self, layout: LayoutT, device: torch.device, *, truncation_gap: int = 1, spare: bool = False) -> None:
-        """`truncation_gap`: fewest steps between two truncations of a slot. It bounds the memory for final observations. With `spare`, the buffer has one row more than the layout. Padding is written there and never read."""
+        """`truncation_gap`: fewest steps between two truncations of a slot. It bounds the memory for final
+        observations. With `spare`, the buffer has one row more than the layout. Padding is written there and never
+        read."""
         self.layout, self.device = layout, device
         self.capacity = layout.capacity + spare
         self.log_prob, self.value, self.reward = (

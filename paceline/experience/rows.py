@@ -49,8 +49,8 @@ class Outcome:
     truncations: Truncations | None = None
     """Where episodes were truncated. None where none was, or where only the device knows it."""
     candidates: Truncations | None = None
-    """Final observations of all B slots, where only the device knows which episodes were truncated: those that `truncated`
-    marks. The host does not wait for the device."""
+    """Final observations of all B slots, where only the device knows which episodes were truncated: those that
+    `truncated` marks. The host does not wait for the device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

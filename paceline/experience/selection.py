@@ -34,8 +34,8 @@ class Selection:
     weights: np.ndarray | None = None
     """[N]: importance weight of each stream. None: all weigh the same."""
     older: tuple[np.ndarray, np.ndarray] | None = None
-    """Rows of the previous rollout that are trained on once more, stream after stream, and whether each directly follows
-    the one before it. They are counted nowhere."""
+    """Rows of the previous rollout that are trained on once more, stream after stream, and whether each directly
+    follows the one before it. They are counted nowhere."""
 
     @property
     def num_streams(self) -> int:
