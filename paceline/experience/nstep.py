@@ -102,7 +102,7 @@ class NStep:
 
     def state_dict(self) -> dict[str, Any]:
         """The pending decisions."""
-        arrays = {"count": self._num_pending, "begin": self._oldest}
+        arrays: Arrays = {"count": self._num_pending, "begin": self._oldest}
         arrays |= {"return": self._return, "worth": self._next_discount}
         if self._obs:
             arrays |= {"action": self._action, **{f"obs/{name}": values for name, values in self._obs.items()}}
