@@ -107,11 +107,8 @@ class Archive:
             segment = (inserted - found) // SEGMENT - 1
             rows = self._read(segment, min(SEGMENT, used - found))
             if rows is None:
-                log.warning(
-                    "the oldest %d of the checkpoint's %d transitions are no longer on disk: they are not restored",
-                    used - found,
-                    used,
-                )
+                text = "the oldest %d of the checkpoint's %d transitions are no longer on disk: they are not restored"
+                log.warning(text, used - found, used)
                 break
             parts.insert(0, rows)
             found += len(next(iter(rows.values())))
@@ -187,8 +184,7 @@ class Archive:
             raise PacelineError(f"the replay cannot be written: {self._error}") from self._error
 
     def _stalled(self) -> PacelineError:
-        message = f"the replay cannot be written: {self._folder} took no segment for {WRITE_SECONDS:.0f} s"
-        return PacelineError(message)
+        return PacelineError(f"the replay cannot be written: {self._folder} took no data for {WRITE_SECONDS:.0f} s")
 
     def _wait_for_disk(self) -> None:
         deadline = time.monotonic() + WRITE_SECONDS
