@@ -38,7 +38,7 @@ VARIANTS = {
     "ddppo, packed": "--system ddppo --ppo.sequences packed",
     "ddppo, eager": "--system ddppo --ppo.sequences columns --compute.no-cuda-graphs",
     "ver, even": "--system ver --ver.no-variable",
-    "appo, in turns": "--system appo --ppo.clip-around acting --appo.beside False",
+    "appo, in turns": "--system appo --ppo.clip-around acting --appo.concurrent False",
     "appo, no V-trace": "--system appo --ppo.targets gae --ppo.clip-around acting",
     "appo, acting": "--system appo --ppo.clip-around acting",
     "appo, update": "--system appo --ppo.clip-around update",

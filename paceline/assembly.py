@@ -78,7 +78,7 @@ def ppo_parts(config: Config, services: Services, pool: Pool) -> tuple[PPOLearne
     synchronize(policy, group)
     threads_alone = None
     if group.device.type == "cpu":
-        threads_alone = choose_cpu_kernels(policy, config.threads, _ranks_here(group), beside=concurrent)
+        threads_alone = choose_cpu_kernels(policy, config.threads, _ranks_here(group), concurrent=concurrent)
     policy.precision = choose_precision(policy, config.compute.precision, group.device)
     policy.core.layer_by_layer = config.compute.layer_by_layer
     acting = copy.deepcopy(policy) if concurrent else policy

@@ -32,6 +32,8 @@ from paceline.systems import SYSTEMS, System, readers, unread_by
 
 RETIRED = ("batching.inference_workers",)
 """Settings that earlier versions had and wrote to config.json. Loading drops them."""
+RENAMED = {"appo": {"beside": "concurrent"}, "d4pg": {"beside": "concurrent"}}
+"""By section: old names of settings in config.json, and their present names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +182,7 @@ class Config:
         if isinstance(data, dict):
             system = data.get("system", cls.system)
             unread = unread_by(system) if isinstance(system, str) and system in SYSTEMS else []
-            data = _without(data, [*RETIRED, *unread])
+            data = _renamed(_without(data, [*RETIRED, *unread]))
         return _build(cls, data, source)
 
 
@@ -214,6 +216,14 @@ def _without(data: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
         elif isinstance(kept.get(first), dict):
             kept[first] = _without(kept[first], [rest])
     return kept
+
+
+def _renamed(data: dict[str, Any]) -> dict[str, Any]:
+    sections = {name: data[name] for name in RENAMED if isinstance(data.get(name), dict)}
+    return data | {
+        name: {RENAMED[name].get(setting, setting): value for setting, value in section.items()}
+        for name, section in sections.items()
+    }
 
 
 def _build(kind: type, data: Any, where: str) -> Any:

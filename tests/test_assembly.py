@@ -12,7 +12,7 @@ from paceline.schedule.config import VERConfig
 
 
 @pytest.mark.parametrize(
-    ("changes", "beside", "acting", "updates"),
+    ("changes", "concurrent", "acting", "updates"),
     [
         ({"system": "appo"}, True, True, True),
         ({"system": "appo", "policy": PolicyConfig(head=HeadConfig(squash=True))}, True, False, False),
@@ -21,6 +21,6 @@ from paceline.schedule.config import VERConfig
         ({"system": "ddppo", "policy": PolicyConfig(head=HeadConfig(squash=True))}, False, True, True),
     ],
 )
-def test_what_is_recorded(changes, beside, acting, updates):
-    computes = recorded_parts(Config(env="gym:Pendulum-v1", **changes), beside)
+def test_what_is_recorded(changes, concurrent, acting, updates):
+    computes = recorded_parts(Config(env="gym:Pendulum-v1", **changes), concurrent)
     assert [compute.cuda_graphs for compute in computes] == [acting, updates]

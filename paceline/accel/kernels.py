@@ -63,21 +63,21 @@ def choose_cpu_kernels(
     ranks: int,
     precision: torch.dtype = torch.float32,
     *,
-    beside: bool = False,
+    concurrent: bool = False,
 ) -> int:
     """Set this process's threads and kernels. Returns how many threads one of two concurrent threads may use while the
     other waits.
 
     `threads` overrides the choice. `ranks` processes compute on this machine at the same time, each with two concurrent
-    threads if `beside`. More threads than cores are much slower than fewer, because they spin while they wait.
+    threads if `concurrent`. More threads than cores are much slower than fewer, because they spin while they wait.
     """
     small = not policy.has_convolutions and sum(p.numel() for p in policy.parameters()) < SMALL_PARAMETERS
     cores = len(available_core_ids())
     alone = threads if threads is not None else 1 if small else max(1, cores // ranks)
     if threads is not None or small:
         torch.set_num_threads(alone)
-    elif ranks > 1 or beside:
-        torch.set_num_threads(max(1, cores // (2 * ranks if beside else ranks)))
+    elif ranks > 1 or concurrent:
+        torch.set_num_threads(max(1, cores // (2 * ranks if concurrent else ranks)))
     for module in policy.modules():
         if hasattr(module, "as_matrices"):
             vars(module).update(as_matrices=ON_ARM, channels_last=not ON_ARM)

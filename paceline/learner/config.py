@@ -201,7 +201,7 @@ class D4PGConfig:
     evaluation_envs: int = 1
     """Environments that act without noise and do not add to the replay; evaluation_return reports their returns. At
     most one environment in four is used for this."""
-    beside: bool = True
+    concurrent: bool = True
     """Collect and learn at the same time. Deterministic runs and batched simulators always collect and learn in
     turn."""
 

@@ -92,8 +92,8 @@ def batch_chunks(config: Config, num_slots: int) -> int:
 def _is_concurrent(run: TrainingRun, config: Config, sampler: Sampler) -> bool:
     """By default collection and learning take turns only for one rank of a small perceptron over EnvPool: there both
     threads mostly hold Python's interpreter lock."""
-    if config.appo.beside is not None:
-        return config.appo.beside
+    if config.appo.concurrent is not None:
+        return config.appo.concurrent
     spec, perceptron = run.pool.spec, sampler.actor.inference.perceptron
     small = perceptron is not None and perceptron.is_few(spec.num_slots)
     return not (small and spec.in_step and run.group.size == 1)

@@ -32,7 +32,7 @@ class APPOConfig:
     """Batches that may wait for the learner, in addition to the batch that it learns from, before collection pauses. If
     the learner is slower than collection, each waiting batch adds one update of policy lag. It adds speed only if the
     times of learning or collection vary."""
-    beside: bool | None = None
+    concurrent: bool | None = None
     """Collect and learn at the same time. None: yes, except for one rank with a small policy over EnvPool. There the
     Python interpreter lets only one of the two threads work, and taking turns is faster."""
     max_lag: int = 100

@@ -31,7 +31,7 @@ class D4PG:
     def __init__(self, run: TrainingRun, config: Config, learner: D4PGLearner, sampler: ReplaySampler) -> None:
         self._run, self._limiter = run, sampler.limiter
         # On a device simulators and learner take turns. A deterministic run must not depend on which thread is faster.
-        self._concurrent = config.d4pg.beside and not config.deterministic and not run.pool.spec.on_device
+        self._concurrent = config.d4pg.concurrent and not config.deterministic and not run.pool.spec.on_device
         self._actors = Actors(run, config, sampler)
         recorded = run.group.device.type == "cuda" and config.compute.cuda_graphs and run.group.size == 1
         updates = ReplayUpdates(

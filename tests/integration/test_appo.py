@@ -54,8 +54,10 @@ def test_a_run_counts_every_step_once(tmp_path, core, targets, kind):
     assert sum(share for name, share in last.items() if name.startswith("time/")) == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize(("threads", "beside", "expected"), [(None, True, {1, 2}), (None, False, {2}), (1, True, {1})])
-def test_the_learner_has_all_cores_while_collection_waits_for_it(tmp_path, monkeypatch, threads, beside, expected):
+@pytest.mark.parametrize(
+    ("threads", "concurrent", "expected"), [(None, True, {1, 2}), (None, False, {2}), (1, True, {1})]
+)
+def test_the_learner_has_all_cores_while_collection_waits_for_it(tmp_path, monkeypatch, threads, concurrent, expected):
     """It has half of them when collection continues. Collection keeps its half. Given thread counts do not change."""
     monkeypatch.setattr(kernels, "SMALL_PARAMETERS", 0)
     monkeypatch.setattr(kernels, "available_core_ids", lambda: [0, 1])
@@ -86,7 +88,7 @@ def test_the_learner_has_all_cores_while_collection_waits_for_it(tmp_path, monke
     monkeypatch.setattr(PPOLearner, "update", begin)
     monkeypatch.setattr(PPOLearner, "_backward", slow)
     monkeypatch.setattr(Memory, "step", step)
-    train(small(threads=threads, steps=1024, appo=APPOConfig(beside=beside)), tmp_path)
+    train(small(threads=threads, steps=1024, appo=APPOConfig(concurrent=concurrent)), tmp_path)
     assert set(seen) == expected and collecting == {1}
     assert 1 not in expected or threads or 1 in seen[seen.index(2) :], "it gives them back"
 
@@ -117,7 +119,7 @@ def test_the_batch_is_what_was_asked_for(tmp_path):
 
 def test_taking_turns(tmp_path):
     """No action is chosen during an update: only rows in flight lag, by one update. Checkpoints do not block it."""
-    config = small(appo=APPOConfig(beside=False), checkpoint=CheckpointConfig(seconds=1e-6))
+    config = small(appo=APPOConfig(concurrent=False), checkpoint=CheckpointConfig(seconds=1e-6))
     run = train(config, tmp_path)
     assert run.step == config.steps and int(run.policy.version) == 8
     assert max(report["policy_lag_max"] for report in reports(tmp_path)) <= 1
@@ -129,7 +131,7 @@ def test_perceptrons_over_envpool_take_turns(tmp_path):
     config = small("none", env="envpool:CartPole-v1", pool=PoolConfig(num_envs=4), policy=PolicyConfig(hidden=(8,)))
     run = train(dataclasses.replace(config, steps=64), tmp_path)
     assert not _is_concurrent(run, run.config, run.collection)
-    run.config = dataclasses.replace(run.config, appo=APPOConfig(beside=True))
+    run.config = dataclasses.replace(run.config, appo=APPOConfig(concurrent=True))
     assert _is_concurrent(run, run.config, run.collection)
     run.config = dataclasses.replace(run.config, appo=APPOConfig())
     run.group.size = 2

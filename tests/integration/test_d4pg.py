@@ -1,4 +1,4 @@
-"""D4PG as a whole: learns beside collecting at a fixed ratio, survives its simulators and its end, and learns tasks."""
+"""D4PG as a whole: learns while it collects at a fixed ratio, survives its simulators and its end, and learns tasks."""
 
 from __future__ import annotations
 
@@ -112,14 +112,14 @@ def reports(folder: Path) -> list[dict]:
 
 
 @pytest.mark.parametrize("pool", [{"kind": "serial"}, {"kind": "process", "workers": 2}])
-@pytest.mark.parametrize("beside", [True, False])
-def test_draws_and_insertions_keep_their_ratio(tmp_path, pool, beside):
+@pytest.mark.parametrize("concurrent", [True, False])
+def test_draws_and_insertions_keep_their_ratio(tmp_path, pool, concurrent):
     """Whoever is faster, and what is reported is what was done."""
-    config = small(pool=PoolConfig(num_envs=4, **pool), d4pg=D4PGConfig(batch=32, steps=3, beside=beside))
+    config = small(pool=PoolConfig(num_envs=4, **pool), d4pg=D4PGConfig(batch=32, steps=3, concurrent=concurrent))
     run = train(config, tmp_path)
     last = reports(tmp_path)[-1]
     assert run.step == last["step"]
-    assert beside or run.step == run.collection.collected
+    assert concurrent or run.step == run.collection.collected
     assert config.steps <= run.step < config.steps + 300
     inserted, drawn = (run.collection.limiter.state_dict()[name] for name in ("inserted", "drawn"))
     assert drawn == 32 * last["updates"] == 32 * run.learners[0].updates

@@ -247,7 +247,7 @@ def test_d4pg_in_turn_stops_between_two_updates(tmp_path, monkeypatch):
 
     monkeypatch.setattr(ReplayUpdates, "update", learn)
     limiter = LimiterConfig(minimum=64, samples_per_insert=32.0)
-    run = train(slow("d4pg", "serial", 0.0, limiter=limiter, d4pg=D4PGConfig(batch=8, beside=False)), tmp_path)
+    run = train(slow("d4pg", "serial", 0.0, limiter=limiter, d4pg=D4PGConfig(batch=8, concurrent=False)), tmp_path)
     assert run.interrupted and len(updates) == 3
 
 

@@ -65,7 +65,7 @@ def test_columns_move_the_weights_as_packed_sequences_do(tmp_path, updates, devi
     `appo` lag, and on a GPU updates are replays of a recording that was made with an earlier rollout."""
     base = tiny(core, system=system, deterministic=False, device=device, steps=4096 if device == "cuda" else 1024)
     ppo = dataclasses.replace(base.ppo, sequences="columns", minibatches=1, epochs=3, clip_around="update")
-    appo = dataclasses.replace(base.appo, beside=True if system == "appo" else None)
+    appo = dataclasses.replace(base.appo, concurrent=True if system == "appo" else None)
     train(dataclasses.replace(base, ppo=ppo, appo=appo, pool=PoolConfig(num_envs=4, kind="serial")), tmp_path)
     assert len(updates) == base.steps // 64
     assert all(one.is_recorded == (device == "cuda") for one in updates)
