@@ -115,7 +115,6 @@ def ppo_parts(config: Config, services: Services, pool: Pool) -> tuple[PPOLearne
         config.batching,
         refresh_weights=learner.publication.reader(acting).refresh if concurrent else lambda: None,
         recorded=not config.deterministic,
-        learner_shares_cores=concurrent and group.device.type == "cpu",
     )
     # Where learning overlaps with collection, the buffer has room for three rollouts.
     rows = (3 if concurrent else 1) * config.rollout_steps * spec.num_slots
@@ -185,9 +184,8 @@ def d4pg_parts(config: Config, services: Services, pool: Pool, folder: Path) -> 
     )
     if config.remote.actors:
 
-        def latest_weights() -> tuple[int, dict[str, np.ndarray]]:
-            number = refresh()
-            return number, {name: tensor.cpu().numpy() for name, tensor in acting.state_dict().items()}
+        def weights() -> dict[str, np.ndarray]:
+            return {name: tensor.cpu().numpy() for name, tensor in acting.state_dict().items()}
 
         sampler.remote = RemoteActors(
             config.remote,
@@ -195,7 +193,9 @@ def d4pg_parts(config: Config, services: Services, pool: Pool, folder: Path) -> 
                 env=config.env, pool=config.pool, control=config.control, d4pg=d4pg, batching=config.batching
             ),
             insert=sampler.insert,
-            latest_weights=latest_weights,
+            refresh_weights=refresh,
+            weights=weights,
+            d4pg=lambda: learner.config,
             next_seed=lambda made: config.seed + 1000 * group.rank + 7919 * (made + learner.updates),
         )
     return learner, sampler

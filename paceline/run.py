@@ -117,8 +117,10 @@ class Run:
 
     @contextlib.contextmanager
     def counting_seconds(self) -> Iterator[None]:
-        """Within the context the run is training."""
+        """Within the context the run is training. Speed and time shares begin anew."""
         self._running_since = time.monotonic()
+        self.last_report = (self._running_since, self.last_report[1])
+        self.clock.take_shares()
         try:
             yield
         finally:

@@ -9,6 +9,7 @@ import logging
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.errors import PacelineError, UsageError
@@ -20,20 +21,30 @@ TRIAL_BYTES = 64 * 1024
 """Size of the trial file. If it does not fit on the disk, the first report would not fit either."""
 
 
+@dataclass
+class OpenFolder:
+    """A run folder that is open for writing."""
+
+    is_used: bool = False
+    """Whether the folder holds work that must stay, also after a usage error."""
+
+
 @contextlib.contextmanager
-def open_run_folder(folder: Path) -> Iterator[None]:
+def open_run_folder(folder: Path) -> Iterator[OpenFolder]:
     """Create and lock `folder`, and check that files can be written, renamed and removed in it. Only rank 0 does this.
 
-    If this call created the folder, it is deleted again after a usage error, or if it is still empty.
+    If this call created the folder, it is deleted again if it is empty, or after a usage error unless it is used.
     """
     made: list[Path] = []
+    opened = OpenFolder()
     try:
         _open(folder, made)
         with _locked(folder):
             _recover_checkpoint(folder / "checkpoints")
-            yield
+            yield opened
     except BaseException as error:
-        if folder in made and isinstance(error, UsageError) and not (folder / "checkpoints").exists():
+        is_unused = not opened.is_used and not (folder / "checkpoints").exists()
+        if folder in made and isinstance(error, UsageError) and is_unused:
             shutil.rmtree(folder, ignore_errors=True)
         _remove_empty(made)
         raise

@@ -26,7 +26,7 @@ from paceline.pool import PoolConfig, make_pool
 from paceline.process_settings import restored_settings
 from paceline.resume import require_same_network, require_same_spaces, require_unfinished
 from paceline.run import Run
-from paceline.run_folder import open_run_folder, remove_leftovers
+from paceline.run_folder import OpenFolder, open_run_folder, remove_leftovers
 from paceline.saving import Saver
 from paceline.schedule.table import make_schedule
 from paceline.stop import Stop, StopRun
@@ -67,26 +67,35 @@ class Session:
         """One for each policy. Their hyper-parameters may be changed between two calls of `run`."""
         return self.state.learners
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has ended, was stopped or has failed. `run` then refuses to continue it."""
+        return self._is_over
+
     def __enter__(self) -> Session:
+        self._is_over = False
         with contextlib.ExitStack() as stack:
             stack.enter_context(restored_settings())
             keep_freed_memory()
-            if RankInfo.find().rank == 0:
-                stack.enter_context(open_run_folder(self.folder))
+            opened = stack.enter_context(open_run_folder(self.folder)) if RankInfo.find().rank == 0 else OpenFolder()
             group = stack.enter_context(Group.join(self.config.device, self.config.group, self.folder))
             self._open(group, stack)
-            self._stack = stack.pop_all()
+            self._opened, self._stack = opened, stack.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is not None:
-            self._stack.__exit__(kind, error, trace)
-            return
-        with self._stack:
-            if not self._is_over:
+        state = self.state
+        state.stop.loop_is_running = True  # from here on a signal must not interrupt the checkpoint
+        self._opened.is_used = state.iterations > 0
+        with contextlib.ExitStack() as closing:
+            closing.push(self._stack)
+            # After an exception of the caller, another rank may not come to the checkpoint.
+            if not self._is_over and (error is None or state.group.size == 1):
                 self._saver.save_end()
+            if error is not None:
+                raise error
 
     def run(self, until: int | None = None) -> None:
         """Train until the run has `until` steps over all ranks; by default to the end of the run.

@@ -60,19 +60,20 @@ class RemoteActor:
 
     def __init__(self, settings: ActorSettings, seed: int) -> None:
         pool = dataclasses.replace(settings.pool, pin_memory=False)
-        self._pool = make_pool(settings.env, pool, seed=seed)
+        self._pool, self._d4pg = make_pool(settings.env, pool, seed=seed), settings.d4pg
         self._policy = DeterministicPolicy(self._pool.spec, settings.control).requires_grad_(False)
         # Only the learner's own pool evaluates.
         self._explorer = Explorer(
-            self._policy, self._pool.spec, lambda: settings.d4pg, torch.device("cpu"), seed, evaluation_envs=0
+            self._policy, self._pool.spec, lambda: self._d4pg, torch.device("cpu"), seed, evaluation_envs=0
         )
         self._batching = AdaptiveBatching(self._pool, settings.batching)
         self._held = self._pool.recv(min_slots=None)
         self._in_flight = 0
 
     @one_thread()
-    def collect(self, weights: dict[str, np.ndarray], count: int) -> Harvest:
-        """Act with `weights` until there are `count` transitions."""
+    def collect(self, weights: dict[str, np.ndarray], d4pg: D4PGConfig, count: int) -> Harvest:
+        """Act with `weights`, and with the noise and discount of `d4pg`, until there are `count` transitions."""
+        self._d4pg = d4pg
         self._policy.load_state_dict({name: torch.from_numpy(values.copy()) for name, values in weights.items()})
         parts: list[dict[str, np.ndarray]] = []
         before, gathered = self._explorer.collected, 0
@@ -105,12 +106,16 @@ class RemoteActors:
         settings: ActorSettings,
         *,
         insert: Insert,
-        latest_weights: Callable[[], tuple[int, dict[str, np.ndarray]]],
+        refresh_weights: Callable[[], int],
+        weights: Callable[[], dict[str, np.ndarray]],
+        d4pg: Callable[[], D4PGConfig],
         next_seed: Callable[[int], int],
     ) -> None:
-        """`latest_weights` returns a publication's number and its weights. `next_seed(n)` is the n-th actor's seed."""
+        """`refresh_weights` returns the number of the latest publication, and `weights` its weights. `d4pg` returns the
+        current hyper-parameters. `next_seed(n)` is the n-th actor's seed."""
         self._config, self._settings = config, settings
-        self._insert, self._latest_weights, self._next_seed = insert, latest_weights, next_seed
+        self._insert, self._refresh, self._latest, self._next_seed = insert, refresh_weights, weights, next_seed
+        self._d4pg = d4pg
         self._ray: Any = None
         self._actors: dict[int, Any] = {}
         self._started_ray = False
@@ -178,14 +183,14 @@ class RemoteActors:
         self._request(number)
 
     def _request(self, number: int) -> None:
-        request = self._actors[number].collect.remote(self._shared_weights(), self._config.transitions)
+        request = self._actors[number].collect.remote(self._shared_weights(), self._d4pg(), self._config.transitions)
         self._number_of[request] = number
 
     def _shared_weights(self) -> Any:
         """The latest weights, in Ray's store: the actors of a machine share them. Put there once per publication."""
-        version, weights = self._latest_weights()
+        version = self._refresh()
         if version != self._version:
-            self._version, self._weights = version, self._ray.put(weights)
+            self._version, self._weights = version, self._ray.put(self._latest())
         return self._weights
 
     def _replace(self, number: int, error: Exception) -> None:

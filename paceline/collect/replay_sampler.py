@@ -140,6 +140,8 @@ class ReplaySampler:
         self._archive.checkpointed(state["replay"])
 
     def close(self) -> None:
-        if self.remote is not None:
-            self.remote.close()
-        self._archive.close()
+        try:
+            if self.remote is not None:
+                self.remote.close()
+        finally:
+            self._archive.close()

@@ -34,19 +34,22 @@ class Sampler:
         *,
         refresh_weights: Callable[[], object],
         recorded: bool,
-        learner_shares_cores: bool = False,
     ) -> None:
         """`refresh_weights` is called before each decision. `recorded` says whether acting may be recorded on a GPU."""
         self.pool, self.actor, self._stop, self._clock = pool, actor, stop, actor.clock
         self._refresh_weights, self._recorded = refresh_weights, recorded
-        self._batching = AdaptiveBatching(pool, batching, learner_shares_cores=learner_shares_cores)
+        self._batching_config, self._batching = batching, AdaptiveBatching(pool, batching)
         self._buffer: RolloutBuffer | None = None
         self._restored: dict[str, Any] | None = None
         """The saved rollout that `fill` continues."""
 
-    def fill(self, buffer: RolloutBuffer) -> None:
-        """Write rows to `buffer` from now on. If a rollout was restored that fits, the buffer continues it."""
+    def fill(self, buffer: RolloutBuffer, *, learner_shares_cores: bool = False) -> None:
+        """Write rows to `buffer` from now on. If a rollout was restored that fits, the buffer continues it.
+
+        `learner_shares_cores`: a learner computes on the cores of the simulators meanwhile.
+        """
         self._buffer = buffer
+        self._batching = AdaptiveBatching(self.pool, self._batching_config, learner_shares_cores=learner_shares_cores)
         self._acting = make_acting(
             self.actor, buffer, on_device=self.pool.spec.on_device, recorded=self._recorded and buffer.has_spare_row
         )

@@ -247,7 +247,7 @@ class PPOLearner:
 
     def load_rank_state(self, state: dict[str, Any], *, own: bool) -> None:
         self.targets.load_state_dict(state["targets"])
-        if own and self._generator is not None:
+        if own and self._generator is not None and state["generator"] is not None:
             self._generator.set_state(state["generator"])
 
     def restore_episodes(self, state: dict[str, Any], anew: np.ndarray) -> None:

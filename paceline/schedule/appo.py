@@ -62,7 +62,8 @@ class APPO:
     def __call__(self) -> None:
         run, sampler, updates = self._run, self._sampler, self._updates
         if self._held is None:
-            sampler.fill(self._buffer)
+            on_cpu = run.group.device.type == "cpu"
+            sampler.fill(self._buffer, learner_shares_cores=self._concurrent and on_cpu)
             self._held = run.receive_all()
         held, collected = self._held, 0
         with sampler, updates.thread as thread:
@@ -183,6 +184,7 @@ class BatchQueue:
 
     def _learn_until_over(self) -> None:
         run, free_since = self._run, time.perf_counter()
+        self._threads, self._collection_waits = run.threads, False
         while not run.finished() and (submission := self._receive()) is not None:
             begin = time.perf_counter()
             losses = self._learn(submission)

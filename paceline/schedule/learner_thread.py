@@ -88,7 +88,11 @@ class LearnerThread:
         try:
             use_threads(self._run.threads)
             with self._stream():
-                self._work()
+                try:
+                    self._work()
+                finally:
+                    if self._ready is not None:  # the main thread may save what this one has launched
+                        torch.cuda.current_stream(self._device).synchronize()
         except BaseException as error:
             self._error = error
         else:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import torch
@@ -80,7 +81,8 @@ class VER:
     def _overlapping(self) -> None:
         """Learn from a rollout while collecting the next. Ranks communicate here or in the update, never in both."""
         run, learner = self._run, self._learner
-        with ThreadPoolExecutor(1, initializer=use_threads, initargs=(torch.get_num_threads(),)) as executor:
+        begin = partial(_begin_thread, torch.get_num_threads(), run.group.device)
+        with ThreadPoolExecutor(1, initializer=begin) as executor:
             while self._begin_iteration():
                 learning = executor.submit(self._learn) if self._has_batch else None
                 self._collect()
@@ -143,3 +145,10 @@ class VER:
         """Wait for everything in flight. The next rollout begins with it."""
         assert self._held is not None
         self._held = self._sampler.drain(self._held)
+
+
+def _begin_thread(threads: int, device: torch.device) -> None:
+    """PyTorch's threads and GPU of a new thread: every thread has its own."""
+    use_threads(threads)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)

@@ -68,7 +68,9 @@ def start_actors(config: Config, learner: Learner) -> RemoteActors:
         config.remote,
         settings_of(config),
         insert=learner.insert,
-        latest_weights=learner.latest_weights,
+        refresh_weights=lambda: learner.published,
+        weights=learner.weights,
+        d4pg=lambda: config.d4pg,
         next_seed=lambda made: config.seed + 7919 * made,
     )
     actors.start()
@@ -84,8 +86,8 @@ class Learner:
         self.steps = self.published = 0
         self.rows: list[dict[str, np.ndarray]] = []
 
-    def latest_weights(self) -> tuple[int, dict[str, np.ndarray]]:
-        return self.published, {name: tensor.numpy() for name, tensor in self.acting.state_dict().items()}
+    def weights(self) -> dict[str, np.ndarray]:
+        return {name: tensor.numpy() for name, tensor in self.acting.state_dict().items()}
 
     def insert(self, rows: dict[str, np.ndarray], steps: int, returns: ReturnRange) -> None:
         self.rows.append(rows)
@@ -162,13 +164,13 @@ def test_a_sampler_gives_whole_transitions_of_its_own_streams():
     config = with_actors()
     one = RemoteActor(settings_of(config), seed=1)
     weights = {name: tensor.numpy() for name, tensor in one._policy.state_dict().items()}
-    first = one.collect(weights, 50)
+    first = one.collect(weights, config.d4pg, 50)
     rows = first.rows
     assert 50 <= len(rows["reward"]) <= first.steps
     assert set(rows) == {"obs/obs", "next_obs/obs", "action", "reward", "discount"}
     assert (np.abs(rows["action"]) <= 1).all() and (rows["reward"] <= 0).all()
     assert all(episode.length == LENGTH for episode in first.episodes)
-    second = one.collect(weights, 50)
+    second = one.collect(weights, config.d4pg, 50)
     assert not np.isin(second.rows["obs/obs"], rows["obs/obs"]).any(), "nothing comes twice"
 
 

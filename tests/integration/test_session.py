@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
+
 import pytest
 import torch
 
@@ -89,13 +93,38 @@ def test_a_finished_session_does_not_run_again(tmp_path):
             session.run()
 
 
-def fail_inside(folder) -> None:
+def fail_inside(folder, error: Exception) -> None:
     with Session(tiny("none"), folder) as session:
-        session.run(until=64)
-        raise RuntimeError("mine")
+        session.run(until=128)
+        raise error
 
 
-def test_what_fails_inside_a_session_is_raised_and_leaves_nothing_behind(tmp_path):
-    with pytest.raises(RuntimeError, match="mine"):
-        fail_inside(tmp_path)
+@pytest.mark.parametrize("error", [RuntimeError("mine"), UsageError("mine")])
+def test_an_exception_between_two_parts_is_raised_and_loses_no_work(tmp_path, error):
+    """A usage error deletes the folder of a run that has not begun, and no other."""
+    with pytest.raises(type(error), match="mine"):
+        fail_inside(tmp_path / "run", error)
+    assert CheckpointFolder(tmp_path / "run" / "checkpoints").load().state["step"] == 128
     assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_a_signal_does_not_interrupt_the_last_checkpoint(tmp_path, monkeypatch):
+    plain = CheckpointFolder.save
+
+    def signalled(self, *arguments, **options):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return plain(self, *arguments, **options)
+
+    with Session(tiny("none"), tmp_path) as session:
+        session.run(until=128)
+        monkeypatch.setattr(CheckpointFolder, "save", signalled)
+    monkeypatch.undo()
+    assert CheckpointFolder(tmp_path / "checkpoints").load().state["step"] == 128
+
+
+def test_time_between_two_parts_does_not_count(tmp_path):
+    with Session(tiny("none"), tmp_path) as session:
+        session.run(until=128)
+        before = session.state.seconds
+        time.sleep(0.3)
+        assert session.state.seconds == before
