@@ -57,6 +57,6 @@ def test_an_elu_of_images(monkeypatch, dtype, layout):
     toward = torch.randn_like(expected)
     expected.backward(toward)
     found.backward(toward)
-    # A slope is 1 plus the result, which is rounded.
+    # A slope is 1 plus the result. In bfloat16 the result and both gradients are rounded: three times half a unit.
     off = (fast.grad - plain.grad).float().abs()
-    assert (off <= (1e-6 if dtype == torch.float32 else 2**-8) * (1 + toward.float().abs())).all()
+    assert (off <= (1e-6 if dtype == torch.float32 else 3 * 2**-9) * (1 + toward.float().abs())).all()

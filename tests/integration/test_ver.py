@@ -185,7 +185,8 @@ def test_two_ranks_agree_and_a_straggler_is_preempted(tmp_path):
 
     (fast, none, first), (slow, filled, second) = on_ranks(2, work)
     assert_equal(first, second)
-    assert sum(fast) > 0.9 * 128 * len(fast) and sum(none) < 0.1 * 128 * len(fast)
+    # On a busy machine the deadline cuts a few rollouts of the fast rank, too.
+    assert sum(fast) > 0.8 * 128 * len(fast) and sum(none) < 0.2 * 128 * len(fast)
     assert slow[0] == 128 and max(slow[2:]) < 100
     assert filled[1] + slow[1] == 128, "right after a full rollout there is enough to fill up with"
 
