@@ -38,7 +38,7 @@ from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.deterministic import ActionCritic, DeterministicPolicy
 from paceline.pool import Pool
 from paceline.pool.config import available_core_ids
-from paceline.schedule.table import PPO_SYSTEMS
+from paceline.schedule.table import ppo_schedule
 from paceline.sizes import require_rows, row_bytes, transition_bytes
 from paceline.stop import Stop
 from paceline.systems import SYSTEMS
@@ -70,9 +70,9 @@ def assemble(
 def ppo_parts(config: Config, services: Services, pool: Pool) -> tuple[PPOLearner, Sampler]:
     """The learner and the sampler of a PPO system."""
     group, spec = services.group, pool.spec
-    system = PPO_SYSTEMS[config.system]
-    require_rows(config.ppo.minibatches, system.update_rows(config, spec.num_slots))
-    concurrent = system.learns_concurrently(config) and not spec.on_device
+    schedule = ppo_schedule(config.system, on_device=spec.on_device)
+    require_rows(config.ppo.minibatches, schedule.update_rows(config, spec.num_slots))
+    concurrent = schedule.learns_concurrently(config)
     with one_thread():
         policy = ActorCritic(spec, config.policy).to(group.device)
     synchronize(policy, group)
@@ -116,9 +116,7 @@ def ppo_parts(config: Config, services: Services, pool: Pool) -> tuple[PPOLearne
         refresh_weights=learner.publication.reader(acting).refresh if concurrent else lambda: None,
         recorded=not config.deterministic,
     )
-    # Where learning overlaps with collection, the buffer has room for three rollouts.
-    rows = (3 if concurrent else 1) * config.rollout_steps * spec.num_slots
-    needed = rows * row_bytes(spec, policy.core.state_size)
+    needed = schedule.buffer_rows(config, spec.num_slots) * row_bytes(spec, policy.core.state_size)
     require_memory(needed, group.device, "a rollout", "fewer --pool.num-envs or --rollout-steps")
     return learner, sampler
 

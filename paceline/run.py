@@ -117,7 +117,7 @@ class Run:
 
     @contextlib.contextmanager
     def counting_seconds(self) -> Iterator[None]:
-        """Within the context the run is training. Speed and time shares begin anew."""
+        """Within the context the run is training. Speed and time shares are measured from here on."""
         self._running_since = time.monotonic()
         self.last_report = (self._running_since, self.last_report[1])
         self.clock.take_shares()

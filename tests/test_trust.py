@@ -210,7 +210,7 @@ def test_a_class_that_the_command_line_names_is_the_users_own(copied, tmp_path, 
     )
     arguments = ["train", "--config", folder / "config.json", "--run-dir", tmp_path / "new"]
     assert command(monkeypatch, *arguments) == 2 and not started
-    with pytest.raises(AttributeError):  # nothing was trained of which anything could be shown
+    with pytest.raises(AttributeError):  # the fake `train` returns no run to summarise
         command(monkeypatch, *arguments, "--policy.activation", "torch.nn:GELU")
     assert started == ["torch.nn:GELU"]
 

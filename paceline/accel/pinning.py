@@ -2,7 +2,7 @@
 
 EnvPool's threads sleep between two batches. Linux tends to wake a thread on the core of the thread that wakes it, so
 that several share a core for a while and others are idle. EnvPool can bind its threads itself, but it counts cores from
-zero, whichever cores the process may use, and cannot unbind them.
+zero, even if the process may not use those cores, and cannot unbind them.
 """
 
 from __future__ import annotations

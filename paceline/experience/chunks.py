@@ -25,9 +25,8 @@ class Chunks:
     def __init__(self, steps: int, num_slots: int, batch: int, waiting: int) -> None:
         """Room for `waiting` batches of `batch` chunks, plus one that is learned from and one that is collected."""
         self.steps, self.num_slots = steps, num_slots
-        # Every slot has a chunk, and in one step all slots may need another.
-        self.count = 2 * num_slots + batch * (waiting + 2)
-        self.capacity = self.count * steps
+        self.capacity = self.rows_needed(steps, num_slots, batch, waiting)
+        self.count = self.capacity // steps
         self._chunk = np.arange(num_slots)
         self._begun = np.zeros(num_slots, np.int64)
         """[N]: rows begun in each slot's chunk."""
@@ -39,6 +38,11 @@ class Chunks:
         """For a full chunk, the row that its slot continued with."""
         self._free = deque(range(num_slots, self.count))
         self._full: deque[int] = deque()
+
+    @staticmethod
+    def rows_needed(steps: int, num_slots: int, batch: int, waiting: int) -> int:
+        """Rows of the buffer. Every slot has a chunk, and in one step all slots may need another."""
+        return (2 * num_slots + batch * (waiting + 2)) * steps
 
     @property
     def num_full(self) -> int:

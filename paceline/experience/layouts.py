@@ -88,9 +88,8 @@ class Variable:
     def __init__(self, steps: int, num_slots: int, kept: int = 0, *, weighted: bool = False) -> None:
         """With `weighted`, rows of slots that took more steps than the mean weigh less."""
         self.num_slots, self.goal, self._weighted = num_slots, steps * num_slots, weighted
-        # Up to N rows are carried over, up to N are in flight at the end, and some may be lost.
-        self._most = (steps + 2) * num_slots
-        self.capacity = (1 + kept) * self._most
+        self._most = self.rows_needed(steps, num_slots)
+        self.capacity = self.rows_needed(steps, num_slots, kept)
         self._slot, self._ordinal = (np.zeros(self.capacity, np.int64) for _ in range(2))
         self._generation = np.full(self.capacity, -1)
         self._asked, self._usable = (np.zeros(self.capacity, bool) for _ in range(2))
@@ -100,6 +99,11 @@ class Variable:
         self._now, self._first, self._begun = 0, 0, 0
         self.collected = np.zeros(num_slots, np.int64)
         """[N]: rows of each slot that count in this rollout."""
+
+    @staticmethod
+    def rows_needed(steps: int, num_slots: int, kept: int = 0) -> int:
+        """Rows of the buffer. Up to N are carried over, up to N are in flight at the end, and some may be lost."""
+        return (1 + kept) * (steps + 2) * num_slots
 
     @property
     def completed(self) -> int:

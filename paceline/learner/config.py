@@ -19,7 +19,7 @@ class OptimizerConfig:
     learning_rate: float = 2.5e-4
     """Learning rate at the start of the run."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """How the learning rate falls to 0 by the end of the run, which --steps or --seconds sets, whichever comes first.
+    """How the learning rate falls to 0 by the end of the run. The end is --steps or --seconds, the earlier of both.
     constant: it does not fall."""
     eps: float = 1e-5
     """Adam's epsilon."""

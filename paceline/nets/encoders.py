@@ -218,7 +218,7 @@ def flat_features(body: nn.Module, leaf_shape: Sequence[int]) -> int:
 
 
 def _least_side(convs: Sequence[Conv]) -> int:
-    """The smallest side of which one pixel is left after all convolutions."""
+    """The smallest image side that leaves one pixel after all convolutions."""
     side = 1
     for conv in reversed(convs):
         side = (side - 1) * conv.stride + conv.kernel

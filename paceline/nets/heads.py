@@ -3,7 +3,7 @@
 Legend: B rows, F features, P parameters, K components of a family.
 
 The components of an action are independent given the features: log-probabilities and entropies are sums. Components of
-one family are evaluated in one operation, whichever leaf they belong to.
+one family are evaluated in one operation, also if they belong to several leaves.
 """
 
 from __future__ import annotations

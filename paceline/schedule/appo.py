@@ -48,6 +48,12 @@ class APPO:
         """Rows of an update: whole chunks."""
         return batch_chunks(config, num_slots) * config.rollout_steps
 
+    @staticmethod
+    def buffer_rows(config: Config, num_slots: int) -> int:
+        """Rows of the buffer, to check its memory before it is made."""
+        chunks = batch_chunks(config, num_slots)
+        return Chunks.rows_needed(config.rollout_steps, num_slots, chunks, config.appo.waiting)
+
     def __init__(self, run: TrainingRun, config: Config, learner: PPOLearner, sampler: Sampler) -> None:
         self._run, self._sampler = run, sampler
         slots, steps = run.pool.spec.num_slots, config.rollout_steps

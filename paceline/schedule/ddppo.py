@@ -31,6 +31,11 @@ class DDPPO:
         """Rows of an update."""
         return config.rollout_steps * num_slots
 
+    @staticmethod
+    def buffer_rows(config: Config, num_slots: int) -> int:
+        """Rows of the buffer, to check its memory before it is made."""
+        return config.rollout_steps * num_slots
+
     def __init__(
         self,
         run: TrainingRun,

@@ -19,20 +19,22 @@ from paceline.schedule.ver import VER
 PPO_SYSTEMS: dict[str, type[DDPPO | VER | APPO]] = {"ddppo": DDPPO, "ver": VER, "appo": APPO}
 
 
+def ppo_schedule(system: str, *, on_device: bool) -> type[DDPPO | VER | APPO]:
+    """The training loop of a PPO system. Simulators on a device step together, so all systems collect in lock-step."""
+    return DDPPO if on_device else PPO_SYSTEMS[system]
+
+
 def make_schedule(
     run: TrainingRun, config: Config, learner: PPOLearner | D4PGLearner, sampler: Sampler | ReplaySampler
 ) -> Callable[[], None]:
-    """The training loop of the configured system. Call it to train until the run ends; it can be called again.
-
-    Simulators on a device step together, so nothing is uneven. All PPO systems then collect in lock-step.
-    """
+    """The training loop of the configured system. Call it to train until the run ends; it can be called again."""
     if isinstance(sampler, ReplaySampler):
         assert isinstance(learner, D4PGLearner)
         return D4PG(run, config, learner, sampler)
     assert isinstance(learner, PPOLearner)
-    system = PPO_SYSTEMS[config.system]
-    if not run.pool.spec.on_device:
-        return system(run, config, learner, sampler)
-    if config.ver.overlap:
+    if run.pool.spec.on_device and config.ver.overlap:
         raise UsageError("ver.overlap is for simulators in other processes; batched ones step in this one")
-    return DDPPO(run, config, learner, sampler, system.preempts_by)
+    schedule = ppo_schedule(config.system, on_device=run.pool.spec.on_device)
+    if schedule is DDPPO:
+        return DDPPO(run, config, learner, sampler, PPO_SYSTEMS[config.system].preempts_by)
+    return schedule(run, config, learner, sampler)

@@ -26,6 +26,9 @@ from paceline.pool.batches import part, union
 from paceline.pool.protocol import StepBatch
 from paceline.schedule.protocol import TrainingRun
 
+KEPT = 2
+"""Rollouts that the buffer keeps besides the present one, where learning overlaps with collection."""
+
 
 class VER:
     """Section 2 of the paper."""
@@ -41,10 +44,15 @@ class VER:
         """Rows of an update."""
         return config.rollout_steps * num_slots
 
+    @staticmethod
+    def buffer_rows(config: Config, num_slots: int) -> int:
+        """Rows of the buffer, to check its memory before it is made."""
+        return Variable.rows_needed(config.rollout_steps, num_slots, KEPT if config.ver.overlap else 0)
+
     def __init__(self, run: TrainingRun, config: Config, learner: PPOLearner, sampler: Sampler) -> None:
         self._run, self._learner, self._sampler, self._config = run, learner, sampler, config
         slots, overlap, weighted = run.pool.spec.num_slots, config.ver.overlap, config.ver.importance_weights
-        self._layout = Variable(config.rollout_steps, slots, kept=2 if overlap else 0, weighted=weighted)
+        self._layout = Variable(config.rollout_steps, slots, kept=KEPT if overlap else 0, weighted=weighted)
         self._buffer = RolloutBuffer(self._layout, run.group.device, spare=True)
         self._batch = TrainingBatch(self._buffer, weighted=weighted)
         self._preemption = make_preemption(

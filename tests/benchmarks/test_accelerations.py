@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 import paceline
 from benchmarks.accelerations import Case, Plan, amx_cases, arm_cases, cases, compare, cuda_cases, interval
 from benchmarks.accelerations_work import Pair
@@ -35,7 +33,6 @@ def test_an_interval_leaves_out_the_extremes_of_many_values():
     assert (low, high) == (40.0, 59.0)
 
 
-@pytest.mark.skipif(not TABLE.exists(), reason="the docs are not here")
 def test_every_acceleration_has_a_line_in_the_table():
     text = TABLE.read_text()
     settings = {"__init__", "config", "processor"}

@@ -140,3 +140,8 @@ def test_a_slot_that_is_in_flight_cannot_begin():
         book.begin(world.batch([0, 1]))
     with pytest.raises(AssertionError, match="no row in flight"):
         book.complete(world.batch([1]))
+
+
+@pytest.mark.parametrize(("waiting", "batch"), [(0, 3), (2, 5)])
+def test_the_rows_that_are_checked_for_memory_are_those_that_are_made(waiting, batch):
+    assert Chunks.rows_needed(4, 6, batch, waiting) == Chunks(4, 6, batch, waiting).capacity

@@ -372,3 +372,8 @@ def test_a_slot_cannot_be_begun_or_completed_twice():
     rollout.complete(outcome, one)
     with pytest.raises(AssertionError, match="no row in flight"):
         rollout.complete(outcome, one)
+
+
+@pytest.mark.parametrize("kept", [0, 2])
+def test_the_rows_that_are_checked_for_memory_are_those_that_are_made(kept):
+    assert Variable.rows_needed(4, 6, kept) == Variable(4, 6, kept).capacity
