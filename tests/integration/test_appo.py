@@ -235,8 +235,9 @@ def test_stopped_and_resumed_nothing_starts_over(tmp_path):
     resumed = train(config, tmp_path, resume="latest")
     assert resumed.step == config.steps and not resumed.interrupted
     final = CheckpointFolder(tmp_path / "checkpoints").load()
-    assert int(final.weights["version"]) in (16, 17), "an update that was interrupted is one more"
-    assert final.state["agent"]["optimizer"]["state"][0]["step"] == 16 * 2 * 2
+    taken = int(final.state["agent"]["optimizer"]["state"][0]["step"]) - 16 * 2 * 2
+    assert 0 <= taken < 2 * 2, "SIGTERM may end an update after some of its steps: its rows are not counted"
+    assert int(final.weights["version"]) in ((17,) if taken else (16, 17))
 
 
 def test_checkpoints_in_mid_run_have_every_simulator(tmp_path):
