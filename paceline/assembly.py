@@ -20,6 +20,7 @@ from paceline.accel.kernels import (
     require_compiler,
 )
 from paceline.collect.actor import Actor
+from paceline.collect.policy_assignment import PolicyAssignment
 from paceline.collect.explorer import Explorer
 from paceline.collect.remote import ActorSettings, RemoteActors
 from paceline.collect.replay_sampler import ReplaySampler
@@ -38,6 +39,8 @@ from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.deterministic import ActionCritic, DeterministicPolicy
 from paceline.pool import Pool
 from paceline.pool.config import available_core_ids
+from paceline.pool.protocol import PoolSpec
+from paceline.population.mapping import make_draw
 from paceline.schedule.table import ppo_schedule
 from paceline.sizes import require_rows, row_bytes, transition_bytes
 from paceline.stop import Stop
@@ -46,6 +49,9 @@ from paceline.telemetry.clock import Clock
 from paceline.telemetry.phases import Phases
 
 log = logging.getLogger(__name__)
+
+POLICY_SEEDS = 1_000_003
+"""Difference between the seeds of two policies of a run. Ranks and runs have seeds that lie closer together."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,19 +66,59 @@ class Services:
 
 def assemble(
     config: Config, services: Services, pool: Pool, folder: Path
-) -> tuple[PPOLearner, Sampler] | tuple[D4PGLearner, ReplaySampler]:
-    """The learner and the collection of the configured system. `folder` is the run's."""
+) -> tuple[list[PPOLearner], Sampler] | tuple[list[D4PGLearner], ReplaySampler]:
+    """The learners and the collection of the configured system. `folder` is the run's."""
     if SYSTEMS[config.system].family == "d4pg":
-        return d4pg_parts(config, services, pool, folder)
+        learner, replay_sampler = d4pg_parts(config, services, pool, folder)
+        return [learner], replay_sampler
     return ppo_parts(config, services, pool)
 
 
-def ppo_parts(config: Config, services: Services, pool: Pool) -> tuple[PPOLearner, Sampler]:
-    """The learner and the sampler of a PPO system."""
-    group, spec = services.group, pool.spec
+def ppo_parts(config: Config, services: Services, pool: Pool) -> tuple[list[PPOLearner], Sampler]:
+    """The learners and the sampler of a PPO system."""
+    group, spec, policies = services.group, pool.spec, config.population.policies
     schedule = ppo_schedule(config.system, on_device=spec.on_device)
     require_rows(config.ppo.minibatches, schedule.update_rows(config, spec.num_slots))
     concurrent = schedule.learns_concurrently(config)
+    learners, actors, readers = [], [], []
+    # Two recordings that run at the same time need generators of their own.
+    generator = device_generator(group.device) if group.device.type == "cuda" and concurrent else None
+    for number in range(policies):
+        learner, acting = _learner_and_acting(config, services, spec, number, concurrent=concurrent)
+        learners.append(learner)
+        # After the learner, which may move the memory of the weights.
+        acting_compute, _ = recorded_parts(config, concurrent)
+        actors.append(Actor(acting, spec, group.device, acting_compute, services.clock, generator))
+        readers += [learner.publication.reader(acting)] if concurrent else []
+
+    def refresh_weights() -> None:
+        for reader in readers:
+            reader.refresh()
+
+    assignment = None
+    if policies > 1:
+        draw = make_draw(config.population, spec)
+        assignment = PolicyAssignment(spec, draw, np.random.default_rng((config.seed, group.rank)))
+    sampler = Sampler(
+        pool,
+        actors,
+        services.stop,
+        config.batching,
+        refresh_weights=readers[0].refresh if len(readers) == 1 else refresh_weights,
+        recorded=not config.deterministic,
+        assignment=assignment,
+    )
+    needed = schedule.buffer_rows(config, spec.num_slots) * row_bytes(spec, learners[0].policy.core.state_size)
+    require_memory(needed, group.device, "a rollout", "fewer --pool.num-envs or --rollout-steps")
+    return learners, sampler
+
+
+def _learner_and_acting(
+    config: Config, services: Services, spec: PoolSpec, number: int, *, concurrent: bool
+) -> tuple[PPOLearner, ActorCritic]:
+    """The learner of policy `number`, and the policy that acts: a copy, if a learner thread changes the weights
+    meanwhile."""
+    group = services.group
     with one_thread():
         policy = ActorCritic(spec, config.policy).to(group.device)
     synchronize(policy, group)
@@ -82,7 +128,6 @@ def ppo_parts(config: Config, services: Services, pool: Pool) -> tuple[PPOLearne
     policy.precision = choose_precision(policy, config.compute.precision, group.device)
     policy.core.layer_by_layer = config.compute.layer_by_layer
     acting = copy.deepcopy(policy) if concurrent else policy
-    """The policy that acts: a copy, if a learner thread changes the weights meanwhile."""
     if concurrent and group.device.type == "cpu":
         keep_in_precision(acting)
     if config.compute.compile:
@@ -90,13 +135,13 @@ def ppo_parts(config: Config, services: Services, pool: Pool) -> tuple[PPOLearne
             require_compiler()
         for network in {policy, acting}:
             network.compile_encoders()
-    acting_compute, learning_compute = recorded_parts(config, concurrent)
+    _, learning_compute = recorded_parts(config, concurrent)
     learner = PPOLearner(
         policy,
         group,
         config.resolved_ppo,
         config.optimizer,
-        torch.Generator().manual_seed(config.seed + group.rank),
+        torch.Generator().manual_seed(config.seed + group.rank + POLICY_SEEDS * number),
         learning_compute,
         num_slots=spec.num_slots,
         stop=services.stop,
@@ -104,21 +149,7 @@ def ppo_parts(config: Config, services: Services, pool: Pool) -> tuple[PPOLearne
         on_nonfinite=config.on_nonfinite,
     )
     learner.threads_alone = threads_alone
-    # After the learner, which may move the memory of the weights. Two recordings that run at the same time need
-    # generators of their own.
-    generator = device_generator(group.device) if group.device.type == "cuda" and concurrent else None
-    actor = Actor(acting, spec, group.device, acting_compute, services.clock, generator)
-    sampler = Sampler(
-        pool,
-        actor,
-        services.stop,
-        config.batching,
-        refresh_weights=learner.publication.reader(acting).refresh if concurrent else lambda: None,
-        recorded=not config.deterministic,
-    )
-    needed = schedule.buffer_rows(config, spec.num_slots) * row_bytes(spec, policy.core.state_size)
-    require_memory(needed, group.device, "a rollout", "fewer --pool.num-envs or --rollout-steps")
-    return learner, sampler
+    return learner, acting
 
 
 def recorded_parts(config: Config, concurrent: bool) -> tuple[ComputeConfig, ComputeConfig]:

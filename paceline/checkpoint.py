@@ -2,7 +2,7 @@
 
 `checkpoints/step_N/` holds
 
-- `weights.safetensors`: the policy,
+- `weights.safetensors`: the policy; further policies of a run are in `weights_1.safetensors` and so on,
 - `state.pt`: everything else, readable with `weights_only=True`,
 - `pool_R.bin`: the simulators of rank R, if their state can be saved,
 - `manifest.json`: the size and digest of every file. It is signed (see `signatures`).
@@ -21,7 +21,7 @@ import os
 import pickle
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ from paceline.signatures import sign
 log = logging.getLogger(__name__)
 
 WEIGHTS, STATE, MANIFEST = "weights.safetensors", "state.pt", "manifest.json"
+OTHER_WEIGHTS = r"weights_\d+\.safetensors"
 NAME = r"step_\d+"
 TORCH = b"PK\x03\x04"
 """First bytes of torch's files. Unpickling refuses data that begins with them."""
@@ -70,6 +71,14 @@ class Checkpoint:
     """Size and digest of every file, by name."""
 
     @property
+    def num_policies(self) -> int:
+        return 1 + sum(re.fullmatch(OTHER_WEIGHTS, name) is not None for name in self.files)
+
+    def weights_of(self, policy: int) -> dict[str, Tensor]:
+        """The weights of a policy of the run."""
+        return self.weights if policy == 0 else load_file(self.folder / _weights_name(policy))
+
+    @property
     def manifest(self) -> Path:
         return self.folder / MANIFEST
 
@@ -94,14 +103,22 @@ class CheckpointFolder:
         self._folder, self._keep = folder, keep
 
     def save(
-        self, step: int, weights: dict[str, Tensor], state: dict[str, Any], pools: dict[int, bytes], *, best: bool
+        self,
+        step: int,
+        weights: dict[str, Tensor],
+        state: dict[str, Any],
+        pools: dict[int, bytes],
+        *,
+        best: bool,
+        other_weights: Sequence[dict[str, Tensor]] = (),
     ) -> Path:
-        """Write `step_N`, and point `latest` to it, and `best` if it is the best.
+        """Write `step_N`, and point `latest` to it, and `best` if it is the best. `other_weights` are those of further
+        policies.
 
         Raises `DiskFull` if it does not fit. Older checkpoints are then unchanged.
         """
         final = self._folder / f"step_{step}"
-        needed = _bytes_of((weights, state, pools), set()) + ROOM
+        needed = _bytes_of((weights, state, pools, list(other_weights)), set()) + ROOM
         with _explained(final, needed):
             self._folder.mkdir(parents=True, exist_ok=True)
             check_room(final, needed)
@@ -109,7 +126,7 @@ class CheckpointFolder:
             shutil.rmtree(temporary, ignore_errors=True)
             try:
                 temporary.mkdir()
-                _write(temporary, weights, state, pools)
+                _write(temporary, [weights, *other_weights], state, pools)
                 _flush(temporary)
                 if (
                     final.exists()
@@ -219,8 +236,16 @@ class CheckpointFolder:
                 shutil.rmtree(self._folder / name, ignore_errors=True)
 
 
-def _write(folder: Path, weights: dict[str, Tensor], state: dict[str, Any], pools: dict[int, bytes]) -> None:
-    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}, folder / WEIGHTS)
+def _weights_name(policy: int) -> str:
+    return WEIGHTS if policy == 0 else f"weights_{policy}.safetensors"
+
+
+def _write(
+    folder: Path, weights: Sequence[dict[str, Tensor]], state: dict[str, Any], pools: dict[int, bytes]
+) -> None:
+    for policy, tensors in enumerate(weights):
+        on_host = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        save_file(on_host, folder / _weights_name(policy))
     with open(folder / STATE, "wb") as file:  # given a path instead, torch hides the reason of a failed write
         torch.save(state, file)
     for rank, pool in pools.items():

@@ -26,6 +26,7 @@ from paceline.files import replace_text
 from paceline.learner.config import D4PGConfig, OnNonFinite, OptimizerConfig, PPOConfig
 from paceline.nets.config import ControlConfig, PolicyConfig
 from paceline.pool.config import PoolConfig
+from paceline.population.config import LeagueConfig, PBTConfig, PopulationConfig
 from paceline.schedule.config import APPOConfig, VERConfig
 from paceline.signatures import sign
 from paceline.systems import SYSTEMS, System, readers, unread_by
@@ -88,6 +89,9 @@ class Config:
     ppo: PPOConfig = field(default_factory=PPOConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     preemption: PreemptionConfig = field(default_factory=PreemptionConfig)
+    population: PopulationConfig = field(default_factory=PopulationConfig)
+    pbt: PBTConfig = field(default_factory=PBTConfig)
+    league: LeagueConfig = field(default_factory=LeagueConfig)
     ver: VERConfig = field(default_factory=VERConfig)
     appo: APPOConfig = field(default_factory=APPOConfig)
     control: ControlConfig = field(default_factory=ControlConfig)

@@ -11,12 +11,13 @@ from typing import Any
 
 import torch
 
+from paceline.collect.policy_assignment import Finished
 from paceline.collect.protocol import Collection
 from paceline.config import Config
 from paceline.distributed.runtime import Group
 from paceline.learner.protocol import Learner
 from paceline.pool import Pool
-from paceline.pool.protocol import Episode, StepBatch
+from paceline.pool.protocol import StepBatch
 from paceline.stop import Stop
 from paceline.telemetry.clock import Clock
 from paceline.telemetry.episodes import LatestEpisodes
@@ -151,14 +152,13 @@ class Run:
         self.before_iteration()
         return True
 
-    def report(self, steps: int, losses: dict[str, float], episodes: list[Episode] | None = None) -> None:
+    def report(self, steps: int, losses: dict[str, float], finished: Finished) -> None:
         """Count an iteration of `steps` steps, and report from time to time. All ranks call it together.
 
-        `episodes` are those that have finished since the last report, if another thread has the pool.
+        `finished` has ended since the last report.
         """
-        finished = self.pool.take_episodes() if episodes is None else episodes
         is_due = time.monotonic() - self.last_checkpoint_at >= self.config.checkpoint.seconds
-        mine = [float(steps), float(is_due), *self.episodes.sums_of(finished)]
+        mine = [float(steps), float(is_due), *self.episodes.sums_of(finished.episodes)]
         mine += [float(self.pool.restarts), self.seconds / self.group.size]
         with self.clock.time("communication"):
             all_steps, due, *sums, self._restarts, self.agreed_seconds = self.group.sum_(

@@ -35,7 +35,8 @@ class Snapshot:
     """What one rank adds to a checkpoint."""
 
     step: int
-    weights: dict[str, Tensor]
+    weights: list[dict[str, Tensor]]
+    """By policy."""
     shared: dict[str, Any]
     """State that is the same on all ranks."""
     mine: dict[str, Any]
@@ -94,8 +95,9 @@ class Saver:
     def _take(self, *, stopped: bool = False, state_seconds: float | None = None) -> Snapshot:
         """What this rank adds to a checkpoint. `stopped`: the training loop was interrupted in an iteration."""
         run = self._run
-        (learner,) = run.learners
-        require_finite(learner.policy)
+        first, *others = run.learners
+        for learner in run.learners:
+            require_finite(learner.policy)
         try:
             pool_state: bytes | None = run.pool.state(state_seconds)
         except UsageError as error:
@@ -105,7 +107,9 @@ class Saver:
         mine, problem = None, None
         try:
             stopped = stopped or run.pool.num_in_flight > 0
-            mine = self._collection.rank_state(stopped=stopped) | learner.rank_state()
+            mine = self._collection.rank_state(stopped=stopped) | first.rank_state()
+            if others:
+                mine["other_learners"] = [learner.rank_state() for learner in others]
         except DiskFull as error:  # the other ranks have to know it
             problem = str(error)
         shared = {
@@ -113,12 +117,14 @@ class Saver:
             "seconds": run.seconds,
             "best": self._best if mean is None else max(self._best, mean),
             "episodes": list(run.episodes.sums),
-            "agent": learner.state_dict(),
+            "agent": first.state_dict(),
         }
+        if others:
+            shared["other_learners"] = [learner.state_dict() for learner in others]
         cuda_rng = torch.cuda.get_rng_state() if run.group.device.type == "cuda" else None
         return Snapshot(
             step=run.step,
-            weights=learner.policy.state_dict(),
+            weights=[learner.policy.state_dict() for learner in run.learners],
             shared=shared,
             mine={"rng": torch.get_rng_state(), "cuda_rng": cuda_rng, "agent": mine},
             pool=pool_state,
@@ -152,7 +158,10 @@ class Saver:
         state = snapshot.shared | {"ranks": [mine for mine, *_ in ranks]}
         pools = {rank: pool for rank, (_, pool, _) in enumerate(ranks) if pool is not None}
         try:
-            self._checkpoints.save(snapshot.step, snapshot.weights, state, pools, best=snapshot.best)
+            weights, *others = snapshot.weights
+            self._checkpoints.save(
+                snapshot.step, weights, state, pools, best=snapshot.best, other_weights=others
+            )
         except DiskFull as error:
             return str(error)
         return None
@@ -178,13 +187,15 @@ class Saver:
     def restore(self, checkpoint: Checkpoint, *, may_unpickle: bool = True) -> None:
         """Continue exactly, or with new episodes if this rank's simulators are missing or may not be loaded."""
         run, state = self._run, checkpoint.state
-        (learner,) = run.learners
         ranks, rank = state["ranks"], run.group.rank
         own, mine = rank < len(ranks), ranks[min(rank, len(ranks) - 1)]
-        learner.policy.load_state_dict(checkpoint.weights)
-        learner.load_state_dict(state["agent"])
-        learner.load_rank_state(mine["agent"], own=own)
-        learner.publish()
+        shared = [state["agent"], *state.get("other_learners", [])]
+        of_rank = [mine["agent"], *mine["agent"].get("other_learners", [])]
+        for policy, learner in enumerate(run.learners):
+            learner.policy.load_state_dict(checkpoint.weights_of(policy))
+            learner.load_state_dict(shared[policy])
+            learner.load_rank_state(of_rank[policy], own=own)
+            learner.publish()
         if own:
             self._collection.load_rank_state(mine["agent"])
         run.step, run.seconds_before, self._best = state["step"], state["seconds"], state["best"]
@@ -202,7 +213,6 @@ class Saver:
 
     def _restore_simulators(self, checkpoint: Checkpoint, mine: dict[str, Any], *, may_unpickle: bool) -> None:
         run, pool = self._run, self._run.pool
-        (learner,) = run.learners
         pool_state = checkpoint.pool_state(run.group.rank)
         if pool_state is None:
             log.warning("the checkpoint has no simulators: all episodes start anew")
@@ -223,6 +233,7 @@ class Saver:
             pool.reset(run.config.seed + 1000 * run.group.rank)
             return
         self._collection.restore_episodes(mine, anew)
-        learner.restore_episodes(mine, anew)
+        for learner, saved in zip(run.learners, [mine, *mine.get("other_learners", [])], strict=True):
+            learner.restore_episodes(saved, anew)
         if len(anew):
             log.warning("the checkpoint lacks the simulators of slots %s: they start new episodes", anew.tolist())

@@ -150,19 +150,19 @@ class Session:
         stack.enter_context(contextlib.closing(pool))
         stop.on_request(pool.wake)
         services = Services(group=group, stop=stop, clock=clock, phases=phases)
-        learner, collection = assemble(config, services, pool, folder)
+        learners, collection = assemble(config, services, pool, folder)
         stack.enter_context(contextlib.closing(collection))
-        state = Run(config, group, pool, folder, [learner], clock=clock, stop=stop, phases=phases, display=display)
+        state = Run(config, group, pool, folder, learners, clock=clock, stop=stop, phases=phases, display=display)
         self.state, self._saver = state, Saver(state, collection)
         state.before_iteration, state.save, state.collection = (
             self._saver.before_iteration,
             self._saver.save,
             collection,
         )
-        self._schedule = make_schedule(state, config, learner, collection)
+        self._schedule = make_schedule(state, config, learners, collection)
         if checkpoint is not None:
             saved = Config.load(folder / "config.json")
-            require_same_spaces(checkpoint.weights, learner.policy.state_dict(), saved, config)
+            require_same_spaces(checkpoint.weights, learners[0].policy.state_dict(), saved, config)
             self._saver.restore(checkpoint, may_unpickle=loads)
             if group.is_first:
                 log.info("continuing from step %s, checkpoint %s", f"{state.step:,}", checkpoint.folder)

@@ -24,7 +24,10 @@ class SystemSpec:
     """Whether rows may be older than the weights that learn from them. Results then depend on timing."""
 
 
-_PPO = ("rollout_steps", "policy", "ppo", "optimizer", "preemption", "compute.layer_by_layer")
+_PPO = (
+    *("rollout_steps", "policy", "ppo", "optimizer", "preemption", "compute.layer_by_layer"),
+    *("population", "league"),
+)
 
 SYSTEMS: dict[str, SystemSpec] = {
     "ddppo": SystemSpec(

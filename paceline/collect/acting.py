@@ -47,6 +47,28 @@ def make_acting(actor: Actor, buffer: RolloutBuffer, *, on_device: bool, recorde
     return PlainActing(actor, buffer)
 
 
+class OpponentActing:
+    """Acts with a policy that does not learn: rows are counted, but nothing is written to them."""
+
+    def __init__(self, actor: Actor, buffer: RolloutBuffer) -> None:
+        self._actor, self._layout = actor, buffer.layout
+
+    def act(self, batch: StepBatch) -> Mapping[str, Any]:
+        decision = self._actor.decide(batch)
+        self._layout.begin(batch)
+        return self._actor.env_actions(decision.actions)
+
+    def write_decisions(self) -> None:
+        """Nothing is written."""
+
+    def write_outcomes(self, batch: StepBatch) -> None:
+        self._layout.complete(batch)
+        self._actor.observe(batch)
+
+    def flush(self) -> None:
+        """Nothing waits."""
+
+
 class PlainActing:
     """One operation after the other."""
 

@@ -141,10 +141,10 @@ class Actor:
         return few_values(self._policy, truncations.obs, truncations.state)
 
     def start_anew(self, slots: np.ndarray) -> None:
-        """The next decisions of `slots` [B] are the first of episodes."""
+        """The next decisions of `slots` [B] are the first of episodes. No decision of theirs may wait to be written."""
         at = torch.from_numpy(slots)
-        self.state = self.state.index_fill(0, at.to(self._device), 0.0)
-        self.episode_start = self.episode_start.index_fill(0, at.to(self._device), True)
+        self.state.index_fill_(0, at.to(self._device), 0.0)
+        self.episode_start.index_fill_(0, at.to(self._device), True)
         self._was_active[at if self._spec.on_device else slots] = True
 
     def state_dict(self) -> dict[str, Tensor]:

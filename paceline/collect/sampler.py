@@ -1,42 +1,50 @@
 """`Sampler`: acts for slots and writes rows. It owns the state of every slot, and never learns.
 
-Every slot is held by the caller, or in flight.
+Every slot is held by the caller, or in flight. With several policies, an `PolicyAssignment` says which one acts in a slot.
+Each policy then acts for its part of a batch, and the simulators get all actions at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from paceline.collect.acting import make_acting
+from paceline.collect.acting import Acting, OpponentActing, make_acting
 from paceline.collect.actor import Actor
+from paceline.collect.policy_assignment import PolicyAssignment, Finished
 from paceline.collect.batching import AdaptiveBatching
 from paceline.collect.config import BatchingConfig
 from paceline.experience.layouts import Variable
 from paceline.experience.rollout_buffer import RolloutBuffer
 from paceline.pool.batches import copied, union
-from paceline.pool.protocol import Pool, StepBatch
+from paceline.pool.protocol import Array, Pool, StepBatch
 from paceline.stop import Stop, StopRun
 
 
 class Sampler:
-    """Acts for the slots of a pool with a policy. `fill` says which buffer it writes to."""
+    """Acts for the slots of a pool. `fill` says which buffer it writes to."""
 
     def __init__(
         self,
         pool: Pool,
-        actor: Actor,
+        actors: Sequence[Actor],
         stop: Stop,
         batching: BatchingConfig,
         *,
         refresh_weights: Callable[[], object],
         recorded: bool,
+        assignment: PolicyAssignment | None = None,
+        num_learned: int | None = None,
     ) -> None:
-        """`refresh_weights` is called before each decision. `recorded` says whether acting may be recorded on a GPU."""
-        self.pool, self.actor, self._stop, self._clock = pool, actor, stop, actor.clock
+        """One actor for each policy; several need an `assignment`. Rows of the first `num_learned` policies are
+        written, by default of all. `refresh_weights` is called before each decision. `recorded` says whether acting may
+        be recorded on a GPU."""
+        self.pool, self.actors, self.assignment = pool, list(actors), assignment
+        self._num_learned = len(self.actors) if num_learned is None else num_learned
+        self._stop, self._clock = stop, actors[0].clock
         self._refresh_weights, self._recorded = refresh_weights, recorded
         self._batching_config, self._batching = batching, AdaptiveBatching(pool, batching)
         self._buffer: RolloutBuffer | None = None
@@ -50,12 +58,21 @@ class Sampler:
         """
         self._buffer = buffer
         self._batching = AdaptiveBatching(self.pool, self._batching_config, learner_shares_cores=learner_shares_cores)
-        self._acting = make_acting(
-            self.actor, buffer, on_device=self.pool.spec.on_device, recorded=self._recorded and buffer.has_spare_row
-        )
+        self._acting = [self._make_acting(policy, actor, buffer) for policy, actor in enumerate(self.actors)]
+        """By policy."""
+        self._acted: list[Acting] = []
+        """Those that the last `act` has used."""
+        if self.assignment is not None:
+            buffer.layout.policies = self.assignment.policies
         state, self._restored = self._restored, None
         if state is not None and isinstance(buffer.layout, Variable):
             buffer.load_state_dict(state)
+
+    def _make_acting(self, policy: int, actor: Actor, buffer: RolloutBuffer) -> Acting:
+        if policy >= self._num_learned:
+            return OpponentActing(actor, buffer)
+        recorded = self._recorded and buffer.has_spare_row
+        return make_acting(actor, buffer, on_device=self.pool.spec.on_device, recorded=recorded)
 
     @property
     def num_in_flight(self) -> int:
@@ -67,11 +84,27 @@ class Sampler:
         with self._clock.time("inference"):
             self._batching.begin_decision()
             self._refresh_weights()
-            actions = self._acting.act(batch)
+            actions = self._choose(batch)
         with self._clock.time("simulation"):
             self.pool.send(actions, batch.slots)
         with self._clock.time("inference"):
-            self._acting.write_decisions()
+            for acting in self._acted:
+                acting.write_decisions()
+
+    def _choose(self, batch: StepBatch) -> Mapping[str, Any]:
+        """The actions of every policy for its part of the batch."""
+        if self.assignment is None:
+            self._acted = self._acting
+            return self._acting[0].act(batch)
+        self._acted, merged = [], {}
+        for part in self.assignment.parts(batch):
+            acting = self._acting[part.policy]
+            self._acted.append(acting)
+            for name, values in acting.act(part.batch).items():
+                if name not in merged:
+                    merged[name] = _empty_like(values, len(batch))
+                merged[name][part.rows] = values
+        return merged
 
     def receive_all(self) -> StepBatch:
         """All slots, with their outcomes. If the run has to stop, there are fewer slots and nothing is written."""
@@ -91,15 +124,37 @@ class Sampler:
         return batch
 
     def observe(self, batch: StepBatch) -> None:
-        """Write the outcomes of the slots of `batch`."""
+        """Write the outcomes of the slots of `batch`. Where a match is over, policies are drawn for the next one."""
         if len(batch):
             with self._clock.time("inference"):
-                self._acting.write_outcomes(batch)
+                if self.assignment is None:
+                    self._acting[0].write_outcomes(batch)
+                    return
+                for part in self.assignment.parts(batch):
+                    self._acting[part.policy].write_outcomes(part.batch)
+                self._assign(self.assignment.observe(batch))
+
+    def _assign(self, changed: np.ndarray) -> None:
+        """Other policies act in the slots `changed` from now on."""
+        if len(changed) == 0:
+            return
+        assert self._buffer is not None and self.assignment is not None
+        for acting in self._acting:
+            acting.flush()  # a chunk that is closed early may be learned from at once
+        self._buffer.layout.end_streams(changed)
+        self._start_actors(changed)
+
+    def _start_actors(self, slots: np.ndarray) -> None:
+        assert self.assignment is not None
+        policies = self.assignment.policies[slots]
+        for policy in np.unique(policies).tolist():
+            self.actors[policy].start_anew(slots[policies == policy])
 
     def flush(self) -> None:
         """Write all deferred outcomes to the buffer."""
         with self._clock.time("inference"):
-            self._acting.flush()
+            for acting in self._acting:
+                acting.flush()
         self._batching.pause()
 
     def drain(self, held: StepBatch) -> StepBatch:
@@ -121,37 +176,64 @@ class Sampler:
         if kind is StopRun:
             self.flush()  # the checkpoint has the states of all slots that are not in flight
 
+    def take_finished(self) -> Finished:
+        """Episodes and matches that ended in batches received since the last call."""
+        episodes = self.pool.take_episodes()
+        return Finished(episodes) if self.assignment is None else self.assignment.take_finished(episodes)
+
     def rank_state(self, *, stopped: bool) -> dict[str, Any]:
         """This rank's slots. If the training loop was `stopped` in an iteration, its collected rows are dropped."""
         keeps = self._buffer is not None and isinstance(self._buffer.layout, Variable) and not stopped
-        generator = self.actor.inference.generator
-        return {
+        generator = self.actors[0].inference.generator
+        state = {
             "numbers": [] if generator is None else [generator.get_state()],
-            "actor": self.actor.state_dict(),
+            "actor": self.actors[0].state_dict(),
             "rollout": self._buffer.state_dict() if keeps and self._buffer is not None else None,
         }
+        if self.assignment is not None:
+            state["assignment"] = self.assignment.state_dict()
+            state["other_actors"] = [actor.state_dict() for actor in self.actors[1:]]
+        return state
 
     def load_rank_state(self, state: dict[str, Any]) -> None:
         """Continue the random numbers of a saved sampler. Slots begin new episodes."""
-        if self.actor.inference.generator is not None and state.get("numbers"):
-            self.actor.inference.generator.set_state(state["numbers"][0])
+        if self.actors[0].inference.generator is not None and state.get("numbers"):
+            self.actors[0].inference.generator.set_state(state["numbers"][0])
 
     def restore_episodes(self, state: dict[str, Any], anew: np.ndarray) -> None:
         """The simulators are where they were when `state` was saved. Only the slots in `anew` begin new episodes."""
-        self.actor.load_state_dict(state["actor"])
-        if len(anew):
-            self.actor.start_anew(anew)
-        else:
+        for actor, saved in zip(self.actors, [state["actor"], *state.get("other_actors", [])], strict=True):
+            actor.load_state_dict(saved)
+        if self.assignment is not None:
+            self.assignment.load_state_dict(state["assignment"])
+        if not len(anew):
             self._restored = state["rollout"]
+        elif self.assignment is None:
+            self.actors[0].start_anew(anew)
+        else:
+            self.assignment.start_anew(anew)
+            self._start_actors(anew)
 
     def observe_stopped(self, batch: StepBatch) -> None:
-        self.actor.observe(batch)
+        if self.assignment is None:
+            self.actors[0].observe(batch)
+            return
+        for part in self.assignment.parts(batch):
+            self.actors[part.policy].observe(part.batch)
+        if len(changed := self.assignment.observe(batch)):
+            self._start_actors(changed)
 
     def saved(self, state: dict[str, Any]) -> None:
         """A checkpoint with this state was written."""
 
     def close(self) -> None:
         """Nothing to close."""
+
+
+def _empty_like(values: Array, count: int) -> Array:
+    """Room for `count` actions that look like `values`."""
+    shape = (count, *values.shape[1:])
+    return values.new_empty(shape) if isinstance(values, torch.Tensor) else np.empty(shape, values.dtype)
 
 
 def device_generator(device: torch.device) -> torch.Generator:

@@ -5,6 +5,8 @@ Legend: T steps, N slots, K chunks of a batch, R rows of the buffer.
 A slot fills its chunk, takes a free one and continues. A full chunk waits for its batch, is learned from, and is free
 again. Only chunk numbers pass between threads, never rows. One thread collects (`begin`, `complete`, `take`), another
 may learn and then `release`.
+
+A chunk has rows of one policy. Where another policy begins to act in a slot, the slot's chunk is closed early.
 """
 
 from __future__ import annotations
@@ -22,10 +24,12 @@ from paceline.pool.protocol import StepBatch
 class Chunks:
     """Time-major: row t of chunk c is at t * C + c, for C chunks. Slots in lock-step write to adjacent memory."""
 
-    def __init__(self, steps: int, num_slots: int, batch: int, waiting: int) -> None:
-        """Room for `waiting` batches of `batch` chunks, plus one that is learned from and one that is collected."""
+    def __init__(self, steps: int, num_slots: int, batch: int, waiting: int, learners: int = 1) -> None:
+        """Policies 0 to `learners` - 1 learn. For each there is room for `waiting` batches of `batch` chunks, plus one
+        that is learned from and one that is collected. Chunks of other policies are free as soon as they are full."""
         self.steps, self.num_slots = steps, num_slots
-        self.capacity = self.rows_needed(steps, num_slots, batch, waiting)
+        self.capacity = self.rows_needed(steps, num_slots, batch, waiting, learners)
+        self.policies: np.ndarray | None = None
         self.count = self.capacity // steps
         self._chunk = np.arange(num_slots)
         self._begun = np.zeros(num_slots, np.int64)
@@ -36,18 +40,22 @@ class Chunks:
         self._slot[:num_slots] = np.arange(num_slots)
         self._after = np.full(self.count, -1)
         """For a full chunk, the row that its slot continued with."""
+        self._policy = np.zeros(self.count, np.int64)
+        """The policy of each chunk."""
+        self._length = np.full(self.count, steps)
+        """Rows of each chunk. Those that are closed early have fewer than T."""
         self._free = deque(range(num_slots, self.count))
-        self._full: deque[int] = deque()
+        self._full: list[deque[int]] = [deque() for _ in range(learners)]
+        """By policy."""
 
     @staticmethod
-    def rows_needed(steps: int, num_slots: int, batch: int, waiting: int) -> int:
+    def rows_needed(steps: int, num_slots: int, batch: int, waiting: int, learners: int = 1) -> int:
         """Rows of the buffer. Every slot has a chunk, and in one step all slots may need another."""
-        return (2 * num_slots + batch * (waiting + 2)) * steps
+        return (2 * num_slots + learners * batch * (waiting + 2)) * steps
 
-    @property
-    def num_full(self) -> int:
-        """Chunks that wait for their batch."""
-        return len(self._full)
+    def num_full(self, policy: int = 0) -> int:
+        """Chunks of a policy that wait for their batch."""
+        return len(self._full[policy])
 
     @property
     def num_in_flight(self) -> int:
@@ -60,6 +68,9 @@ class Chunks:
         require_idle(self._pending, slots)
         for slot in slots[self._begun[slots] == self.steps].tolist():
             self._move_on(slot)
+        if self.policies is not None:
+            new = slots[self._begun[slots] == 0]
+            self._policy[self._chunk[new]] = self.policies[new]
         rows = self._begun[slots] * self.count + self._chunk[slots]
         self._begun[slots] += 1
         self._pending[slots] = rows
@@ -69,14 +80,26 @@ class Chunks:
         assert batch is not None
         return torch.from_numpy(take_pending(self._pending, batch.slots))
 
-    def take(self, count: int) -> Selection:
-        """The `count` chunks that have been full for longest."""
-        chunks = np.array([self._full.popleft() for _ in range(count)])
+    def end_streams(self, slots: np.ndarray) -> None:
+        """Close the chunks of `slots`: other policies act there from now on."""
+        for slot in slots[self._begun[slots] > 0].tolist():
+            chunk = self._chunk[slot]
+            self._length[chunk] = self._begun[slot]
+            self._move_on(slot)
+            # Its last row ends an episode or was lost: the value after it is never used.
+            self._after[chunk] = (self._length[chunk] - 1) * self.count + chunk
+
+    def take(self, count: int, policy: int = 0) -> Selection:
+        """The `count` chunks of a policy that have been full for longest."""
+        chunks = np.array([self._full[policy].popleft() for _ in range(count)], np.int64)
+        lengths = self._length[chunks]
+        used = np.arange(self.steps)[:, None] < lengths if (lengths < self.steps).any() else None
         return Selection(
             rows=np.arange(self.steps)[:, None] * self.count + chunks[None, :],
             slots=self._slot[chunks],
             num_rows=self.capacity,
             following=self._after[chunks],
+            used=used,
         )
 
     def release(self, selection: Selection) -> None:
@@ -86,6 +109,7 @@ class Chunks:
     def _move_on(self, slot: int) -> None:
         assert self._free, "no chunk is free: batches were not taken, or not released"
         old, new = self._chunk[slot], self._free.popleft()
-        self._chunk[slot], self._begun[slot], self._slot[new] = new, 0, slot
+        self._chunk[slot], self._begun[slot], self._slot[new], self._length[new] = new, 0, slot, self.steps
         self._after[old] = new
-        self._full.append(int(old))
+        policy = self._policy[old]
+        (self._full[policy] if policy < len(self._full) else self._free).append(int(old))

@@ -31,6 +31,8 @@ class Layout(Protocol):
 
     num_slots: int
     capacity: int
+    policies: np.ndarray | None
+    """[N]: the policy that acts in each slot. None where the run has one policy."""
 
     @property
     def num_in_flight(self) -> int:
@@ -45,12 +47,20 @@ class Layout(Protocol):
         """The rows in flight of the slots of `batch`, which now have their outcome."""
         ...
 
+    def end_streams(self, slots: np.ndarray) -> None:
+        """Other policies act in `slots` from now on. None of them is in flight."""
+        ...
+
 
 class LockStep:
-    """T steps of all N slots. Row t * N + slot is step t of a slot."""
+    """T steps of all N slots. Row t * N + slot is step t of a slot. A batch may have a part of the slots: a step is
+    over when all slots have begun and completed it."""
 
     def __init__(self, steps: int, num_slots: int) -> None:
         self.num_slots, self.capacity = num_slots, steps * num_slots
+        self.policies: np.ndarray | None = None
+        self._policy = np.zeros((steps, num_slots), np.int64)
+        """[T, N]: the policy of each row."""
         self.num_in_flight = 0
         self._begun = 0
         """Steps so far."""
@@ -60,19 +70,36 @@ class LockStep:
         self._begun = self.num_in_flight = 0
 
     def begin(self, batch: StepBatch | None) -> Rows:
-        rows = slice(self._begun * self.num_slots, (self._begun + 1) * self.num_slots)
-        self._begun, self.num_in_flight = self._begun + 1, self.num_slots
+        if self.num_in_flight == 0:
+            if self.policies is not None:
+                self._policy[self._begun] = self.policies
+            self._begun += 1
+        rows = self._rows_of_step(batch)
+        self.num_in_flight += self.num_slots if batch is None else len(batch)
         return rows
 
     def complete(self, batch: StepBatch | None) -> Rows:
-        self.num_in_flight = 0
-        return slice((self._begun - 1) * self.num_slots, self._begun * self.num_slots)
+        self.num_in_flight -= self.num_slots if batch is None else len(batch)
+        return self._rows_of_step(batch)
 
-    def select(self) -> Selection:
-        """The rollout, which may have ended early."""
+    def end_streams(self, slots: np.ndarray) -> None:
+        """Nothing to do: every row has its policy."""
+
+    def select(self, policy: int | None = None) -> Selection:
+        """The rollout, which may have ended early; with `policy`, the streams with rows of that policy."""
         count = self._begun * self.num_slots
         rows = np.arange(count).reshape(self._begun, self.num_slots)
-        return Selection(rows=rows, slots=np.arange(self.num_slots), num_rows=count)
+        if policy is None:
+            return Selection(rows=rows, slots=np.arange(self.num_slots), num_rows=count)
+        used = self._policy[: self._begun] == policy
+        slots = np.flatnonzero(used.any(0))
+        return Selection(rows=rows[:, slots], slots=slots, num_rows=count, used=used[:, slots])
+
+    def _rows_of_step(self, batch: StepBatch | None) -> Rows:
+        first = (self._begun - 1) * self.num_slots
+        if batch is None or len(batch) == self.num_slots:
+            return slice(first, first + self.num_slots)
+        return torch.as_tensor(batch.slots) + first
 
 
 class Variable:
@@ -88,9 +115,10 @@ class Variable:
     def __init__(self, steps: int, num_slots: int, kept: int = 0, *, weighted: bool = False) -> None:
         """With `weighted`, rows of slots that took more steps than the mean weigh less."""
         self.num_slots, self.goal, self._weighted = num_slots, steps * num_slots, weighted
+        self.policies: np.ndarray | None = None
         self._most = self.rows_needed(steps, num_slots)
         self.capacity = self.rows_needed(steps, num_slots, kept)
-        self._slot, self._ordinal = (np.zeros(self.capacity, np.int64) for _ in range(2))
+        self._slot, self._ordinal, self._policy = (np.zeros(self.capacity, np.int64) for _ in range(3))
         self._generation = np.full(self.capacity, -1)
         self._asked, self._usable = (np.zeros(self.capacity, bool) for _ in range(2))
         self._pending = np.full(num_slots, -1)
@@ -153,9 +181,15 @@ class Variable:
         self.collected[batch.slots] += ~batch.lost
         return torch.from_numpy(rows)
 
-    def select(self) -> Selection:
-        """The rollout. Where it ended early, the latest rows of the previous rollout fill it up."""
+    def end_streams(self, slots: np.ndarray) -> None:
+        """Nothing to do: every row has its policy."""
+
+    def select(self, policy: int | None = None) -> Selection:
+        """The rollout; with `policy`, the rows of that policy. Where it ended early, the latest rows of the previous
+        rollout fill it up."""
         begun = self.rows_begun()
+        if policy is not None:
+            begun = begun[self._policy[begun] == policy]
         order = np.argsort(self._slot[begun], kind="stable")
         rows = begun[order]
         slots = self._slot[rows]
@@ -171,14 +205,17 @@ class Variable:
             present=present,
             completed=completed,
             weights=self._weights() if self._weighted else None,
-            older=self._older(),
+            older=self._older(policy),
         )
 
-    def _older(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """The latest usable rows of the previous rollout, as many as this one lacks, stream after stream."""
+    def _older(self, policy: int | None) -> tuple[np.ndarray, np.ndarray] | None:
+        """The latest usable rows of the previous rollout, as many as this one lacks, stream after stream; with
+        `policy`, those of them that are its own."""
         rows = (self._first - 1 - np.arange(self.capacity - self._begun)) % self.capacity  # newest first
         rows = rows[self._usable[rows] & (self._generation[rows] == self._now - 1)]
         rows = rows[: max(0, self.goal - self.completed)][::-1]
+        if policy is not None:
+            rows = rows[self._policy[rows] == policy]
         if len(rows) == 0:
             return None
         rows = rows[np.argsort(self._slot[rows], kind="stable")]
@@ -199,6 +236,7 @@ class Variable:
         assert self.num_in_flight == 0, f"slots {np.flatnonzero(self._pending >= 0).tolist()} have a row in flight"
         rows = self.rows_begun()
         columns = {"slot": self._slot, "ordinal": self._ordinal, "asked": self._asked, "usable": self._usable}
+        columns["policy"] = self._policy
         saved = {name: torch.from_numpy(column[rows]) for name, column in columns.items()}
         return saved | {
             "capacity": self.capacity,
@@ -215,6 +253,7 @@ class Variable:
         self._enter(rows, slots, state["ordinal"].numpy(), state["asked"].numpy())
         self._pending[:] = -1
         self._usable[rows] = state["usable"].numpy()
+        self._policy[rows] = state["policy"].numpy() if "policy" in state else 0
         self.collected = state["collected"].numpy().copy()
         self._decisions = state["decisions"].numpy().copy()
 
@@ -228,6 +267,8 @@ class Variable:
         self._slot[rows], self._ordinal[rows], self._asked[rows] = slots, ordinals, asked
         self._generation[rows], self._usable[rows] = self._now, False
         self._pending[slots] = rows
+        if self.policies is not None:
+            self._policy[rows] = self.policies[slots]
 
 
 def require_idle(pending: np.ndarray, slots: np.ndarray) -> None:

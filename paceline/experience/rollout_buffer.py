@@ -29,14 +29,23 @@ class RolloutBuffer(Generic[LayoutT]):
     The memory of a column stays where it is, because recorded updates read it. Fresh memory is NaN where it can be.
     """
 
-    def __init__(self, layout: LayoutT, device: torch.device, *, truncation_gap: int = 1, spare: bool = False) -> None:
+    def __init__(
+        self,
+        layout: LayoutT,
+        device: torch.device,
+        *,
+        truncation_gap: int = 1,
+        spare: bool = False,
+        fresh: float = torch.nan,
+    ) -> None:
         """`truncation_gap`: fewest steps between two truncations of a slot. It bounds the memory for final
         observations. With `spare`, the buffer has one row more than the layout. Padding is written there and never
-        read."""
+        read. `fresh` is in the memory of rows that were never written. It must be finite if networks see such rows:
+        those after the end of a chunk that was closed early."""
         self.layout, self.device = layout, device
         self.capacity = layout.capacity + spare
         self.log_prob, self.value, self.reward = (
-            torch.full((self.capacity,), torch.nan, device=device) for _ in range(3)
+            torch.full((self.capacity,), fresh, device=device) for _ in range(3)
         )
         self.version = torch.zeros(self.capacity, dtype=torch.int64, device=device)
         self.terminated, self.truncated, self.episode_start, self.valid = (
@@ -88,10 +97,9 @@ class RolloutBuffer(Generic[LayoutT]):
         if outcome.truncations is not None:
             self.add_truncations(outcome.truncations, host_rows)
         if outcome.candidates is not None:
-            assert isinstance(rows, slice), "simulators on the device are stepped together"
             if self._device_truncations is None:
                 self._device_truncations = DeviceTruncations(outcome.candidates, self._most_truncations)
-            self._device_truncations.add(outcome.candidates, outcome.truncated, first_row=rows.start)
+            self._device_truncations.add(outcome.candidates, outcome.truncated, rows)
 
     def write(self, rows: Rows, values: dict[str, Tensor]) -> None:
         """Write `rows` of columns, by name. This is the only writer of decisions and outcomes; it can be recorded."""
@@ -121,10 +129,11 @@ class RolloutBuffer(Generic[LayoutT]):
         Waits for the device, if only the device knows them.
         """
         if self._device_truncations is not None:
-            return self._device_truncations.take()
+            found = self._device_truncations.take()
+            return found if found is None or selection is None else _part_in(found, selection)
         mine, others = self._truncations, []
         if selection is not None and mine:
-            chosen, mine = torch.from_numpy(selection.rows.reshape(-1)), []
+            chosen, mine = torch.from_numpy(selection.own_rows()), []
             for part in self._truncations:
                 here = torch.isin(part.rows, chosen)
                 mine += [part.part(here)] if here.any() else []
@@ -198,3 +207,13 @@ class RolloutBuffer(Generic[LayoutT]):
 
     def _on_device(self, rows: Rows) -> Rows:
         return rows if isinstance(rows, slice) else rows.to(self.device)
+
+
+def _part_in(truncations: Truncations, selection: Selection) -> Truncations | None:
+    """The truncations in the rows of `selection`."""
+    here = torch.isin(truncations.rows.cpu(), torch.from_numpy(selection.own_rows()))
+    if not here.any():
+        return None
+    at = torch.nonzero(here).squeeze(1).to(truncations.rows.device)
+    obs = {name: values[at] for name, values in truncations.obs.items()}
+    return Truncations(rows=truncations.rows[at], obs=obs, state=truncations.state[at])

@@ -88,11 +88,12 @@ class DeviceTruncations:
     def clear(self) -> None:
         self._count.zero_()
 
-    def add(self, candidates: Truncations, truncated: Tensor, first_row: int) -> None:
-        """Those of `candidates` that `truncated` marks; the first one is `first_row` of the buffer."""
+    def add(self, candidates: Truncations, truncated: Tensor, rows: slice | Tensor) -> None:
+        """Those of `candidates` that `truncated` marks; `rows` are their rows of the buffer."""
         order = truncated.cumsum(0)
         cells = torch.where(truncated, self._count + order - 1, self._most).clamp(max=self._most)
-        self._rows.index_copy_(0, cells, candidates.rows + first_row)
+        at = candidates.rows + rows.start if isinstance(rows, slice) else rows
+        self._rows.index_copy_(0, cells, at)
         self._state.index_copy_(0, cells, candidates.state)
         for name, values in candidates.obs.items():
             self._obs[name].index_copy_(0, cells, values)

@@ -36,6 +36,9 @@ class Selection:
     older: tuple[np.ndarray, np.ndarray] | None = None
     """Rows of the previous rollout that are trained on once more, stream after stream, and whether each directly
     follows the one before it. They are counted nowhere."""
+    used: np.ndarray | None = None
+    """[L, N] bool: rows of the policy that learns. The others are other policies' rows, or were never written. None:
+    all rows are used."""
 
     @property
     def num_streams(self) -> int:
@@ -48,9 +51,18 @@ class Selection:
 
     @property
     def has_outcome(self) -> np.ndarray:
-        """[L, N] bool."""
+        """[L, N] bool: rows of the policy that learns, with an outcome."""
         mask = self.completed if self.completed is not None else self.present
-        return np.ones(self.rows.shape, bool) if mask is None else mask
+        if mask is None:
+            return np.ones(self.rows.shape, bool) if self.used is None else self.used
+        return mask if self.used is None else mask & self.used
+
+    def own_rows(self) -> np.ndarray:
+        """All rows of the policy that learns, in no particular order."""
+        mask = self.present if self.used is None else self.used
+        if self.used is not None and self.present is not None:
+            mask = self.used & self.present
+        return self.rows.reshape(-1) if mask is None else self.rows[mask]
 
     def in_turns(self) -> list[tuple[Tensor, Rows]]:
         """Time-major order: for each step, the slots that have a completed row, and those rows.

@@ -58,7 +58,7 @@ class TrainingBatch:
         present = selection.present
         self._present = None if present is None else torch.from_numpy(present).to(self.device)
         complete = self._rows
-        if present is not None:
+        if present is not None or selection.used is not None:
             complete = self._rows[torch.from_numpy(selection.has_outcome).to(self.device)]
         self.valid.zero_()
         self.valid[complete] = self._buffer.valid[complete]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -87,6 +88,8 @@ class PPOLearner:
         self._graphs = StepGraphs(self._backward, self._apply, self._num_sums, recorded=recorded)
         self.before_pass: Callable[[], None] = lambda: None
         """Called before each forward and each backward pass, unless updates are recorded."""
+        self.first_version = 0
+        """The version of the weights that were last taken over. Rows of older weights are not learned from."""
         self.threads_alone: int | None = None
         """On a CPU: PyTorch's threads while no other thread of the run computes."""
 
@@ -220,14 +223,27 @@ class PPOLearner:
         bounds = {"policy_lag_min": -least, "policy_lag_max": most} if count else {}
         return means | bounds | self._finite.check(means, self.version)
 
+    def take_over(self, donor: PPOLearner) -> None:
+        """Continue with the weights, normalisers, optimiser and hyper-parameters of another learner. Rows that this
+        learner's own weights decided are not learned from any more."""
+        version = self.version + 1
+        self.policy.load_state_dict(donor.policy.state_dict())
+        self.policy.version.fill_(version)
+        self.load_state_dict(copy.deepcopy(donor.state_dict()))
+        self.first_version = version
+        for name, value in donor.hyperparameters.as_dict().items():
+            self.hyperparameters.set(name, value)
+        self.targets.take_over(donor.targets)
+        self.publish()
+
     def state_dict(self) -> dict[str, Any]:
         """All but the policy, which is saved by itself, and `targets`, whose state is this rank's own."""
         state = {name: module.state_dict() for name, module in self._trained.items() if name != "policy"}
         own = {"optimizer": self.optimizer.state_dict(), "hyperparameters": self.hyperparameters.state_dict()}
-        return own | state
+        return own | state | ({"first_version": self.first_version} if self.first_version else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        always = {"policy", "optimizer", "hyperparameters"}
+        always = {"policy", "optimizer", "hyperparameters", "first_version"}
         own, saved = self._trained.keys() - always, state.keys() - always
         if own != saved:
             mine, theirs = (", ".join(sorted(names)) or "nothing" for names in (own, saved))
@@ -239,6 +255,7 @@ class PPOLearner:
             self._trained[name].load_state_dict(state[name])
         load_moments(self.optimizer, state["optimizer"])
         self.hyperparameters.load_state_dict(state.get("hyperparameters", {}))
+        self.first_version = state.get("first_version", 0)
         self._graphs.clear()  # they write to the old moments
 
     def rank_state(self) -> dict[str, Any]:

@@ -47,7 +47,10 @@ class Targets:
         self._scale_rewards(batch)
         truncations = batch.truncations
         truncated_value = values.truncated_values(truncations) if truncations is not None else None
-        self._finish(batch, values.last_values(following), truncated_value)
+        last_value = values.last_values(following)
+        if batch.num_streams < len(last_value):  # other slots have no rows of this policy
+            last_value = last_value[torch.from_numpy(batch.selection.slots).to(batch.device)]
+        self._finish(batch, last_value, truncated_value)
 
     def complete_chunks(self, batch: TrainingBatch, policy: ActorCritic) -> None:
         """The same for chunks: the buffer holds the observations after them, and `policy` gives their values."""
@@ -79,6 +82,12 @@ class Targets:
         normalizer.absorb(self._group.sum_(sums))
         for _, rows in turns:
             batch.reward[rows] = normalizer(batch.reward[rows])
+
+    def take_over(self, donor: Targets) -> None:
+        """Continue with the scale of returns of another learner. Running returns stay: episodes go on."""
+        if self._normalizer is not None and donor._normalizer is not None:
+            running = self._normalizer.running.clone()
+            self._normalizer.load_state_dict(donor._normalizer.state_dict() | {"running": running})
 
     def state_dict(self) -> dict[str, Any]:
         return self._normalizer.state_dict() if self._normalizer is not None else {}

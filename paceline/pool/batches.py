@@ -1,4 +1,5 @@
-"""Batches that outlive the next `recv`: copies, parts and unions of NumPy batches. All drop `final_obs`."""
+"""Parts, copies and unions of batches. Copies and unions are of NumPy batches; they outlive the next `recv` and drop
+`final_obs`."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from paceline.pool.protocol import StepBatch
+from paceline.pool.protocol import Array, StepBatch
 
 _COLUMNS = ("slots", "reward", "terminated", "truncated", "active", "lost", "step_seconds")
 
@@ -15,6 +16,13 @@ def part(batch: StepBatch, which: np.ndarray) -> StepBatch:
     """A copy of the rows where the mask `which` is set."""
     columns = {name: getattr(batch, name)[which] for name in _COLUMNS}
     return StepBatch(obs={name: rows[which] for name, rows in batch.obs.items()}, final_obs={}, **columns)
+
+
+def rows_of(batch: StepBatch, rows: Array) -> StepBatch:
+    """A copy of the rows with these numbers, of any pool's batch. Unlike a `part`, it has the `final_obs` of `batch`,
+    which hold until the next `recv` only."""
+    columns = {name: getattr(batch, name)[rows] for name in _COLUMNS}
+    return StepBatch(obs={name: o[rows] for name, o in batch.obs.items()}, final_obs=batch.final_obs, **columns)
 
 
 def copied(batch: StepBatch) -> StepBatch:

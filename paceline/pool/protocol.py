@@ -71,6 +71,8 @@ class Episode:
     """Agent steps."""
     info: Mapping[str, float] = field(default_factory=dict)
     """The scalars of the episode's last `info`."""
+    policy: int = 0
+    """The policy that acted."""
 
 
 @dataclass(slots=True)

@@ -7,6 +7,8 @@ thread computes on half of the cores, and the learner on all of them while colle
 
 With several ranks every rank has both threads, and learner threads meet in the gradient all-reduce. All communication
 between ranks is theirs, except for checkpoints, at which they wait.
+
+With several policies, every batch has trajectories of one policy, and the learner thread updates that policy.
 """
 
 from __future__ import annotations
@@ -15,23 +17,31 @@ import contextlib
 import queue
 import threading
 import time
+from collections import deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 
 from paceline.accel.kernels import use_threads
+from paceline.collect.policy_assignment import Finished
 from paceline.collect.sampler import Sampler
 from paceline.config import Config
 from paceline.distributed.config import PreemptionKind
+from paceline.errors import UsageError
 from paceline.experience.chunks import Chunks
 from paceline.experience.rollout_buffer import RolloutBuffer
 from paceline.experience.rows import Truncations
 from paceline.experience.selection import Selection
 from paceline.experience.training_batch import TrainingBatch
 from paceline.learner.ppo import PPOLearner
-from paceline.pool.protocol import Episode, StepBatch
+from paceline.pool.protocol import StepBatch
 from paceline.schedule.learner_thread import POLL_SECONDS, LearnerThread
+from paceline.schedule.policy_updates import by_policy
 from paceline.schedule.protocol import TrainingRun
+
+AGREE_SECONDS = 0.02
+"""How often ranks with several policies compare which of them have a batch on each rank."""
 
 
 class APPO:
@@ -51,17 +61,18 @@ class APPO:
     @staticmethod
     def buffer_rows(config: Config, num_slots: int) -> int:
         """Rows of the buffer, to check its memory before it is made."""
-        chunks = batch_chunks(config, num_slots)
-        return Chunks.rows_needed(config.rollout_steps, num_slots, chunks, config.appo.waiting)
+        chunks, learners = batch_chunks(config, num_slots), config.population.policies
+        return Chunks.rows_needed(config.rollout_steps, num_slots, chunks, config.appo.waiting, learners)
 
-    def __init__(self, run: TrainingRun, config: Config, learner: PPOLearner, sampler: Sampler) -> None:
+    def __init__(self, run: TrainingRun, config: Config, learners: Sequence[PPOLearner], sampler: Sampler) -> None:
         self._run, self._sampler = run, sampler
         slots, steps = run.pool.spec.num_slots, config.rollout_steps
         size = batch_chunks(config, slots)
-        self._layout = Chunks(steps, slots, size, config.appo.waiting)
-        self._buffer = RolloutBuffer(self._layout, run.group.device, spare=True)
+        self._layout = Chunks(steps, slots, size, config.appo.waiting, len(learners))
+        fresh = torch.nan if sampler.assignment is None else 0.0
+        self._buffer = RolloutBuffer(self._layout, run.group.device, spare=True, fresh=fresh)
         self._concurrent = _is_concurrent(run, config, sampler)
-        self._updates = BatchQueue(run, config, learner, self._buffer, size, concurrent=self._concurrent)
+        self._updates = BatchQueue(run, config, learners, sampler, self._buffer, size, concurrent=self._concurrent)
         self._batch_steps = size * steps
         self._held: StepBatch | None = None
 
@@ -92,16 +103,24 @@ class APPO:
 
 
 def batch_chunks(config: Config, num_slots: int) -> int:
-    """Chunks of a batch."""
-    return num_slots if config.appo.batch is None else max(1, round(config.appo.batch / config.rollout_steps))
+    """Chunks of a batch, which is one policy's."""
+    if config.appo.batch is None:
+        return -(-num_slots // config.population.policies)
+    return max(1, round(config.appo.batch / config.rollout_steps))
 
 
 def _is_concurrent(run: TrainingRun, config: Config, sampler: Sampler) -> bool:
     """By default collection and learning take turns only for one rank of a small perceptron over EnvPool: there both
     threads mostly hold Python's interpreter lock."""
+    meets = run.group.size > 1 and config.population.policies > 1
+    if config.appo.concurrent is False and meets:
+        raise UsageError(
+            "appo.concurrent cannot be off for several ranks with several policies: each rank collects until all have a "
+            "batch of the same policy; allowed: on, or one rank, or one policy"
+        )
     if config.appo.concurrent is not None:
         return config.appo.concurrent
-    spec, perceptron = run.pool.spec, sampler.actor.inference.perceptron
+    spec, perceptron = run.pool.spec, sampler.actors[0].inference.perceptron
     small = perceptron is not None and perceptron.is_few(spec.num_slots)
     return not (small and spec.in_step and run.group.size == 1)
 
@@ -109,9 +128,10 @@ def _is_concurrent(run: TrainingRun, config: Config, sampler: Sampler) -> bool:
 class Submission(NamedTuple):
     """A batch for the learner thread."""
 
+    policy: int
     selection: Selection
     truncations: Truncations | None
-    episodes: list[Episode]
+    finished: Finished
     written: torch.cuda.Event | None
     """When the rows are on the device."""
 
@@ -123,28 +143,37 @@ class BatchQueue:
         self,
         run: TrainingRun,
         config: Config,
-        learner: PPOLearner,
+        learners: Sequence[PPOLearner],
+        sampler: Sampler,
         buffer: RolloutBuffer[Chunks],
         size: int,
         *,
         concurrent: bool,
     ) -> None:
         """`size`: chunks of a batch. Without `concurrent`, collection waits while the learner learns."""
-        self._run, self._learner, self._buffer, self._size, self._concurrent = run, learner, buffer, size, concurrent
-        self._config, self._layout, self._batch = config.appo, buffer.layout, TrainingBatch(buffer)
+        self._run, self._learners, self._sampler = run, learners, sampler
+        self._buffer, self._size, self._concurrent = buffer, size, concurrent
+        self._config, self._layout = config.appo, buffer.layout
+        self._batches = [TrainingBatch(buffer) for _ in learners]
+        self._arrived: list[deque[Submission]] = [deque() for _ in learners]
+        """By policy: batches that the learner thread has received, and not learned from yet."""
         self._submissions: queue.SimpleQueue[Submission] = queue.SimpleQueue()
         self._unacknowledged = 0
         """Batches submitted but not yet acknowledged."""
         self._acknowledged = threading.Semaphore(0)
         """Released by the learner thread after each update."""
+        self._versions, self._dropped_batches = [0] * len(learners), [0] * len(learners)
+        self._losses: dict[int, dict[str, float]] = {}
+        """By policy: the losses of its last update."""
         self._next: Submission | None = None
         """A batch that could not be submitted yet."""
         self._collection_waits = False
         self.thread = LearnerThread(run, self._learn_until_over)
-        self._threads, self._threads_alone = run.threads, learner.threads_alone or run.threads
+        self._threads, self._threads_alone = run.threads, learners[0].threads_alone or run.threads
         # Compiled code is compiled for a number of threads.
         if self._threads_alone > self._threads and not config.compute.compile:
-            learner.before_pass = self._share_cores
+            for learner in learners:
+                learner.before_pass = self._share_cores
 
     # ---------------------------------------------------------------- collection's side
 
@@ -156,9 +185,9 @@ class BatchQueue:
         """
         if not self._concurrent and not self._wait_until(0):
             return False
-        while self._next is not None or self._layout.num_full >= self._size:
+        while self._next is not None or self._fullest() is not None:
             self._next = self._next or self._take()
-            if not self._wait_until(self._config.waiting):
+            if not self._wait_until(self._most_unacknowledged):
                 return False
             self._collection_waits = not self._concurrent
             self._submissions.put(self._next)
@@ -179,12 +208,26 @@ class BatchQueue:
             self._unacknowledged -= 1
         return True
 
+    @property
+    def _most_unacknowledged(self) -> int:
+        """Several ranks with several policies have to find a policy for which each has a batch. So they collect until
+        each policy has one. `_drop_surplus` bounds their number."""
+        policies = len(self._learners) if self._run.group.size > 1 else 1
+        return (self._config.waiting + 1) * policies - 1
+
+    def _fullest(self) -> int | None:
+        """The policy with the most full chunks, if they make a batch."""
+        policy = max(range(len(self._learners)), key=self._layout.num_full)
+        return policy if self._layout.num_full(policy) >= self._size else None
+
     def _take(self) -> Submission:
-        selection = self._layout.take(self._size)
+        policy = self._fullest()
+        assert policy is not None
+        selection = self._layout.take(self._size, policy)
         truncations = self._buffer.take_truncations(selection)
         # After that: it gathers truncations on the device.
         written = torch.cuda.current_stream().record_event() if self._buffer.device.type == "cuda" else None
-        return Submission(selection, truncations, self._run.pool.take_episodes(), written)
+        return Submission(policy, selection, truncations, self._sampler.take_finished(), written)
 
     # ---------------------------------------------------------------- the learner thread's side
 
@@ -197,15 +240,21 @@ class BatchQueue:
             end = time.perf_counter()
             losses["learner_busy"] = (end - begin) / (end - free_since)
             free_since = end
-            run.report(self._batch.num_steps, losses, submission.episodes)
-            self._layout.release(submission.selection)
-            self._collection_waits = False
-            self._acknowledged.release()
+            run.report(self._batches[submission.policy].num_steps, losses, submission.finished)
+            self._acknowledge(submission)
             if run.checkpoint_due:
                 self.thread.let_save()
 
+    def _acknowledge(self, submission: Submission) -> None:
+        """Its rows may be overwritten."""
+        self._layout.release(submission.selection)
+        self._collection_waits = False
+        self._acknowledged.release()
+
     def _receive(self) -> Submission | None:
         """The next batch; None once the main thread has left. Raises `StopRun` if the run has to stop."""
+        if len(self._learners) > 1 and self._run.group.size > 1:
+            return self._receive_agreed()
         while not self.thread.is_closed:
             if self._run.stop.is_requested:
                 self._run.stop.raise_if_agreed()
@@ -213,18 +262,52 @@ class BatchQueue:
                 return self._submissions.get(timeout=POLL_SECONDS)
         return None
 
+    def _receive_agreed(self) -> Submission | None:
+        """The same where ranks have to learn from batches of the same policy: the next policy for which all have one,
+        first those that were updated less often."""
+        stop, group = self._run.stop, self._run.group
+        while not self.thread.is_closed:
+            with contextlib.suppress(queue.Empty):
+                submission = self._submissions.get(timeout=AGREE_SECONDS)
+                self._arrived[submission.policy].append(submission)
+            self._drop_surplus()
+            mine = [float(len(arrived) > 0) for arrived in self._arrived]
+            *ready, stops = group.sum_(torch.tensor([*mine, float(stop.is_requested)], device=group.device)).tolist()
+            stop.raise_if(stops > 0)
+            versions = {p: self._versions[p] for p, count in enumerate(ready) if count == group.size}
+            if versions:
+                policy = min(versions, key=versions.__getitem__)
+                self._versions[policy] += 1
+                return self._arrived[policy].popleft()
+        return None
+
+    def _drop_surplus(self) -> None:
+        """If a policy has more batches than may wait, give up its oldest: other ranks have none of this policy yet."""
+        for policy, arrived in enumerate(self._arrived):
+            while len(arrived) > self._config.waiting + 1:
+                self._dropped_batches[policy] += 1
+                self._acknowledge(arrived.popleft())
+
     def _learn(self, submission: Submission) -> dict[str, float]:
-        run, learner, batch = self._run, self._learner, self._batch
+        run, policy = self._run, submission.policy
+        learner, batch = self._learners[policy], self._batches[policy]
         run.stop.raise_if_agreed()
         if submission.written is not None:
             torch.cuda.current_stream().wait_event(submission.written)
         learner.before_pass()  # targets take a pass through the network, too
         batch.select(submission.selection, submission.truncations)
-        dropped = batch.drop_older(learner.policy.version - self._config.max_lag)
+        oldest = (learner.policy.version - self._config.max_lag).clamp(min=learner.first_version)
+        dropped = batch.drop_older(oldest)
         learner.targets.complete_chunks(batch, learner.policy)
         losses = learner.learn(batch, run.progress)  # waits for the device: after it the rows may be overwritten
         learner.publish()
-        return losses | {"dropped_rows": float(dropped)}
+        losses["dropped_rows"] = float(dropped)
+        if len(self._learners) == 1:
+            return losses
+        surplus, self._dropped_batches[policy] = self._dropped_batches[policy], 0
+        losses["dropped_rows"] += surplus * self._size * self._layout.steps
+        self._losses[policy] = losses
+        return by_policy(self._losses)
 
     def _share_cores(self) -> None:
         """On a CPU: learn on all cores while collection waits."""

@@ -11,6 +11,7 @@ import threading
 
 import numpy as np
 
+from paceline.collect.policy_assignment import Finished
 from paceline.collect.batching import AdaptiveBatching
 from paceline.collect.replay_sampler import ReplaySampler
 from paceline.config import Config
@@ -179,7 +180,7 @@ class Updates:
             return
         report = learner.check(losses) | sampler.evaluation()
         report |= {"updates": float(learner.updates), "replay": float(len(sampler.replay))}
-        self._run.report(sampler.take_collected(), report, self._episodes)
+        self._run.report(sampler.take_collected(), report, Finished(self._episodes))
         self._episodes = []
 
     def stop_if_requested(self) -> None:

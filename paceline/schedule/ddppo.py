@@ -5,15 +5,17 @@ There is no server. All ranks run this loop, and meet in the gradient all-reduce
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from paceline.collect.sampler import Sampler
 from paceline.config import Config
 from paceline.distributed.config import PreemptionKind
 from paceline.distributed.preemption import make_preemption
 from paceline.experience.layouts import LockStep
 from paceline.experience.rollout_buffer import RolloutBuffer
-from paceline.experience.training_batch import TrainingBatch
 from paceline.learner.ppo import PPOLearner
 from paceline.pool.protocol import StepBatch
+from paceline.schedule.policy_updates import PolicyUpdates
 from paceline.schedule.protocol import TrainingRun
 
 
@@ -40,15 +42,15 @@ class DDPPO:
         self,
         run: TrainingRun,
         config: Config,
-        learner: PPOLearner,
+        learners: Sequence[PPOLearner],
         sampler: Sampler,
         preempts_by: PreemptionKind = "count",
     ) -> None:
-        self._run, self._learner, self._sampler, self._steps = run, learner, sampler, config.rollout_steps
+        self._run, self._sampler, self._steps = run, sampler, config.rollout_steps
         spec = run.pool.spec
         layout = LockStep(config.rollout_steps, spec.num_slots)
         self._buffer = RolloutBuffer(layout, run.group.device, truncation_gap=spec.truncation_gap)
-        self._batch = TrainingBatch(self._buffer)
+        self._updates = PolicyUpdates(learners, sampler, self._buffer, run.group)
         self._preemption = make_preemption(
             config.preemption, run.group, layout.capacity, preempts_by, deterministic=config.deterministic
         )
@@ -64,14 +66,13 @@ class DDPPO:
             self._buffer.start_rollout()
             steps = self._collect()
             run.stop.raise_if_agreed()
-            episodes = run.pool.take_episodes()  # before learning: simulators on a device raise their errors here
+            finished = self._sampler.take_finished()  # before learning: simulators on a device raise their errors here
             preemption.finished(steps)
             with clock.time("learning"):
-                self._batch.select(self._buffer.layout.select(), self._buffer.take_truncations())
-                self._learner.targets.complete(self._batch, self._held, self._sampler.actor)
-                losses = self._learner.learn(self._batch, run.progress)
+                self._updates.complete(self._held)
+                losses = self._updates.learn(run.progress)
             preemption.learned()
-            run.report(self._batch.num_steps, losses, episodes)
+            run.report(self._updates.num_steps, losses, finished)
 
     def _collect(self) -> int:
         """T steps of all slots, or fewer if enough ranks are done. Returns their number."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from paceline.collect.policy_assignment import Finished
 from paceline.distributed.runtime import Group
-from paceline.pool.protocol import Episode, Pool, StepBatch
+from paceline.pool.protocol import Pool, StepBatch
 from paceline.stop import Stop
 from paceline.telemetry.clock import Clock
 from paceline.telemetry.phases import Phases
@@ -33,4 +34,4 @@ class TrainingRun(Protocol):
 
     def begin_iteration(self) -> bool: ...
 
-    def report(self, steps: int, losses: dict[str, float], episodes: list[Episode] | None = None) -> None: ...
+    def report(self, steps: int, losses: dict[str, float], finished: Finished) -> None: ...

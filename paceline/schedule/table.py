@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from paceline.collect.replay_sampler import ReplaySampler
 from paceline.collect.sampler import Sampler
@@ -25,16 +25,20 @@ def ppo_schedule(system: str, *, on_device: bool) -> type[DDPPO | VER | APPO]:
 
 
 def make_schedule(
-    run: TrainingRun, config: Config, learner: PPOLearner | D4PGLearner, sampler: Sampler | ReplaySampler
+    run: TrainingRun,
+    config: Config,
+    learners: Sequence[PPOLearner] | Sequence[D4PGLearner],
+    sampler: Sampler | ReplaySampler,
 ) -> Callable[[], None]:
     """The training loop of the configured system. Call it to train until the run ends; it can be called again."""
     if isinstance(sampler, ReplaySampler):
+        (learner,) = learners
         assert isinstance(learner, D4PGLearner)
         return D4PG(run, config, learner, sampler)
-    assert isinstance(learner, PPOLearner)
+    of_ppo = [learner for learner in learners if isinstance(learner, PPOLearner)]
     if run.pool.spec.on_device and config.ver.overlap:
         raise UsageError("ver.overlap is for simulators in other processes; batched ones step in this one")
     schedule = ppo_schedule(config.system, on_device=run.pool.spec.on_device)
     if schedule is DDPPO:
-        return DDPPO(run, config, learner, sampler, PPO_SYSTEMS[config.system].preempts_by)
-    return schedule(run, config, learner, sampler)
+        return DDPPO(run, config, of_ppo, sampler, PPO_SYSTEMS[config.system].preempts_by)
+    return schedule(run, config, of_ppo, sampler)

@@ -7,6 +7,7 @@ are the first rows of the next rollout. docs/ver.md has the invariants of this b
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -20,10 +21,10 @@ from paceline.distributed.config import PreemptionKind
 from paceline.distributed.preemption import make_preemption
 from paceline.experience.layouts import Variable
 from paceline.experience.rollout_buffer import RolloutBuffer
-from paceline.experience.training_batch import TrainingBatch
 from paceline.learner.ppo import PPOLearner
 from paceline.pool.batches import part, union
 from paceline.pool.protocol import StepBatch
+from paceline.schedule.policy_updates import PolicyUpdates
 from paceline.schedule.protocol import TrainingRun
 
 KEPT = 2
@@ -49,12 +50,12 @@ class VER:
         """Rows of the buffer, to check its memory before it is made."""
         return Variable.rows_needed(config.rollout_steps, num_slots, KEPT if config.ver.overlap else 0)
 
-    def __init__(self, run: TrainingRun, config: Config, learner: PPOLearner, sampler: Sampler) -> None:
-        self._run, self._learner, self._sampler, self._config = run, learner, sampler, config
+    def __init__(self, run: TrainingRun, config: Config, learners: Sequence[PPOLearner], sampler: Sampler) -> None:
+        self._run, self._learners, self._sampler, self._config = run, learners, sampler, config
         slots, overlap, weighted = run.pool.spec.num_slots, config.ver.overlap, config.ver.importance_weights
         self._layout = Variable(config.rollout_steps, slots, kept=KEPT if overlap else 0, weighted=weighted)
         self._buffer = RolloutBuffer(self._layout, run.group.device, spare=True)
-        self._batch = TrainingBatch(self._buffer, weighted=weighted)
+        self._updates = PolicyUpdates(learners, sampler, self._buffer, run.group, weighted=weighted)
         self._preemption = make_preemption(
             config.preemption, run.group, self._layout.goal, self.preempts_by, deterministic=config.deterministic
         )
@@ -81,14 +82,14 @@ class VER:
             run.stop.raise_if_agreed()
             with run.clock.time("learning"):
                 self._complete()
-                losses = self._learner.learn(self._batch, run.progress)
+                losses = self._updates.learn(run.progress)
             self._preemption.learned()
-            run.report(self._batch.num_steps, losses)
+            run.report(self._updates.num_steps, losses, self._sampler.take_finished())
             self._buffer.start_rollout()
 
     def _overlapping(self) -> None:
         """Learn from a rollout while collecting the next. Ranks communicate here or in the update, never in both."""
-        run, learner = self._run, self._learner
+        run = self._run
         begin = partial(_begin_thread, torch.get_num_threads(), run.group.device)
         with ThreadPoolExecutor(1, initializer=begin) as executor:
             while self._begin_iteration():
@@ -98,23 +99,23 @@ class VER:
                     losses, steps, seconds = learning.result() if learning is not None else ({}, 0, 0.0)
                     run.stop.raise_if_agreed()
                     self._complete()
-                    learner.publish()
+                    for learner in self._learners:
+                        learner.publish()
                 self._preemption.learned(concurrent_seconds=seconds)
                 if self._has_batch:
-                    run.report(steps, losses)
+                    run.report(steps, losses, self._sampler.take_finished())
                 self._has_batch = True
                 self._buffer.start_rollout()
 
     def _learn(self) -> tuple[dict[str, float], int, float]:
         begin = time.monotonic()
-        losses = self._learner.learn(self._batch, self._run.progress)
-        return losses, self._batch.num_steps, time.monotonic() - begin
+        losses = self._updates.learn(self._run.progress)
+        return losses, self._updates.num_steps, time.monotonic() - begin
 
     def _complete(self) -> None:
-        """The rollout becomes the training batch."""
+        """The rollout becomes what is learned from."""
         assert self._held is not None
-        self._batch.select(self._layout.select(), self._buffer.take_truncations())
-        self._learner.targets.complete(self._batch, self._held, self._sampler.actor)
+        self._updates.complete(self._held)
 
     def _collect(self) -> None:
         """Steps until the rollout is full, or until the deadline."""

@@ -26,7 +26,7 @@ def play(seed: int, steps: int, slots: int, size: int, waiting: int, turns: int)
     rollout = RolloutBuffer(book, CPU)
     held, offered = world.batch(list(range(slots))), deque()
     for _ in range(turns):
-        while book.num_full >= size:
+        while book.num_full() >= size:
             if len(offered) > waiting:
                 batch = offered.popleft()
                 yield world, rollout, batch

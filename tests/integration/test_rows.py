@@ -112,7 +112,7 @@ def test_acting_weights_follow_the_learner(tmp_path, system, kind, device):
     options = {"ver": VERConfig(overlap=True)} if system == "ver" else {}
     pool = PoolConfig(num_envs=4, kind=kind)
     run = train(small_batches(system, device=device, pool=pool, steps=2048, **options), tmp_path)
-    acting = run.collection.actor.inference.policy
+    acting = run.collection.actors[0].inference.policy
     assert acting is not run.policy and 0 <= int(run.policy.version - acting.version) < 5
     run.collection._refresh_weights()
     for mine, learned in zip(acting.parameters(), run.policy.parameters(), strict=True):
@@ -172,7 +172,7 @@ def test_concurrent_decisions_on_a_gpu_have_random_numbers_of_their_own(tmp_path
     """Two concurrent recordings that share a generator would draw the same numbers. The generator is saved."""
     batching = BatchingConfig() if system == "ddppo" else BatchingConfig(minimum=0.25, maximum=0.5)
     run = train(small_batches(system, "none", device=device, batching=batching), tmp_path)
-    generator, saved = run.collection.actor.inference.generator, run.collection.rank_state(stopped=True)["numbers"]
+    generator, saved = run.collection.actors[0].inference.generator, run.collection.rank_state(stopped=True)["numbers"]
     if not own:
         assert generator is None and saved == []
         return

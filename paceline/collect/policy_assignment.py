@@ -1,0 +1,169 @@
+"""`PolicyAssignment`: which policy acts in each slot.
+
+A match is an episode of an environment with all its agents. When a match begins, a policy is drawn for each agent. It
+acts until the match ends, so no recurrent state and no stream of rows passes from one policy to another.
+
+Legend: E environments, A agents of each, N = E * A slots, B slots of a batch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from paceline.pool.batches import rows_of
+from paceline.pool.protocol import Array, Episode, PoolSpec, StepBatch
+
+Draw = Callable[[np.ndarray, np.random.Generator], np.ndarray]
+"""Policies for new matches: the environments [M] in which they begin -> the policy of each agent [M, A]."""
+
+
+@dataclass(frozen=True)
+class PolicyPart:
+    """The rows of a batch in which one policy acts."""
+
+    policy: int
+    rows: Array
+    """Their numbers in the batch."""
+    batch: StepBatch
+
+
+@dataclass(frozen=True)
+class PlayedMatch:
+    """A match that is over. Entries are by agent."""
+
+    policies: tuple[int, ...]
+    episodes: tuple[tuple[Episode, ...], ...]
+    """An agent has none if it never played, and several if it left and joined again."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What ended since it was last asked for."""
+
+    episodes: list[Episode] = field(default_factory=list)
+    """With the policies that acted."""
+    matches: list[PlayedMatch] = field(default_factory=list)
+    """Empty where the run has one policy."""
+
+
+class PolicyAssignment:
+    """The policy of every slot, redrawn by `draw` at the end of each match."""
+
+    def __init__(self, spec: PoolSpec, draw: Draw, generator: np.random.Generator) -> None:
+        self._spec, self._draw, self._generator = spec, draw, generator
+        self.policies = np.zeros(spec.num_slots, np.int64)
+        """[N]. The array stays the same; layouts read it."""
+        self._is_playing = np.ones(spec.num_slots, bool)
+        """[N]: the agent was active when its slot was last received."""
+        self._ended: list[deque[tuple[int, int]]] = [deque() for _ in range(spec.num_slots)]
+        """By slot: the policies and matches of episodes that have ended and were not taken yet."""
+        self._unobserved: list[Episode] = []
+        """Episodes that the pool reported before their last steps were received."""
+        self._match = np.zeros(spec.num_envs, np.int64)
+        """[E]: the number of the present match."""
+        self._over: list[tuple[int, int, tuple[int, ...]]] = []
+        """Environment, number and policies of matches that are over and were not taken yet."""
+        self._early: dict[tuple[int, int], list[Episode]] = {}
+        """Episodes of agents that have left a match which is not over."""
+        self._set(np.arange(spec.num_envs))
+
+    def parts(self, batch: StepBatch) -> list[PolicyPart]:
+        """The batch, divided by policy."""
+        slots = self._on_host(batch.slots)
+        policies = self.policies[slots]
+        found = np.unique(policies)
+        if len(found) == 1:
+            return [PolicyPart(int(found[0]), slice(None), batch)] if len(slots) else []
+        parts = []
+        for policy in found.tolist():
+            rows: Array = np.flatnonzero(policies == policy)
+            if self._spec.on_device:
+                rows = torch.from_numpy(rows).to(batch.slots.device)
+            parts.append(PolicyPart(policy, rows, rows_of(batch, rows)))
+        return parts
+
+    def observe(self, batch: StepBatch) -> np.ndarray:
+        """Draw policies for the matches that begin in `batch`. Returns the slots in which another policy acts now."""
+        slots = self._on_host(batch.slots)
+        ended = self._on_host(batch.terminated) | self._on_host(batch.truncated)
+        lost, active = self._on_host(batch.lost), self._on_host(batch.active)
+        agents = self._spec.agents_per_env
+        for slot in slots[ended].tolist():
+            self._ended[slot].append((int(self.policies[slot]), int(self._match[slot // agents])))
+        if not (ended.any() or lost.any()):
+            self._is_playing[slots] = active
+            return slots[:0]
+        # Nobody who played plays on: a new match.
+        self._is_playing[slots] &= ~(ended | lost)
+        envs = np.unique(slots[ended | lost] // agents)
+        envs = envs[~self._is_playing.reshape(-1, agents)[envs].any(1)]
+        self._is_playing[slots] = active
+        return self._begin_matches(envs, complete=~lost.reshape(-1)[np.searchsorted(slots, envs * agents)])
+
+    def _begin_matches(self, envs: np.ndarray, complete: np.ndarray) -> np.ndarray:
+        before = self.policies.copy()
+        for env in envs[complete].tolist():
+            self._over.append((env, int(self._match[env]), tuple(self._of(env).tolist())))
+        self._match[envs] += 1
+        self._set(envs)
+        return np.flatnonzero(before != self.policies)
+
+    def take_finished(self, episodes: Sequence[Episode]) -> Finished:
+        """Episodes that the pool has reported, with their policies, and the matches that are over."""
+        agents, named, unobserved = self._spec.agents_per_env, [], []
+        for episode in [*self._unobserved, *episodes]:
+            if not self._ended[episode.slot]:
+                unobserved.append(episode)
+                continue
+            policy, match = self._ended[episode.slot].popleft()
+            named.append(replace(episode, policy=policy))
+            self._early.setdefault((episode.slot // agents, match), []).append(named[-1])
+        self._unobserved, matches = unobserved, []
+        for env, number, policies in self._over:
+            played = self._early.pop((env, number), [])
+            by_agent = tuple(tuple(e for e in played if e.slot % agents == agent) for agent in range(agents))
+            matches.append(PlayedMatch(policies, by_agent))
+        self._over.clear()
+        # A match whose simulator was lost is never over.
+        self._early = {key: found for key, found in self._early.items() if key[1] >= self._match[key[0]]}
+        return Finished(named, matches)
+
+    def start_anew(self, slots: np.ndarray) -> np.ndarray:
+        """New matches begin in the environments of `slots`. Returns the slots in which another policy acts now."""
+        envs = np.unique(slots // self._spec.agents_per_env)
+        self._is_playing[slots] = True
+        return self._begin_matches(envs, complete=np.zeros(len(envs), bool))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "policies": torch.from_numpy(self.policies.copy()),
+            "is_playing": torch.from_numpy(self._is_playing.copy()),
+            "generator": self._generator.bit_generator.state,
+            "match": torch.from_numpy(self._match.copy()),
+            "ended": [list(ended) for ended in self._ended],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Matches continue. Agents that had left them before the checkpoint do not count in their results."""
+        self.policies[:] = state["policies"].numpy()
+        self._is_playing[:] = state["is_playing"].numpy()
+        self._generator.bit_generator.state = state["generator"]
+        self._match[:] = state["match"].numpy()
+        self._ended = [deque(tuple(entry) for entry in ended) for ended in state["ended"]]
+
+    def _set(self, envs: np.ndarray) -> None:
+        if len(envs):
+            self.policies.reshape(self._spec.num_envs, -1)[envs] = self._draw(envs, self._generator)
+
+    def _of(self, env: int) -> np.ndarray:
+        """[A]: the policies of an environment's agents."""
+        return self.policies.reshape(self._spec.num_envs, -1)[env]
+
+    def _on_host(self, values: Array) -> np.ndarray:
+        return values.cpu().numpy() if self._spec.on_device else values

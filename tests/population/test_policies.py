@@ -1,0 +1,208 @@
+"""Several policies in one run: who acts where, whose rows are learned by whom, and what a resume keeps."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from paceline import assembly
+from paceline.checkpoint import CheckpointFolder
+from paceline.collect.config import BatchingConfig
+from paceline.config import Config
+from paceline.learner.ppo import PPOLearner
+from paceline.pool.config import PoolConfig
+from paceline.population.config import PopulationConfig
+from paceline.schedule.config import VERConfig
+from paceline.session import Session, train
+from tests.integration.ranks import on_ranks
+from tests.integration.test_training import assert_equal, tiny
+from tests.pool.multi_agent import LIVES, Mortal
+
+SYSTEMS = ("ddppo", "ver", "appo")
+PROCESS = PoolConfig(num_envs=4, kind="process", workers=4)
+
+
+def mortals(env_index: int) -> Mortal:
+    return Mortal(env_index)
+
+
+def several(system: str, core: str = "lstm", policies: int = 3, **changes) -> Config:
+    options = {"system": system, "deterministic": False, "population": PopulationConfig(policies=policies)}
+    if system != "ddppo":
+        options["batching"] = BatchingConfig(minimum=0.25, maximum=0.5)
+    return tiny(core, **(options | changes))
+
+
+class Account:
+    """What the test knows: the policy that was drawn for each agent of each match, and which rows were learned from."""
+
+    def __init__(self, monkeypatch, policies: int) -> None:
+        self.drawn: dict[tuple[int, int, int], int] = {}
+        self.learned: Counter[tuple[int, ...]] = Counter()
+        self.by_policy: Counter[int] = Counter()
+        matches: Counter[int] = Counter()
+        learners: list[PPOLearner] = []
+        plain, make = PPOLearner.learn, PPOLearner.__init__
+
+        def draw(envs, generator):
+            chosen = generator.integers(policies, size=(len(envs), len(LIVES)))
+            for env, row in zip(envs.tolist(), chosen, strict=True):
+                for agent, policy in enumerate(row.tolist()):
+                    self.drawn[env, matches[env], agent] = policy
+                matches[env] += 1
+            return chosen
+
+        def made(learner, *arguments, **options):
+            make(learner, *arguments, **options)
+            learners.append(learner)
+
+        def learn(learner, batch, progress):
+            for row in batch.valid_rows().tolist():
+                env, agent, episode, step = (int(x) for x in batch.obs["obs"][row].tolist())
+                assert self.drawn[env, episode, agent] == learners.index(learner)
+                assert float(batch.reward[row]) == 10 * agent + step + 1, "no reward of another"
+                assert bool(batch.episode_start[row]) == (step == 0)
+                last = step + 1 == list(LIVES.values())[agent]
+                assert bool(batch.terminated[row] | batch.truncated[row]) == last
+                self.learned[env, episode, agent, step] += 1
+                self.by_policy[learners.index(learner)] += 1
+            return plain(learner, batch, progress)
+
+        monkeypatch.setattr(assembly, "make_draw", lambda config, spec: draw)
+        monkeypatch.setattr(PPOLearner, "__init__", made)
+        monkeypatch.setattr(PPOLearner, "learn", learn)
+
+
+@pytest.mark.parametrize("core", ["none", "gru"])
+@pytest.mark.parametrize("kind", ["serial", "process"])
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_rows_go_to_the_policy_that_acted_and_each_is_learned_once(tmp_path, monkeypatch, system, kind, core):
+    """Agents die one after the other; policies change with every match."""
+    account = Account(monkeypatch, 3)
+    pool = PoolConfig(num_envs=4, kind=kind, workers=2 if kind == "process" else None)
+    config = several(system, core, env="tests.population.test_policies:mortals", steps=1500, pool=pool)
+    policy = dataclasses.replace(config.policy, normalize_obs=False)
+    ppo = dataclasses.replace(config.ppo, normalize_returns=False)
+    run = train(dataclasses.replace(config, policy=policy, ppo=ppo), tmp_path)
+    assert set(account.learned.values()) == {1}
+    assert sum(account.learned.values()) == run.step >= 1500
+    assert len(account.by_policy) == 3 and min(account.by_policy.values()) > 300
+
+
+@pytest.mark.parametrize("core", ["none", "lstm", "gru"])
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_values_and_states_are_those_of_the_own_policy(tmp_path, monkeypatch, system, core):
+    plain, counts = PPOLearner.learn, []
+
+    def learn(learner, batch, progress):
+        rows, joined = batch.selection.in_order()
+        with torch.no_grad():
+            obs = {name: column[rows] for name, column in batch.obs.items()}
+            _, value, after = learner.policy.act(obs, batch.state[rows])
+        ours = batch.valid[rows] & (batch.version[rows] == learner.policy.version)
+        torch.testing.assert_close(batch.value[rows][ours], value[ours], rtol=1e-4, atol=1e-5)
+        follows = joined & ours & ours.roll(1) & ~batch.episode_start[rows]
+        torch.testing.assert_close(batch.state[rows][follows], after.roll(1, 0)[follows], rtol=1e-4, atol=1e-5)
+        fresh = ours & batch.episode_start[rows]
+        assert not batch.state[rows][fresh].any(), "a match begins without a memory of the last one"
+        counts.append((int(ours.sum()), int(follows.sum())))
+        return plain(learner, batch, progress)
+
+    monkeypatch.setattr(PPOLearner, "learn", learn)
+    run = train(several(system, core, pool=PROCESS), tmp_path)
+    assert [int(learner.policy.version) for learner in run.learners] == pytest.approx([8] * 3, abs=2)
+    values, states = (sum(column) for column in zip(*counts, strict=True))
+    assert values > 200 and states > 100
+
+
+def test_policies_differ_and_learn_apart(tmp_path):
+    run = train(several("ddppo"), tmp_path)
+    first, second, third = (learner.policy.state_dict() for learner in run.learners)
+    for name in first:
+        if first[name].dim() == 2:
+            assert not torch.equal(first[name], second[name]) and not torch.equal(second[name], third[name])
+
+
+@pytest.mark.parametrize("mapping", ["random", "agent"])
+@pytest.mark.parametrize("system", ["ddppo", "ver"])
+def test_a_resumed_run_is_bit_equal(tmp_path, system, mapping):
+    population = PopulationConfig(policies=3, mapping=mapping)
+    config = several(
+        system,
+        env="tests.population.test_policies:mortals",
+        deterministic=True,
+        batching=BatchingConfig(),
+        population=population,
+    )
+    train(config, tmp_path / "whole")
+    with Session(config, tmp_path / "parts") as session:
+        session.run(until=256)
+    train(config, tmp_path / "parts", resume="latest")
+    whole, parts = (CheckpointFolder(tmp_path / name / "checkpoints").load() for name in ("whole", "parts"))
+    assert whole.num_policies == parts.num_policies == 3
+    for policy in range(3):
+        assert_equal(whole.weights_of(policy), parts.weights_of(policy))
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_two_ranks_have_the_same_weights_of_every_policy(tmp_path, system):
+    config = several(system, steps=2048)
+    folder = str(tmp_path)
+
+    def work():
+        run = train(config, Path(folder))
+        return run.step, [learner.policy.state_dict() for learner in run.learners]
+
+    (steps, first), (other, second) = on_ranks(2, work)
+    assert steps == other >= 2048
+    for mine, theirs in zip(first, second, strict=True):
+        assert_equal(mine, theirs)
+        assert int(mine["version"]) > 3
+
+
+def test_overlapping_collection(tmp_path, monkeypatch):
+    account = Account(monkeypatch, 3)
+    config = several("ver", "gru", env="tests.population.test_policies:mortals", steps=1500)
+    policy = dataclasses.replace(config.policy, normalize_obs=False)
+    ppo = dataclasses.replace(config.ppo, normalize_returns=False)
+    run = train(dataclasses.replace(config, policy=policy, ppo=ppo, ver=VERConfig(overlap=True)), tmp_path)
+    assert set(account.learned.values()) == {1} and sum(account.learned.values()) == run.step
+
+
+def test_replaced_weights_drop_the_rows_of_the_old_ones(tmp_path):
+    run = train(several("ddppo"), tmp_path)
+    first, second, _ = run.learners
+    version = second.version
+    second.hyperparameters.set("ppo.clip", 0.3)
+    first.hyperparameters.set("ppo.clip", 0.1)
+    second.take_over(first)
+    assert second.version == second.first_version == version + 1
+    assert second.hyperparameters.get("ppo.clip") == 0.1
+    for name, value in first.policy.state_dict().items():
+        if name != "version":
+            assert torch.equal(value, second.policy.state_dict()[name])
+    mine, theirs = (learner.optimizer.state_dict()["state"] for learner in (second, first))
+    for key, moments in theirs.items():
+        for name, value in moments.items():
+            assert torch.equal(value, mine[key][name])
+            assert value.data_ptr() != mine[key][name].data_ptr(), "no memory is shared"
+    first.hyperparameters.set("ppo.clip", 0.2)
+    assert second.hyperparameters.get("ppo.clip") == 0.1
+
+
+def test_np_draws_are_spread():
+    """The paper's mapping: every agent of every match, independently."""
+    from paceline.population.mapping import make_draw
+
+    class Spec:
+        agents_per_env = 2
+
+    draw = make_draw(PopulationConfig(policies=4), Spec())
+    found = draw(np.arange(4000), np.random.default_rng(0))
+    pairs = Counter(map(tuple, found.tolist()))
+    assert len(pairs) == 16 and min(pairs.values()) > 180
