@@ -6,12 +6,13 @@ Legend: S slots of a pool, B rows of a batch (B <= S).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 from gymnasium import spaces
 
+from paceline.pool.kinds import AgentKind
 from paceline.pool.spaces import Leaf, leaves
 
 Array = Any
@@ -20,13 +21,20 @@ Array = Any
 
 @dataclass(frozen=True, kw_only=True)
 class PoolSpec:
-    """The shape of a pool and of its streams. All slots are alike."""
+    """The shape of a pool and of its streams. All slots of a kind are alike."""
 
     observation_space: spaces.Space
     action_space: spaces.Space
     num_envs: int
     agents_per_env: int = 1
     """Slots per environment. Environment e owns slots [e * agents_per_env, (e + 1) * agents_per_env)."""
+    agents: tuple[str, ...] = ()
+    """Names of an environment's agents, in the order of its slots. Empty where there is one agent."""
+    kinds: tuple[AgentKind, ...] = ()
+    """Agents with equal spaces are one kind. Where there are several, `observation_space` and `action_space` are
+    dictionaries with one entry per kind, and a slot uses the entries of its own kind. There is at least one."""
+    turn_based: bool = False
+    """Agents take turns: a slot stays in flight until its agent's next turn, or the end of its episode."""
     frameskip: int = 1
     """Simulator frames per step, for counting `fps`."""
     num_groups: int = 1
@@ -47,6 +55,27 @@ class PoolSpec:
     def __post_init__(self) -> None:
         object.__setattr__(self, "obs", leaves(self.observation_space, "obs"))
         object.__setattr__(self, "actions", leaves(self.action_space, "action"))
+        if not self.kinds:
+            only = AgentKind("", self.observation_space, self.action_space, tuple(range(self.agents_per_env)))
+            object.__setattr__(self, "kinds", (only,))
+
+    def of_kind(self, kind: AgentKind) -> PoolSpec:
+        """What a policy of `kind` sees: its own spaces, and only its own agents.
+
+        Rows of a batch keep the slot numbers of the whole pool.
+        """
+        return replace(
+            self,
+            observation_space=kind.observation_space,
+            action_space=kind.action_space,
+            agents_per_env=len(kind.agents),
+            agents=tuple(self.agents[agent] for agent in kind.agents) if self.agents else (),
+            kinds=(),
+        )
+
+    def kind_slots(self, kind: AgentKind) -> np.ndarray:
+        """The slots of `kind`, ascending."""
+        return (np.arange(self.num_envs)[:, None] * self.agents_per_env + np.array(kind.agents)).ravel()
 
     @property
     def num_slots(self) -> int:
@@ -98,7 +127,8 @@ class StepBatch:
     """[S, ...], indexed by SLOT, not by row. Only entries of slots whose episode just ended are valid."""
     active: Array
     """[B] bool: the slot needs an action. A slot whose agent has left the game is inactive until its environment
-    restarts. The pool ignores its actions, and its transitions are not experience."""
+    restarts; where agents take turns, until its next turn. The pool ignores the actions of inactive slots, and their
+    transitions are not experience."""
     lost: Array
     """[B] bool: the pool replaced the simulator. The step in flight and the rest of its episode do not exist. `obs` is
     the first observation of a new episode, and the row has no reward and no end."""
@@ -136,13 +166,17 @@ class Pool(Protocol):
         After `timeout` seconds `recv` returns the slots that are ready, possibly none. Without `timeout` it waits as
         long as necessary. Dead and hung simulators still end the wait with a `SimulatorError`, or the pool replaces
         them (`StepBatch.lost`).
+
+        Where agents take turns, `recv` does not wait for agents whose turn it is not: once no simulator is working, it
+        returns what is ready, possibly nothing. The first batch of an environment has all of its slots. Later a slot
+        comes back when its agent has to act, or when its episode has ended.
         """
         ...
 
     def send(self, actions: Array | Mapping[str, Array], slots: Array) -> None:
         """Start the next step of `slots`. `actions` is one array [B, ...], or one array per action leaf by name.
 
-        An environment with several agents steps once all of its slots are sent.
+        An environment with several agents steps once all of its slots that were received are sent.
         """
         ...
 
@@ -173,7 +207,7 @@ class Pool(Protocol):
         return 0
 
     def state(self, timeout: float | None = None) -> bytes:
-        """The exact state of every environment whose slots are all held by the caller.
+        """The exact state of every environment whose slots are all held by the caller, or wait for their turn.
 
         Environments are left out, with a warning, if they are in flight, cannot be saved, or do not answer within
         `timeout` seconds (default: `pool.start_timeout_seconds`). If a worker dies meanwhile, the pool replaces it, or
@@ -182,7 +216,8 @@ class Pool(Protocol):
         ...
 
     def restore(self, state: bytes) -> np.ndarray:
-        """Continue from `state`. The next `recv` returns the held observations as a first batch, without rewards.
+        """Continue from `state`. The next `recv` returns the held observations as a first batch, without rewards. Slots
+        that waited for their turn still do: they come back with all that their agents got since their last turn.
 
         Returns the slots [int64] that `state` lacks. They start new episodes with new seeds, in that first batch too.
         """

@@ -39,6 +39,8 @@ class SlotTable:
     """Number of the current episode of the slot's environment, from 0."""
     step: np.ndarray
     """Steps taken in the current episode."""
+    due: np.ndarray | None = None
+    """Where agents take turns: the slot comes back with the last step of its environment."""
 
     def __init__(self, spec: PoolSpec, buffer: memoryview | bytearray | None = None) -> None:
         self.spec = spec
@@ -67,7 +69,8 @@ class SlotTable:
     def snapshot(self) -> dict[str, np.ndarray]:
         """A copy of what `restore` needs."""
         kept = {f"obs/{name}": array.copy() for name, array in self.obs.items()}
-        return kept | {name: getattr(self, name).copy() for name in ("active", "episode", "step")}
+        named = ("active", "episode", "step") if self.due is None else ("active", "episode", "step", "due")
+        return kept | {name: getattr(self, name).copy() for name in named}
 
     def restore(self, snapshot: dict[str, np.ndarray]) -> None:
         """Put `snapshot` back, with no rewards and no ends."""
@@ -118,6 +121,8 @@ def _layout(spec: PoolSpec) -> Iterator[tuple[str, str, np.dtype, tuple[int, ...
     """(group, name, dtype, shape, byte offset) of every array, in a fixed order."""
     fields: list[tuple[str, str, np.dtype, tuple[int, ...]]] = []
     fields += [("", name, np.dtype(kind), (spec.num_slots,)) for name, kind in _SCALARS.items()]
+    if spec.turn_based:
+        fields.append(("", "due", np.dtype(bool), (spec.num_slots,)))
     groups = {"actions": spec.actions, "obs": spec.obs, "final_obs": spec.obs, "_gathered": spec.obs}
     for group, leaves in groups.items():
         fields += [(group, leaf.name, leaf.dtype, (spec.num_slots, *leaf.shape)) for leaf in leaves]

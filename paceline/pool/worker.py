@@ -21,7 +21,8 @@ from paceline.pool import memory
 from paceline.pool.channel import Command, Result, ResultWriter, pack_ints, read_commands, unpack_ints
 from paceline.pool.heartbeat import IDLE, MAKE, RESET, RESTORE, SAVE, STEP, Heartbeat
 from paceline.pool.protocol import Episode
-from paceline.pool.stepper import Stepper, env_shape, failure_of, make_stepper
+from paceline.pool.shapes import env_shape
+from paceline.pool.stepper import Stepper, failure_of, make_stepper
 from paceline.pool.table import SlotTable
 
 ANNOUNCE_SECONDS = 0.001

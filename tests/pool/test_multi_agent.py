@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from paceline.envs.factory import Factory
-from paceline.errors import UsageError
 from paceline.pool.config import PoolConfig
 from paceline.pool.process import ProcessPool
 from paceline.pool.serial import SerialPool
@@ -102,14 +101,3 @@ def test_state_and_restore(pool):
         )
         pool.recv(min_slots=None)
     assert streams[0] == streams[1]
-
-
-def test_agents_with_different_spaces_are_refused():
-    class Unequal(Mortal):
-        def action_space(self, agent):
-            from gymnasium import spaces
-
-            return spaces.Discrete(5 if agent == "anna" else 4)
-
-    with pytest.raises(UsageError, match="different spaces.*pad_action_space_v0"):
-        SerialPool(Factory(make=Unequal), PoolConfig(num_envs=1))
