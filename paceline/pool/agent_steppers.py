@@ -74,9 +74,9 @@ class AgentSlots:
         """Whether the agent has acted in its current life."""
         return self._lengths[slot] > 0
 
-    def finished(self, agent: Any, info: Mapping[str, Any]) -> Episode:
+    def finished(self, agent: Any, info: Mapping[str, Any], match: int) -> Episode:
         slot = self.of[agent]
-        return Episode(slot, self._returns[slot], self._lengths[slot], scalars(info))
+        return Episode(slot, self._returns[slot], self._lengths[slot], scalars(info), match)
 
     def state(self) -> tuple[dict[int, float], dict[int, int]]:
         return self._returns, self._lengths
@@ -138,7 +138,7 @@ class ParallelStepper:
             table.truncated[slot] = not terminated
             table.active[slot] = False
             slots.write_final_obs(agent, observations[agent])
-            finished.append(slots.finished(agent, infos.get(agent, {})))
+            finished.append(slots.finished(agent, infos.get(agent, {}), self.episode))
         self._activate_new_agents(observations)
         self.steps += 1
         table.step[self._agents.rows] = self.steps
@@ -248,7 +248,7 @@ class TurnStepper:
                 return
             if is_first:
                 self._write_end(agent, observation, bool(terminated))
-            finished.append(self._agents.finished(agent, info))
+            finished.append(self._agents.finished(agent, info, self.episode))
             self._remove(agent)
 
     def _settle(self, agent: Any, reward: float) -> bool:

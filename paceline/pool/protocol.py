@@ -100,6 +100,8 @@ class Episode:
     """Agent steps."""
     info: Mapping[str, float] = field(default_factory=dict)
     """The scalars of the episode's last `info`."""
+    match: int = 0
+    """Number of the environment's episode: agents of one environment with the same number played together."""
 
 
 @dataclass(slots=True)

@@ -76,7 +76,7 @@ class GymStepper:
         self._reward[slot] = reward
         self._terminated[slot] = terminated
         self._truncated[slot] = not terminated
-        finished = Episode(slot, self._return + reward, self.steps + 1, scalars(info))
+        finished = Episode(slot, self._return + reward, self.steps + 1, scalars(info), self.episode)
         self.episode += 1
         self._begin(None)
         return [finished]

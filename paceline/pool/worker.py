@@ -150,7 +150,7 @@ class Worker:
     def _announce(self, finished: list[int], episodes: list[Episode]) -> None:
         if episodes:  # first, so that the pool knows them when it delivers their slots
             # As tuples, because pickling a slotted dataclass costs several times its contents.
-            plain = [(e.slot, e.episode_return, e.length, e.info) for e in episodes]
+            plain = [(e.slot, e.episode_return, e.length, e.info, e.match) for e in episodes]
             self._results.send(Result.EPISODES, pickle.dumps(plain, pickle.HIGHEST_PROTOCOL))
         if finished:
             self._results.send(Result.READY, pack_ints(finished))

@@ -74,6 +74,13 @@ def test_one_episode_per_agent_and_life(pool):
     assert len(episodes) == 6
 
 
+def test_agents_that_played_together_have_the_same_match(pool):
+    record(pool, 9)
+    episodes = pool.take_episodes()
+    matches = [[e.match for e in episodes if e.slot // 3 == env] for env in range(2)]
+    assert matches == [[0, 0, 0, 1, 1, 1]] * 2
+
+
 def test_an_environment_steps_once_all_of_its_slots_were_sent(pool):
     pool.recv(min_slots=None)
     pool.send(np.zeros(2, np.int64), [0, 2])

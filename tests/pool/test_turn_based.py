@@ -118,8 +118,8 @@ def test_one_episode_per_life(courts):
         account.run(200)
         for env, court in enumerate(courts):
             mine = [e for e in account.episodes if e.slot // len(AGENTS) == env]
-            got = [(AGENTS[e.slot % len(AGENTS)], e.episode_return, e.length) for e in mine]
-            assert got == [(agent, total, decided) for agent, _, total, decided in court.lives]
+            got = [(AGENTS[e.slot % len(AGENTS)], e.match, e.episode_return, e.length) for e in mine]
+            assert got == court.lives
             assert all(e.info["decided"] == e.length for e in mine)
 
 
