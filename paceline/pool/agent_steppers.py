@@ -105,6 +105,7 @@ class ParallelStepper:
     def __init__(self, made: Any, env: int, table: SlotTable) -> None:
         self._made, self._table = made, table
         self._agents = AgentSlots(made, env, table)
+        self._weights = table.weights_for(made, self._agents.of)
         self.env, self.slots = env, self._agents.all
         self.phase = "reset"
         self.seed: int | None = None
@@ -119,6 +120,8 @@ class ParallelStepper:
 
     def step(self) -> list[Episode]:
         self.phase = "step"
+        if self._weights is not None:
+            self._weights.apply()
         slots, table = self._agents, self._table
         playing = list(self._made.agents)
         slots.clear_transition()
@@ -158,6 +161,8 @@ class ParallelStepper:
     def _begin(self, seed: int | None) -> None:
         self.phase = "reset"
         self.steps = 0
+        if self._weights is not None:
+            self._weights.apply()
         observations, _ = self._made.reset(seed=seed)
         for agent, slot in self._agents.of.items():
             playing = agent in observations
@@ -175,6 +180,8 @@ class ParallelStepper:
         inner, self.seed, self.episode, self.steps, agents = pickle.loads(state)
         self._agents.restore(agents)
         restore_env(self._made, inner)
+        if self._weights is not None:
+            self._weights.forget()
 
     def close(self) -> None:
         self._made.close()
@@ -193,6 +200,7 @@ class TurnStepper:
     def __init__(self, made: Any, env: int, table: SlotTable) -> None:
         self._made, self._table = made, table
         self._agents = AgentSlots(made, env, table)
+        self._weights = table.weights_for(made, self._agents.of)
         self.env, self.slots = env, self._agents.all
         self.phase = "reset"
         self.seed: int | None = None
@@ -215,6 +223,8 @@ class TurnStepper:
 
     def step(self) -> list[Episode]:
         self.phase = "step"
+        if self._weights is not None:
+            self._weights.apply()
         slots, agent = self._agents, self._made.agent_selection
         slots.clear_transition()
         self._table.active[slots.rows] = False
@@ -285,6 +295,8 @@ class TurnStepper:
     def _begin(self, seed: int | None) -> None:
         phase, self.phase = self.phase, "reset"
         self.steps = 0
+        if self._weights is not None:
+            self._weights.apply()
         self._living = set()
         self._made.reset(seed=seed)
         self._table.episode[self._agents.rows] = self.episode
@@ -299,6 +311,8 @@ class TurnStepper:
         inner, self.seed, self.episode, self.steps, agents, self._living = pickle.loads(state)
         self._agents.restore(agents)
         restore_env(self._made, inner)
+        if self._weights is not None:
+            self._weights.forget()
 
     def close(self) -> None:
         self._made.close()

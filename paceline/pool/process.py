@@ -157,6 +157,9 @@ class ProcessPool(Pool):
         episodes, self._episodes = self._episodes, []
         return episodes
 
+    def set_reward_weights(self, slots: Array, weights: Array) -> None:
+        self._table.set_reward_weights(slots, weights)
+
     @property
     def restarts(self) -> int:
         return self._budget.restarts
@@ -218,6 +221,7 @@ class ProcessPool(Pool):
         self.spec = make_spec(shapes, self._config, frameskip, num_workers)
         memory.resize(self._crew.memory_fd, self.spec, num_workers)
         shared, self._heartbeat, self._table = memory.attach(self._crew.memory_fd, self.spec, num_workers)
+        self._table.reset_reward_weights()
         if self._config.pin_memory:
             self._unpin = weakref.finalize(self, memory.unpin, memory.pin(shared))
             self._unpin.atexit = False

@@ -12,6 +12,7 @@ from typing import Any, Protocol, Self, runtime_checkable
 import numpy as np
 from gymnasium import spaces
 
+from paceline.errors import UsageError
 from paceline.pool.kinds import AgentKind
 from paceline.pool.spaces import Leaf, leaves
 
@@ -47,6 +48,8 @@ class PoolSpec:
     """The arrays of a batch are torch tensors on the simulators' device."""
     truncation_gap: int = 1
     """Fewest steps between two truncations of one slot, as far as the pool knows."""
+    reward_weights: tuple[tuple[str, float], ...] = ()
+    """Names and defaults of the weights of reward shaping that can be tuned (`Pool.set_reward_weights`)."""
     measures: tuple[str, ...] = ()
     """Numbers in the `info` of every finished episode. A run reports their means."""
     obs: tuple[Leaf, ...] = field(init=False)
@@ -207,6 +210,14 @@ class Pool(Protocol):
     def restarts(self) -> int:
         """How many simulators the pool has replaced."""
         return 0
+
+    def set_reward_weights(self, slots: Array, weights: Array) -> None:
+        """Weights [B, K] of reward shaping of `slots`, in the order of `spec.reward_weights`, for any slots.
+
+        An environment reads them before its next step or reset. One that is stepping now may read some of them one step
+        before the others. `reset` and `restore` keep them, and `state` has them.
+        """
+        raise UsageError("this pool's environments have no reward weights; serial and process pools support them")
 
     def state(self, timeout: float | None = None) -> bytes:
         """The exact state of every environment whose slots are all held by the caller, or wait for their turn.

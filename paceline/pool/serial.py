@@ -40,6 +40,7 @@ class SerialPool(Pool):
         phases.end(STARTING)
         self.spec = make_spec({0: env_shape(envs[0])}, config, factory.frameskip, num_workers=1)
         self._table = SlotTable(self.spec)
+        self._table.reset_reward_weights()
         self._steppers: list[Stepper] = [make_stepper(env, index, self._table) for index, env in enumerate(envs)]
         self._seeds = EnvSeeds(self._table, seed)
         self._episodes: list[Episode] = []
@@ -94,6 +95,9 @@ class SerialPool(Pool):
     def take_episodes(self) -> list[Episode]:
         episodes, self._episodes = self._episodes, []
         return episodes
+
+    def set_reward_weights(self, slots: Array, weights: Array) -> None:
+        self._table.set_reward_weights(slots, weights)
 
     @property
     def restarts(self) -> int:

@@ -12,6 +12,7 @@ from paceline.errors import UsageError
 from paceline.pool.config import PoolConfig
 from paceline.pool.kinds import AgentKind, find_kinds, joint_spaces
 from paceline.pool.protocol import PoolSpec
+from paceline.pool.reward_weights import announced_weights
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class EnvShape:
     agents: tuple[str, ...] = ()
     """Names of PettingZoo agents; empty for a Gymnasium environment."""
     turn_based: bool = False
+    reward_weights: tuple[tuple[str, float], ...] = ()
 
     def __str__(self) -> str:
         return "; ".join(
@@ -44,10 +46,12 @@ def env_shape(env: Any) -> EnvShape:
         for name in ("observation_space", "action_space"):
             if not isinstance(getattr(env, name, None), spaces.Space):
                 raise UsageError(f"{env!r} has no {name} that is a Gymnasium space")
-        return EnvShape((AgentKind("", env.observation_space, env.action_space, (0,)),))
+        only = AgentKind("", env.observation_space, env.action_space, (0,))
+        return EnvShape((only,), reward_weights=announced_weights(env, several_agents=False))
     agents = tuple(map(str, env.possible_agents))
     pairs = [(env.observation_space(agent), env.action_space(agent)) for agent in env.possible_agents]
-    return EnvShape(find_kinds(agents, pairs), agents, is_turn_based(env))
+    weights = announced_weights(env, several_agents=True)
+    return EnvShape(find_kinds(agents, pairs), agents, is_turn_based(env), weights)
 
 
 def make_spec(shapes: Mapping[int, EnvShape], config: PoolConfig, frameskip: int, num_workers: int) -> PoolSpec:
@@ -68,6 +72,7 @@ def make_spec(shapes: Mapping[int, EnvShape], config: PoolConfig, frameskip: int
         agents=shape.agents if len(shape.agents) > 1 else (),
         kinds=shape.kinds,
         turn_based=shape.turn_based,
+        reward_weights=shape.reward_weights,
         frameskip=frameskip,
         num_groups=config.groups,
         envs_per_worker=config.num_envs // num_workers,

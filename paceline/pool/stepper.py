@@ -33,6 +33,7 @@ class GymStepper:
         self.seed: int | None = None
         self.episode = self.steps = 0
         self._return = 0.0
+        self._weights = table.weights_for(made, env)
         self._write_obs = ObservationWriter(made.observation_space, table.obs).write
         self._write_final_obs = ObservationWriter(made.observation_space, table.final_obs).write
         self._read_action = ActionReader(made.action_space, table.actions).read
@@ -55,6 +56,8 @@ class GymStepper:
         """Step with the action in the table. Where the episode ends, also start the next one."""
         self.phase = "step"
         slot = self._slot
+        if self._weights is not None:
+            self._weights.apply()
         observation, reward, terminated, truncated, info = self._made.step(self._read_action(slot))
         reward = float(reward)
         if not -FLOAT32_MAX <= reward <= FLOAT32_MAX:  # not in a function, whose call would double the cost
@@ -84,6 +87,8 @@ class GymStepper:
     def _begin(self, seed: int | None) -> None:
         self.phase = "reset"
         self.steps, self._return = 0, 0.0
+        if self._weights is not None:
+            self._weights.apply()
         observation, _ = self._made.reset(seed=seed)
         self._write_obs(observation, self._slot)
         self._table.episode[self._slot] = self.episode
@@ -95,6 +100,8 @@ class GymStepper:
     def restore(self, state: bytes) -> None:
         inner, self.seed, self.episode, self.steps, self._return = pickle.loads(state)
         restore_env(self._made, inner)
+        if self._weights is not None:
+            self._weights.forget()
 
     def close(self) -> None:
         self._made.close()
