@@ -16,7 +16,7 @@ class Factory:
     """Builds one environment. Picklable, and imports nothing heavy until it is called."""
 
     make: Callable[[int], Any]
-    """`make(env_index)` returns a Gymnasium environment or a PettingZoo parallel environment."""
+    """`make(env_index)` returns a Gymnasium environment, or a PettingZoo environment with either of its APIs."""
     frameskip: int = 1
     """Simulator frames per step."""
     backend: str | None = None

@@ -1,5 +1,6 @@
-"""`pettingzoo:module`: multi-agent environments with PettingZoo's parallel API. The module has `parallel_env`.
+"""`pettingzoo:module`: multi-agent environments of PettingZoo.
 
+The module has `parallel_env`, where all agents act at once, or only `env`, where they take turns (the AEC API).
 PettingZoo's own modules need no leading `pettingzoo.`: `pettingzoo:butterfly.pistonball_v6`.
 """
 
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import logging
 import pkgutil
 import re
 import warnings
@@ -22,7 +24,7 @@ OWN = "pettingzoo"
 
 
 def names() -> list[str]:
-    """PettingZoo's own modules, found without importing them. Some have only the turn-based API, which is an error."""
+    """PettingZoo's own modules, found without importing them."""
     with needs("pettingzoo"):
         import pettingzoo
     found = []
@@ -36,14 +38,13 @@ def resolve(env_id: EnvId) -> Factory:
     known = names()
     module_name = f"{OWN}.{env_id.name}" if f"{OWN}.{env_id.name}" in known else env_id.name
     module = _import(module_name, env_id, known)
-    if not hasattr(module, "parallel_env"):
+    maker = next((name for name in ("parallel_env", "env") if callable(getattr(module, name, None))), None)
+    if maker is None:
         raise UsageError(
-            f"module {module_name!r} of {str(env_id)!r} has no parallel_env; environments in which agents take turns "
-            "are not supported"
+            f"module {module_name!r} of {str(env_id)!r} has neither parallel_env nor env, which make an environment"
         )
-    _check_arguments(module, env_id)
-    make = partial(_make, module_name, dict(env_id.options), str(env_id))
-    return Factory(make=make, label=str(env_id))
+    _check_arguments(module, maker, env_id)
+    return Factory(make=partial(_make, module_name, maker, dict(env_id.options)), label=str(env_id))
 
 
 def named_code(env_id: EnvId) -> str | None:
@@ -53,30 +54,10 @@ def named_code(env_id: EnvId) -> str | None:
     return f"import the module {env_id.name!r}"
 
 
-def _make(module_name: str, options: Mapping[str, Any], label: str, env_index: int) -> Any:
-    env = _quiet_import(module_name).parallel_env(**options)
-    try:
-        check_equal_spaces(env, label)
-    except UsageError:
-        env.close()
-        raise
-    return env
-
-
-def check_equal_spaces(env: Any, label: str) -> None:
-    """Raise for environments whose agents cannot share a policy, because their spaces differ."""
-    first, *others = env.possible_agents
-    for kind, space_of, wrapper in [
-        ("observation", env.observation_space, "pad_observations_v0"),
-        ("action", env.action_space, "pad_action_space_v0"),
-    ]:
-        for agent in others:
-            if space_of(agent) != space_of(first):
-                raise UsageError(
-                    f"the agents of {label!r} have different {kind} spaces: {first} has {space_of(first)}, {agent} has "
-                    f"{space_of(agent)}; make them equal with supersuit.{wrapper} in a function of your own and use "
-                    "package.module:function"
-                )
+def _make(module_name: str, maker: str, options: Mapping[str, Any], env_index: int) -> Any:
+    # It warns of every illegal move, which is only a lost game.
+    logging.getLogger("pettingzoo.utils.env_logger").setLevel(logging.ERROR)
+    return getattr(_quiet_import(module_name), maker)(**options)
 
 
 def _quiet_import(module_name: str) -> Any:
@@ -102,9 +83,9 @@ def _import(module_name: str, env_id: EnvId, known: list[str]) -> Any:
         ) from error
 
 
-def _check_arguments(module: Any, env_id: EnvId) -> None:
-    # PettingZoo's own parallel_env passes all arguments to raw_env, which has the names.
-    for function in (module.parallel_env, getattr(module, "raw_env", None)):
+def _check_arguments(module: Any, maker: str, env_id: EnvId) -> None:
+    # PettingZoo's own functions pass all arguments to raw_env, which has the names.
+    for function in (getattr(module, maker), getattr(module, "raw_env", None)):
         if function is None:
             return
         parameters = inspect.signature(function).parameters.values()

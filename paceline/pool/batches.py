@@ -1,13 +1,17 @@
-"""Parts, copies and unions of batches. Copies and unions are of NumPy batches; they outlive the next `recv` and drop
-`final_obs`."""
+"""Parts and unions of batches, and the actions for them.
+
+Copies and unions are of NumPy batches. They outlive the next `recv` and drop `final_obs`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from paceline.pool.protocol import Array, StepBatch
+from paceline.pool.kinds import AgentKind
+from paceline.pool.protocol import Array, PoolSpec, StepBatch
 
 _COLUMNS = ("slots", "reward", "terminated", "truncated", "active", "lost", "step_seconds")
 
@@ -43,3 +47,35 @@ def union(batches: Sequence[StepBatch]) -> StepBatch:
     columns = {name: np.concatenate([getattr(b, name) for b in batches])[order] for name in _COLUMNS}
     obs = {name: np.concatenate([b.obs[name] for b in batches])[order] for name in batches[0].obs}
     return StepBatch(obs=obs, final_obs={}, **columns)
+
+
+def is_of_kind(spec: PoolSpec, kind: AgentKind, slots: np.ndarray) -> np.ndarray:
+    """[B] bool: which of `slots` belong to agents of `kind`."""
+    return np.isin(slots % spec.agents_per_env, kind.agents)
+
+
+def of_kind(batch: StepBatch, spec: PoolSpec, kind: AgentKind) -> StepBatch:
+    """The rows of agents of `kind`, with the kind's own observations. Slots keep their numbers in the pool.
+
+    `final_obs` is still the pool's memory, and indexed by slot.
+    """
+    if len(spec.kinds) == 1:
+        return batch
+    named = replace(batch, obs=kind.obs_of(batch.obs))
+    rows = part(named, is_of_kind(spec, kind, batch.slots))
+    return replace(rows, final_obs=kind.obs_of(batch.final_obs))
+
+
+def merge_actions(
+    spec: PoolSpec, num_rows: int, parts: Sequence[tuple[AgentKind, np.ndarray, Mapping[str, np.ndarray]]]
+) -> dict[str, np.ndarray]:
+    """The actions of a batch of `num_rows` rows, as `send` takes them.
+
+    Every part has a kind, an index of rows of that kind (a mask or numbers), and their actions under the kind's own
+    names. Columns of other kinds are zero in these rows; the pool ignores them.
+    """
+    merged = {leaf.name: np.zeros((num_rows, *leaf.shape), leaf.dtype) for leaf in spec.actions}
+    for kind, rows, actions in parts:
+        for name, column in kind.action_columns.items():
+            merged[column][rows] = actions[name]
+    return merged

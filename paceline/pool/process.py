@@ -38,8 +38,8 @@ from paceline.pool.leaks import LeakDetector
 from paceline.pool.protocol import Array, Episode, Pool, PoolSpec, StepBatch
 from paceline.pool.saved_pool import SavedPool, pack_pool
 from paceline.pool.seeds import EnvSeeds
+from paceline.pool.shapes import EnvShape, make_spec
 from paceline.pool.slot_states import SlotStates
-from paceline.pool.stepper import EnvShape, make_spec
 from paceline.pool.table import SlotTable
 from paceline.pool.worker import ANNOUNCE_SECONDS
 from paceline.pool.worker_process import WorkerProcess, require_open_files
@@ -108,7 +108,7 @@ class ProcessPool(Pool):
         self._announce_whole_jobs(min_slots is None)
         begin, ready, heard = time.monotonic(), slots.num_ready(group), self._num_announcements
         deadline = math.inf if timeout is None else begin + timeout
-        while (missing := want - slots.num_ready(group)) > 0:
+        while (missing := slots.num_missing(want, group)) > 0:
             if self._woken:
                 self._woken = False
                 return self._table.batch(*slots.take_none())
@@ -156,6 +156,9 @@ class ProcessPool(Pool):
     def take_episodes(self) -> list[Episode]:
         episodes, self._episodes = self._episodes, []
         return episodes
+
+    def set_reward_weights(self, slots: Array, weights: Array) -> None:
+        self._table.set_reward_weights(slots, weights)
 
     @property
     def restarts(self) -> int:
@@ -218,12 +221,13 @@ class ProcessPool(Pool):
         self.spec = make_spec(shapes, self._config, frameskip, num_workers)
         memory.resize(self._crew.memory_fd, self.spec, num_workers)
         shared, self._heartbeat, self._table = memory.attach(self._crew.memory_fd, self.spec, num_workers)
+        self._table.reset_reward_weights()
         if self._config.pin_memory:
             self._unpin = weakref.finalize(self, memory.unpin, memory.pin(shared))
             self._unpin.atexit = False
         self._heartbeat.clear(slice(None))
         self._heartbeat.announce_seconds[0] = ANNOUNCE_SECONDS
-        self._slots = SlotStates(self.spec)
+        self._slots = SlotStates(self.spec, self._table.due)
         self._slots.restart(range(self.spec.num_envs))  # nothing is in flight before the first reset
         self._seeds = EnvSeeds(self._table, seed)
         for number in range(num_workers):

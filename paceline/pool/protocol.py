@@ -6,12 +6,14 @@ Legend: S slots of a pool, B rows of a batch (B <= S).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 from gymnasium import spaces
 
+from paceline.errors import UsageError
+from paceline.pool.kinds import AgentKind
 from paceline.pool.spaces import Leaf, leaves
 
 Array = Any
@@ -20,13 +22,20 @@ Array = Any
 
 @dataclass(frozen=True, kw_only=True)
 class PoolSpec:
-    """The shape of a pool and of its streams. All slots are alike."""
+    """The shape of a pool and of its streams. All slots of a kind are alike."""
 
     observation_space: spaces.Space
     action_space: spaces.Space
     num_envs: int
     agents_per_env: int = 1
     """Slots per environment. Environment e owns slots [e * agents_per_env, (e + 1) * agents_per_env)."""
+    agents: tuple[str, ...] = ()
+    """Names of an environment's agents, in the order of its slots. Empty where there is one agent."""
+    kinds: tuple[AgentKind, ...] = ()
+    """Agents with equal spaces are one kind. Where there are several, `observation_space` and `action_space` are
+    dictionaries with one entry per kind, and a slot uses the entries of its own kind. There is at least one."""
+    turn_based: bool = False
+    """Agents take turns: a slot stays in flight until its agent's next turn, or the end of its episode."""
     frameskip: int = 1
     """Simulator frames per step, for counting `fps`."""
     num_groups: int = 1
@@ -39,6 +48,8 @@ class PoolSpec:
     """The arrays of a batch are torch tensors on the simulators' device."""
     truncation_gap: int = 1
     """Fewest steps between two truncations of one slot, as far as the pool knows."""
+    reward_weights: tuple[tuple[str, float], ...] = ()
+    """Names and defaults of the weights of reward shaping that can be tuned (`Pool.set_reward_weights`)."""
     measures: tuple[str, ...] = ()
     """Numbers in the `info` of every finished episode. A run reports their means."""
     obs: tuple[Leaf, ...] = field(init=False)
@@ -47,6 +58,27 @@ class PoolSpec:
     def __post_init__(self) -> None:
         object.__setattr__(self, "obs", leaves(self.observation_space, "obs"))
         object.__setattr__(self, "actions", leaves(self.action_space, "action"))
+        if not self.kinds:
+            only = AgentKind("", self.observation_space, self.action_space, tuple(range(self.agents_per_env)))
+            object.__setattr__(self, "kinds", (only,))
+
+    def of_kind(self, kind: AgentKind) -> PoolSpec:
+        """What a policy of `kind` sees: its own spaces, and only its own agents.
+
+        Rows of a batch keep the slot numbers of the whole pool.
+        """
+        return replace(
+            self,
+            observation_space=kind.observation_space,
+            action_space=kind.action_space,
+            agents_per_env=len(kind.agents),
+            agents=tuple(self.agents[agent] for agent in kind.agents) if self.agents else (),
+            kinds=(),
+        )
+
+    def kind_slots(self, kind: AgentKind) -> np.ndarray:
+        """The slots of `kind`, ascending."""
+        return (np.arange(self.num_envs)[:, None] * self.agents_per_env + np.array(kind.agents)).ravel()
 
     @property
     def num_slots(self) -> int:
@@ -71,6 +103,8 @@ class Episode:
     """Agent steps."""
     info: Mapping[str, float] = field(default_factory=dict)
     """The scalars of the episode's last `info`."""
+    match: int = 0
+    """Number of the environment's episode: agents of one environment with the same number played together."""
     policy: int = 0
     """The policy that acted."""
 
@@ -100,7 +134,8 @@ class StepBatch:
     """[S, ...], indexed by SLOT, not by row. Only entries of slots whose episode just ended are valid."""
     active: Array
     """[B] bool: the slot needs an action. A slot whose agent has left the game is inactive until its environment
-    restarts. The pool ignores its actions, and its transitions are not experience."""
+    restarts; where agents take turns, until its next turn. The pool ignores the actions of inactive slots, and their
+    transitions are not experience."""
     lost: Array
     """[B] bool: the pool replaced the simulator. The step in flight and the rest of its episode do not exist. `obs` is
     the first observation of a new episode, and the row has no reward and no end."""
@@ -138,13 +173,17 @@ class Pool(Protocol):
         After `timeout` seconds `recv` returns the slots that are ready, possibly none. Without `timeout` it waits as
         long as necessary. Dead and hung simulators still end the wait with a `SimulatorError`, or the pool replaces
         them (`StepBatch.lost`).
+
+        Where agents take turns, `recv` does not wait for agents whose turn it is not: once no simulator is working, it
+        returns what is ready, possibly nothing. The first batch of an environment has all of its slots. Later a slot
+        comes back when its agent has to act, or when its episode has ended.
         """
         ...
 
     def send(self, actions: Array | Mapping[str, Array], slots: Array) -> None:
         """Start the next step of `slots`. `actions` is one array [B, ...], or one array per action leaf by name.
 
-        An environment with several agents steps once all of its slots are sent.
+        An environment with several agents steps once all of its slots that were received are sent.
         """
         ...
 
@@ -174,8 +213,16 @@ class Pool(Protocol):
         """How many simulators the pool has replaced."""
         return 0
 
+    def set_reward_weights(self, slots: Array, weights: Array) -> None:
+        """Weights [B, K] of reward shaping of `slots`, in the order of `spec.reward_weights`, for any slots.
+
+        An environment reads them before its next step or reset. One that is stepping now may read some of them one step
+        before the others. `reset` and `restore` keep them, and `state` has them.
+        """
+        raise UsageError("this pool's environments have no reward weights; serial and process pools support them")
+
     def state(self, timeout: float | None = None) -> bytes:
-        """The exact state of every environment whose slots are all held by the caller.
+        """The exact state of every environment whose slots are all held by the caller, or wait for their turn.
 
         Environments are left out, with a warning, if they are in flight, cannot be saved, or do not answer within
         `timeout` seconds (default: `pool.start_timeout_seconds`). If a worker dies meanwhile, the pool replaces it, or
@@ -184,7 +231,8 @@ class Pool(Protocol):
         ...
 
     def restore(self, state: bytes) -> np.ndarray:
-        """Continue from `state`. The next `recv` returns the held observations as a first batch, without rewards.
+        """Continue from `state`. The next `recv` returns the held observations as a first batch, without rewards. Slots
+        that waited for their turn still do: they come back with all that their agents got since their last turn.
 
         Returns the slots [int64] that `state` lacks. They start new episodes with new seeds, in that first batch too.
         """

@@ -15,8 +15,9 @@ from paceline.pool.config import PoolConfig
 from paceline.pool.protocol import Array, Episode, Pool, StepBatch
 from paceline.pool.saved_pool import SavedPool, pack_pool
 from paceline.pool.seeds import EnvSeeds
+from paceline.pool.shapes import env_shape, make_spec
 from paceline.pool.slot_states import SlotStates
-from paceline.pool.stepper import Stepper, env_shape, failure_of, make_spec, make_stepper
+from paceline.pool.stepper import Stepper, failure_of, make_stepper
 from paceline.pool.table import SlotTable
 from paceline.telemetry.phases import STARTING, Phases
 
@@ -39,10 +40,11 @@ class SerialPool(Pool):
         phases.end(STARTING)
         self.spec = make_spec({0: env_shape(envs[0])}, config, factory.frameskip, num_workers=1)
         self._table = SlotTable(self.spec)
+        self._table.reset_reward_weights()
         self._steppers: list[Stepper] = [make_stepper(env, index, self._table) for index, env in enumerate(envs)]
         self._seeds = EnvSeeds(self._table, seed)
         self._episodes: list[Episode] = []
-        self._slots = SlotStates(self.spec)
+        self._slots = SlotStates(self.spec, self._table.due)
         self._queue: deque[int] = deque()
         self._woken = False
         self.reset(seed)
@@ -93,6 +95,9 @@ class SerialPool(Pool):
     def take_episodes(self) -> list[Episode]:
         episodes, self._episodes = self._episodes, []
         return episodes
+
+    def set_reward_weights(self, slots: Array, weights: Array) -> None:
+        self._table.set_reward_weights(slots, weights)
 
     @property
     def restarts(self) -> int:

@@ -16,10 +16,12 @@ Rows = slice | np.ndarray
 class SlotStates:
     """The state of every slot: in flight -> ready -> held -> (all agents of its environment sent) -> in flight.
 
-    Whole environments move; slots are counted. At first everything is in flight.
+    Whole environments move; slots are counted. At first everything is in flight. Where agents take turns, the slots of
+    an environment that are not due stay in flight when it moves.
     """
 
-    def __init__(self, spec: PoolSpec) -> None:
+    def __init__(self, spec: PoolSpec, due: np.ndarray | None = None) -> None:
+        """`due` [S], where agents take turns: slots that become ready together with their environment."""
         self._agents, self._num_slots, num_groups = spec.agents_per_env, spec.num_slots, spec.num_groups
         self.held = np.zeros(spec.num_slots, bool)
         self._unsent = np.zeros(spec.num_envs, np.int64)  # slots of the environment that the caller still holds
@@ -30,6 +32,7 @@ class SlotStates:
         self._ready: list[list[int]] = [[] for _ in range(num_groups)]  # environments, oldest first
         self._num_held = [0] * num_groups
         self._just_taken: tuple[np.ndarray, Rows] | None = None
+        self._due = due.reshape(-1, self._agents) if due is not None and self._agents > 1 else None
 
     def wanted(self, min_slots: int | None, max_slots: int | None, group: int | None) -> int:
         """How many slots a `recv` with these arguments waits for. Raises for bad arguments."""
@@ -46,8 +49,29 @@ class SlotStates:
 
     def num_ready(self, group: int | None) -> int:
         if group is not None:
-            return self._agents * len(self._ready[group])
-        return self._agents * sum(map(len, self._ready))
+            return self._count(self._ready[group])
+        return sum(map(self._count, self._ready))
+
+    def num_missing(self, want: int, group: int | None) -> int:
+        """How many slots are still to become ready, of `want`. None if simulators will give no more by themselves."""
+        missing = want - self.num_ready(group)
+        if missing > 0 and self._due is not None and not self._any_in_flight(group):
+            return 0
+        return missing
+
+    def _any_in_flight(self, group: int | None) -> bool:
+        flying = self.in_flight()
+        return bool(flying.any() if group is None else flying[self._group_of == group].any())
+
+    def _count(self, envs: list[int]) -> int:
+        """The slots of `envs`, which are ready."""
+        return self._agents * len(envs) if self._due is None else int(self._due[envs].sum())
+
+    def _num_fitting(self, queue: list[int], most: int) -> int:
+        """How many environments at the head of `queue` have at most `most` slots together."""
+        if self._due is None:
+            return most // self._agents
+        return int(np.searchsorted(self._due[queue].sum(axis=1).cumsum(), most, side="right"))
 
     def mark_ready(self, envs: list[int]) -> None:
         if len(self._ready) == 1:
@@ -65,21 +89,30 @@ class SlotStates:
         ascending order, an index for them (a slice where they are contiguous), and whether the episode of each was
         lost.
         """
-        most = self._num_slots if max_slots is None else max(1, max_slots // self._agents)
+        left = self._num_slots if max_slots is None else max_slots
         taken: list[int] = []
         for g in chosen_groups(group, len(self._ready)):
             queue = self._ready[g]
-            if first is not None and len(queue) > most - len(taken):
+            if first is not None and len(queue) > self._num_fitting(queue, left):
                 queue.sort(key=lambda env: first[env * self._agents])  # stable: the oldest comes first among equals
-            part = queue[: most - len(taken)]
+            fitting = self._num_fitting(queue, left)
+            part = queue[: fitting if taken else max(1, fitting)]
             del queue[: len(part)]
             taken += part
-            self._num_held[g] += len(part) * self._agents
+            count = self._count(part)
+            left = max(0, left - count)
+            self._num_held[g] += count
         taken.sort()
         slots = np.array(taken, np.int64)
         if self._agents > 1:
-            self._unsent[slots] = self._agents
-            slots = (slots[:, None] * self._agents + np.arange(self._agents)).ravel()
+            all_slots = slots[:, None] * self._agents + np.arange(self._agents)
+            if self._due is None:
+                self._unsent[slots] = self._agents
+                slots = all_slots.ravel()
+            else:
+                due = self._due[slots]
+                self._unsent[slots] = due.sum(axis=1)
+                slots = all_slots[due]
         count = len(slots)
         contiguous = count > 0 and int(slots[-1]) - int(slots[0]) + 1 == count
         rows: Rows = slice(int(slots[0]), int(slots[0]) + count) if contiguous else slots
@@ -134,8 +167,11 @@ class SlotStates:
         return flying
 
     def held_envs(self) -> list[int]:
-        """The environments whose slots are all held by the caller."""
-        return np.flatnonzero(self.held.reshape(-1, self._agents).all(axis=1)).tolist()
+        """The environments whose slots are all held by the caller, except those that were not due."""
+        held = self.held.reshape(-1, self._agents)
+        if self._due is None:
+            return np.flatnonzero(held.all(axis=1)).tolist()
+        return np.flatnonzero((held | ~self._due).all(axis=1) & held.any(axis=1)).tolist()
 
     def restart(self, ready: Iterable[int] = ()) -> None:
         """Forget everything: the environments `ready` are ready, all others are in flight."""

@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from paceline.pool.arguments import named_actions
+from paceline.errors import UsageError
+from paceline.pool.arguments import check_slots, named_actions
 from paceline.pool.protocol import Array, PoolSpec, StepBatch
+from paceline.pool.reward_weights import RewardWeights, check_weights
 from paceline.pool.spaces import check_actions
 
 _ALIGNMENT = 64  # a cache line, because different processes write neighbouring fields
@@ -39,6 +41,11 @@ class SlotTable:
     """Number of the current episode of the slot's environment, from 0."""
     step: np.ndarray
     """Steps taken in the current episode."""
+    due: np.ndarray | None = None
+    """Where agents take turns: the slot comes back with the last step of its environment."""
+
+    reward_weights: np.ndarray | None = None
+    """[S, K], where environments have weights of reward shaping: those that the slot's agent gets."""
 
     def __init__(self, spec: PoolSpec, buffer: memoryview | bytearray | None = None) -> None:
         self.spec = spec
@@ -60,6 +67,12 @@ class SlotTable:
         """A scalar field for writing single cells. A memoryview is much cheaper here than a NumPy index."""
         return memoryview(getattr(self, name))
 
+    def weights_for(self, env: Any, slot_of: Mapping[Any, int] | int) -> RewardWeights | None:
+        """What gives `env` the weights of its slots; None if it has no weights."""
+        if self.reward_weights is None:
+            return None
+        return RewardWeights(env, self.reward_weights, tuple(name for name, _ in self.spec.reward_weights), slot_of)
+
     @staticmethod
     def nbytes(spec: PoolSpec) -> int:
         return max(offset + _size(dtype, shape) for _, _, dtype, shape, offset in _layout(spec))
@@ -67,7 +80,8 @@ class SlotTable:
     def snapshot(self) -> dict[str, np.ndarray]:
         """A copy of what `restore` needs."""
         kept = {f"obs/{name}": array.copy() for name, array in self.obs.items()}
-        return kept | {name: getattr(self, name).copy() for name in ("active", "episode", "step")}
+        named = ("active", "episode", "step", "due", "reward_weights")
+        return kept | {name: getattr(self, name).copy() for name in named if getattr(self, name) is not None}
 
     def restore(self, snapshot: dict[str, np.ndarray]) -> None:
         """Put `snapshot` back, with no rewards and no ends."""
@@ -76,6 +90,19 @@ class SlotTable:
             array[:] = values
         self.reward[:] = 0
         self.terminated[:] = self.truncated[:] = False
+
+    def reset_reward_weights(self) -> None:
+        """Give every slot the environments' own weights."""
+        if self.reward_weights is not None:
+            self.reward_weights[:] = [default for _, default in self.spec.reward_weights]
+
+    def set_reward_weights(self, slots: Array, weights: Array) -> None:
+        """See `Pool.set_reward_weights`."""
+        if self.reward_weights is None:
+            raise UsageError("these environments have no reward weights: they lack a dictionary `reward_weights`")
+        slots = check_slots(slots, np.ones(self.spec.num_slots, bool))
+        names = tuple(name for name, _ in self.spec.reward_weights)
+        self.reward_weights[slots] = check_weights(weights, slots, names)
 
     def write_actions(self, actions: Array | Mapping[str, Array], slots: np.ndarray, rows: slice | np.ndarray) -> None:
         """Check the actions of `slots`, which `rows` indexes, and write them. Bad actions change nothing."""
@@ -118,6 +145,10 @@ def _layout(spec: PoolSpec) -> Iterator[tuple[str, str, np.dtype, tuple[int, ...
     """(group, name, dtype, shape, byte offset) of every array, in a fixed order."""
     fields: list[tuple[str, str, np.dtype, tuple[int, ...]]] = []
     fields += [("", name, np.dtype(kind), (spec.num_slots,)) for name, kind in _SCALARS.items()]
+    if spec.turn_based:
+        fields.append(("", "due", np.dtype(bool), (spec.num_slots,)))
+    if spec.reward_weights:
+        fields.append(("", "reward_weights", np.dtype("float64"), (spec.num_slots, len(spec.reward_weights))))
     groups = {"actions": spec.actions, "obs": spec.obs, "final_obs": spec.obs, "_gathered": spec.obs}
     for group, leaves in groups.items():
         fields += [(group, leaf.name, leaf.dtype, (spec.num_slots, *leaf.shape)) for leaf in leaves]

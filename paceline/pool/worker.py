@@ -21,7 +21,8 @@ from paceline.pool import memory
 from paceline.pool.channel import Command, Result, ResultWriter, pack_ints, read_commands, unpack_ints
 from paceline.pool.heartbeat import IDLE, MAKE, RESET, RESTORE, SAVE, STEP, Heartbeat
 from paceline.pool.protocol import Episode
-from paceline.pool.stepper import Stepper, env_shape, failure_of, make_stepper
+from paceline.pool.shapes import env_shape
+from paceline.pool.stepper import Stepper, failure_of, make_stepper
 from paceline.pool.table import SlotTable
 
 ANNOUNCE_SECONDS = 0.001
@@ -149,7 +150,7 @@ class Worker:
     def _announce(self, finished: list[int], episodes: list[Episode]) -> None:
         if episodes:  # first, so that the pool knows them when it delivers their slots
             # As tuples, because pickling a slotted dataclass costs several times its contents.
-            plain = [(e.slot, e.episode_return, e.length, e.info) for e in episodes]
+            plain = [(e.slot, e.episode_return, e.length, e.info, e.match) for e in episodes]
             self._results.send(Result.EPISODES, pickle.dumps(plain, pickle.HIGHEST_PROTOCOL))
         if finished:
             self._results.send(Result.READY, pack_ints(finished))

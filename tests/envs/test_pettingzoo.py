@@ -24,29 +24,28 @@ def test_with_and_without_the_packages_name(name):
 
 @pytest.fixture
 def own_module(tmp_path, monkeypatch):
-    """A module of the user's, whose agents differ in `different`."""
+    """A module of the user's."""
     (tmp_path / "paceline_agents.py").write_text(
         """
 from gymnasium import spaces
 
 class Pair:
     possible_agents = ["a", "b"]
-    closed = False
 
-    def __init__(self, different):
-        self.different = different
+    def __init__(self, choices):
+        self.choices = choices
 
     def observation_space(self, agent):
-        return spaces.Discrete(3 if agent == "b" and self.different == "observation" else 2)
+        return spaces.Discrete(2)
 
     def action_space(self, agent):
-        return spaces.Discrete(3 if agent == "b" and self.different == "action" else 2)
+        return spaces.Discrete(self.choices)
 
     def close(self):
         pass
 
-def parallel_env(different="nothing"):
-    return Pair(different)
+def parallel_env(choices=2):
+    return Pair(choices)
 """
     )
     monkeypatch.syspath_prepend(tmp_path)
@@ -56,17 +55,14 @@ def parallel_env(different="nothing"):
 
 def test_modules_of_ones_own(own_module):
     assert resolve(f"pettingzoo:{own_module}").make(0).possible_agents == ["a", "b"]
-    with pytest.raises(UsageError, match=r"option 'differ' .* did you mean 'different'"):
-        resolve(f"pettingzoo:{own_module}?differ=action")
+    with pytest.raises(UsageError, match=r"option 'choice' .* did you mean 'choices'"):
+        resolve(f"pettingzoo:{own_module}?choice=3")
 
 
-@pytest.mark.parametrize(
-    ("kind", "wrapper"), [("observation", "pad_observations_v0"), ("action", "pad_action_space_v0")]
-)
-def test_agents_with_different_spaces_are_refused(own_module, kind, wrapper):
-    factory = resolve(f"pettingzoo:{own_module}?different={kind}")
-    with pytest.raises(UsageError, match=rf"different {kind} spaces: a has Discrete\(2\).*supersuit\.{wrapper}"):
-        factory.make(0)
+def test_turn_based_modules():
+    env = resolve("pettingzoo:classic.tictactoe_v3?screen_height=200").make(0)
+    env.reset(seed=0)
+    assert env.possible_agents == ["player_1", "player_2"] and env.agent_selection == "player_1"
 
 
 def test_names_are_found_without_importing():
@@ -86,7 +82,8 @@ def test_missing_dependency(monkeypatch):
     [
         ("pettingzoo:classic.rps_v1", "module 'classic.rps_v1' .* did you mean 'classic.rps_v2'"),
         ("pettingzoo:pettingzoo.butterfly.pistonbal_v6", "did you mean 'pettingzoo.butterfly.pistonball_v6'"),
-        ("pettingzoo:classic.tictactoe_v3", "has no parallel_env; environments in which agents take turns"),
+        ("pettingzoo:pettingzoo.utils", "has neither parallel_env nor env"),
+        ("pettingzoo:classic.tictactoe_v3?height=5", "option 'height' .* allowed: render_mode, screen_height"),
         ("pettingzoo:classic.rps_v2?actions=5", "option 'actions' .* allowed: num_actions"),
     ],
 )

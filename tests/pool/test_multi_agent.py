@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from paceline.envs.factory import Factory
-from paceline.errors import UsageError
 from paceline.pool.config import PoolConfig
 from paceline.pool.process import ProcessPool
 from paceline.pool.serial import SerialPool
@@ -75,6 +74,13 @@ def test_one_episode_per_agent_and_life(pool):
     assert len(episodes) == 6
 
 
+def test_agents_that_played_together_have_the_same_match(pool):
+    record(pool, 9)
+    episodes = pool.take_episodes()
+    matches = [[e.match for e in episodes if e.slot // 3 == env] for env in range(2)]
+    assert matches == [[0, 0, 0, 1, 1, 1]] * 2
+
+
 def test_an_environment_steps_once_all_of_its_slots_were_sent(pool):
     pool.recv(min_slots=None)
     pool.send(np.zeros(2, np.int64), [0, 2])
@@ -102,14 +108,3 @@ def test_state_and_restore(pool):
         )
         pool.recv(min_slots=None)
     assert streams[0] == streams[1]
-
-
-def test_agents_with_different_spaces_are_refused():
-    class Unequal(Mortal):
-        def action_space(self, agent):
-            from gymnasium import spaces
-
-            return spaces.Discrete(5 if agent == "anna" else 4)
-
-    with pytest.raises(UsageError, match="different spaces.*pad_action_space_v0"):
-        SerialPool(Factory(make=Unequal), PoolConfig(num_envs=1))

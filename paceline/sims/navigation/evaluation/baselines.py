@@ -67,18 +67,18 @@ class GoalFollower:
 
 
 @dataclass(frozen=True)
-class AgentKind:
+class Baseline:
     make: Callable[[PointNav, int], Agent]
     sensors: str = "blind"
     """The sensors that it uses."""
 
 
-BASELINES: dict[str, AgentKind] = {
-    "random": AgentKind(RandomAgent),
-    "forward": AgentKind(ForwardAgent),
-    "goal-follower": AgentKind(GoalFollower),
-    "map-and-plan": AgentKind(MapAndPlan, "depth"),
-    "oracle": AgentKind(Oracle),
+BASELINES: dict[str, Baseline] = {
+    "random": Baseline(RandomAgent),
+    "forward": Baseline(ForwardAgent),
+    "goal-follower": Baseline(GoalFollower),
+    "map-and-plan": Baseline(MapAndPlan, "depth"),
+    "oracle": Baseline(Oracle),
 }
 
 

@@ -1,0 +1,33 @@
+"""What steppers read from the results of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from paceline.pool.finite_values import FLOAT32_MAX, describe
+from paceline.pool.spaces import BadValue
+
+
+def checked_reward(reward: Any) -> float:
+    """`reward` as a number that float32 holds, or a `BadValue`."""
+    value = float(reward)
+    if not -FLOAT32_MAX <= value <= FLOAT32_MAX:
+        raise bad_reward(value)
+    return value
+
+
+def bad_reward(reward: float) -> BadValue:
+    return BadValue(f"the reward is {describe(reward)}")
+
+
+def scalars(info: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers in an `info`."""
+    return {
+        str(key): float(value)
+        for key, value in info.items()
+        if isinstance(value, bool | int | float | np.number | np.bool_)
+        or (isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "biuf")
+    }
