@@ -1,0 +1,1 @@
+"""Populations: population-based training, past selves as opponents, ratings, and populations of whole runs."""
