@@ -26,6 +26,7 @@ from paceline.files import replace_text
 from paceline.learner.config import D4PGConfig, OnNonFinite, OptimizerConfig, PPOConfig
 from paceline.nets.config import ControlConfig, PolicyConfig
 from paceline.pool.config import PoolConfig
+from paceline.population.config import PBTConfig
 from paceline.schedule.config import APPOConfig, VERConfig
 from paceline.signatures import sign
 from paceline.systems import SYSTEMS, System, readers, unread_by
@@ -95,6 +96,7 @@ class Config:
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     limiter: LimiterConfig = field(default_factory=LimiterConfig)
     remote: RemoteConfig = field(default_factory=RemoteConfig)
+    pbt: PBTConfig = field(default_factory=PBTConfig)
     group: GroupConfig = field(default_factory=GroupConfig)
     batching: BatchingConfig = field(default_factory=BatchingConfig)
     compute: ComputeConfig = field(default_factory=ComputeConfig)
