@@ -58,9 +58,6 @@ def main(arguments: list[str]) -> int:
     folder = options.run_dir or Path("runs") / f"{start.label}-population-{config.seed}-{stamp}"
     count = _members(options, folder)
     _require_possible(config, options, folder)
-    with console().status("loading PyTorch"):
-        from paceline.population.member import tuned_by
-    tuned_by(config)
     check_run_folder(folder)
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     config.save(folder / "config.json")
@@ -100,6 +97,10 @@ def _require_possible(config: Config, options: PopulationOptions, folder: Path) 
         raise UsageError(f"{folder} holds a population already; --resume continues it, another --run-dir starts one")
     if code_named_by(config.env) is None:
         resolve(config.env)
+    if config.pbt.tuned:  # the defaults are always allowed, and PyTorch takes seconds to import
+        with console().status("loading PyTorch"):
+            from paceline.population.member import tuned_by
+        tuned_by(config)
 
 
 def _plans(

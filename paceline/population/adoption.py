@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,7 +25,7 @@ def adopt(learner: Learner, weights: Mapping[str, Tensor], state: Mapping[str, A
     """
     own = learner.policy.state_dict()
     version = {"version": own["version"] + 1} if "version" in own else {}
-    episodes = learner.rank_state()
+    episodes = copy.deepcopy(learner.rank_state())  # its tensors may be the learner's own
     learner.policy.load_state_dict({**weights, **version})
     learner.load_state_dict(state["agent"])
     learner.load_rank_state(state["rank"], own=False)
