@@ -21,7 +21,7 @@ from paceline.run_folder import check_run_folder
 from paceline.telemetry.console import console, print_line
 from paceline.trust import may_run
 
-USAGE = "paceline train RECIPE [options], paceline train --config FILE [options], paceline train --resume --run-dir DIR"
+FORMS = ("RECIPE [options]", "--config FILE [options]", "--resume --run-dir DIR")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +40,9 @@ class TrainOptions:
     """Processes on this machine that train together. Ignored under torchrun and srun, which start the ranks."""
     max_restarts: int = 0
     """With --ranks: how many times to start all ranks again, from the latest checkpoint, after one has failed."""
+    join: Path | None = None
+    """Folder of a population that this run joins, under the name of its run folder. The section pbt says when and how
+    the members learn from each other. None: the run is on its own."""
     report: bool = False
     """Write report.html at the end. `paceline report` writes it for any run at any time."""
     trust: bool = False
@@ -59,9 +62,9 @@ class Start(NamedTuple):
 
 def main(arguments: list[str]) -> int:
     """Run `paceline train` with `arguments`; the exit code."""
-    start = _start(arguments)
+    start = find_start(arguments)
     options, config = parse(TrainOptions, start.config, start.options, prog=f"paceline train {start.label}")
-    trust = options.trust or _is_trusted(config, start)
+    trust = options.trust or is_trusted(config, start)
     place = RankInfo.find()
     stamp = time.strftime("%Y%m%d-%H%M%S")
     folder = options.run_dir or Path("runs") / f"{start.label}-{config.system}-{config.seed}-{stamp}"
@@ -78,8 +81,12 @@ def main(arguments: list[str]) -> int:
         if code_named_by(config.env) is None:
             resolve(config.env)  # a wrong name is an error before PyTorch is imported, which takes seconds
         with console().status("loading PyTorch"):
+            from paceline.population.member import train_member
             from paceline.session import train
-        run = train(config, folder, resume=resume, trust=trust)
+        if options.join is not None:
+            run = train_member(config, folder, options.join, resume=resume, trust=trust)
+        else:
+            run = train(config, folder, resume=resume, trust=trust)
     if run.group.is_first:
         print_line(_summary(run, folder))
         if options.report and not run.interrupted:
@@ -89,7 +96,7 @@ def main(arguments: list[str]) -> int:
     return exit_code(run.interrupted)
 
 
-def _is_trusted(config: Config, start: Start) -> bool:
+def is_trusted(config: Config, start: Start) -> bool:
     """Whether the user trusts the file with the configuration. Raises `UsageError` if it names code and is not trusted.
 
     What the command line names is the user's own.
@@ -104,35 +111,37 @@ def _is_trusted(config: Config, start: Start) -> bool:
     return may_run(env, start.file, address=address, classes=foreign)
 
 
-def _start(arguments: list[str]) -> Start:
+def find_start(arguments: list[str], command: str = "train") -> Start:
+    """Find the recipe, the configuration file or the run that `arguments` name. `command` is used in messages."""
+    forms = ", ".join(f"paceline {command} {form}" for form in FORMS)
     has_recipe = bool(arguments) and not arguments[0].startswith("-")
     recipe, options = (recipes.known_as(arguments[0]), arguments[1:]) if has_recipe else (None, arguments)
     file = value_of("--config", options)
     if file is not None and (recipe is not None or "--resume" in options):
-        raise UsageError(f"--config cannot be combined with a recipe or with --resume; allowed: {USAGE}")
+        raise UsageError(f"--config cannot be combined with a recipe or with --resume; allowed: {forms}")
     if "--resume" in options:
-        return _resumed(recipe, options)
+        return _resumed(recipe, options, command, forms)
     if recipe is not None:
         return Start(recipe, dataclasses.replace(recipes.find(recipe), recipe=recipe), options)
     if file is not None:
         return Start(Path(file).stem, Config.load(Path(file)), options, Path(file))
     if {"-h", "--help"} & set(options):
         return Start("RECIPE", Config(), options)
-    raise UsageError(f"nothing to train: {USAGE}; recipes: {', '.join(recipes.RECIPES)}")
+    raise UsageError(f"nothing to train: {forms}; recipes: {', '.join(recipes.RECIPES)}")
 
 
-def _resumed(recipe: str | None, options: list[str]) -> Start:
+def _resumed(recipe: str | None, options: list[str], command: str, forms: str) -> Start:
     """A run continues with its own configuration. If a recipe is named, it must be the run's own."""
     run_dir = value_of("--run-dir", options)
     if run_dir is None:
-        raise UsageError(f"--resume needs --run-dir with the folder of a run; {USAGE}")
+        raise UsageError(f"--resume needs --run-dir with the folder of a run; {forms}")
     folder = Path(run_dir)
     config = Config.load(folder / "config.json")
     if recipe is not None and recipe != config.recipe:
         own = f"of the recipe {config.recipe}" if config.recipe else "not of a recipe"
         raise UsageError(
             f"the run in {folder} is {own}, and cannot continue as {recipe}; to continue it: "
-            f"paceline train --resume --run-dir {folder}"
+            f"paceline {command} --resume --run-dir {folder}"
         )
     return Start(folder.name, config, options, folder / "config.json")
 

@@ -87,7 +87,7 @@ class Ranks:
         self.interrupted = True
         for process in self._processes:
             if self._signals > 2:
-                _kill(process)
+                kill_tree(process)
             else:
                 process.send_signal(signal.SIGINT)
 
@@ -132,7 +132,7 @@ class Ranks:
                 deadline = time.monotonic() + GRACE_SECONDS
             if time.monotonic() > deadline:
                 for process in self._processes:
-                    _kill(process)
+                    kill_tree(process)
             time.sleep(POLL_SECONDS)
         return [process.returncode for process in self._processes]
 
@@ -181,12 +181,12 @@ def _print(message: str) -> None:
     sys.stderr.flush()
 
 
-def _kill(process: subprocess.Popen) -> None:
-    """Kill a rank and all processes that it has started."""
+def kill_tree(process: subprocess.Popen) -> None:
+    """Kill a process of ours and all processes that it has started."""
     if process.poll() is not None:
         return
     with contextlib.suppress(psutil.Error):
-        rank = psutil.Process(process.pid)
-        for one in [*rank.children(recursive=True), rank]:
+        parent = psutil.Process(process.pid)
+        for one in [*parent.children(recursive=True), parent]:
             with contextlib.suppress(psutil.Error):
                 one.kill()

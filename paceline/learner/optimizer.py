@@ -28,7 +28,14 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 def load_moments(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
     """Restore the moments of a saved optimiser. The settings stay those of this run and this device: a recorded step
-    would keep a learning rate on another device as a constant."""
+    would keep a learning rate on another device as a constant. Moments that exist keep their memory, for the same
+    reason."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if all(optimizer.state.get(parameter) for parameter in parameters):
+        for index, parameter in enumerate(parameters):
+            for name, values in optimizer.state[parameter].items():
+                values.copy_(saved["state"].get(index, {}).get(name, torch.zeros(())))
+        return
     groups = [
         mine | {"params": group["params"]}
         for group, mine in zip(saved["param_groups"], optimizer.param_groups, strict=True)
