@@ -20,7 +20,6 @@ from paceline.accel.kernels import (
     require_compiler,
 )
 from paceline.collect.actor import Actor
-from paceline.collect.policy_assignment import PolicyAssignment
 from paceline.collect.explorer import Explorer
 from paceline.collect.remote import ActorSettings, RemoteActors
 from paceline.collect.replay_sampler import ReplaySampler
@@ -40,7 +39,8 @@ from paceline.nets.deterministic import ActionCritic, DeterministicPolicy
 from paceline.pool import Pool
 from paceline.pool.config import available_core_ids
 from paceline.pool.protocol import PoolSpec
-from paceline.population.mapping import make_draw
+from paceline.population.parts import PopulationParts
+from paceline.population.population import Population
 from paceline.schedule.table import ppo_schedule
 from paceline.sizes import require_rows, row_bytes, transition_bytes
 from paceline.stop import Stop
@@ -66,16 +66,18 @@ class Services:
 
 def assemble(
     config: Config, services: Services, pool: Pool, folder: Path
-) -> tuple[list[PPOLearner], Sampler] | tuple[list[D4PGLearner], ReplaySampler]:
-    """The learners and the collection of the configured system. `folder` is the run's."""
+) -> tuple[list[PPOLearner], Sampler, Population | None] | tuple[list[D4PGLearner], ReplaySampler, None]:
+    """The learners, the collection and the population of the configured system. `folder` is the run's."""
     if SYSTEMS[config.system].family == "d4pg":
         learner, replay_sampler = d4pg_parts(config, services, pool, folder)
-        return [learner], replay_sampler
-    return ppo_parts(config, services, pool)
+        return [learner], replay_sampler, None
+    return ppo_parts(config, services, pool, folder)
 
 
-def ppo_parts(config: Config, services: Services, pool: Pool) -> tuple[list[PPOLearner], Sampler]:
-    """The learners and the sampler of a PPO system."""
+def ppo_parts(
+    config: Config, services: Services, pool: Pool, folder: Path
+) -> tuple[list[PPOLearner], Sampler, Population | None]:
+    """The learners and the sampler of a PPO system. With several policies or opponents, also the population."""
     group, spec, policies = services.group, pool.spec, config.population.policies
     schedule = ppo_schedule(config.system, on_device=spec.on_device)
     require_rows(config.ppo.minibatches, schedule.update_rows(config, spec.num_slots))
@@ -91,26 +93,27 @@ def ppo_parts(config: Config, services: Services, pool: Pool) -> tuple[list[PPOL
         actors.append(Actor(acting, spec, group.device, acting_compute, services.clock, generator))
         readers += [learner.publication.reader(acting)] if concurrent else []
 
-    def refresh_weights() -> None:
-        for reader in readers:
-            reader.refresh()
+    parts = PopulationParts.make(config, group, services.clock, pool, folder, learners, generator)
+    refreshes = [*(reader.refresh for reader in readers), *(parts.refreshes if parts is not None else [])]
 
-    assignment = None
-    if policies > 1:
-        draw = make_draw(config.population, spec)
-        assignment = PolicyAssignment(spec, draw, np.random.default_rng((config.seed, group.rank)))
+    def refresh_all() -> None:
+        for refresh in refreshes:
+            refresh()
+
     sampler = Sampler(
         pool,
-        actors,
+        [*actors, *(parts.opponents if parts is not None else [])],
         services.stop,
         config.batching,
-        refresh_weights=readers[0].refresh if len(readers) == 1 else refresh_weights,
+        refresh_weights=refreshes[0] if len(refreshes) == 1 else refresh_all,
         recorded=not config.deterministic,
-        assignment=assignment,
+        assignment=None if parts is None else parts.assignment,
+        num_learned=policies,
+        assigned=lambda slots: None if parts is None else parts.assigned(slots),
     )
     needed = schedule.buffer_rows(config, spec.num_slots) * row_bytes(spec, learners[0].policy.core.state_size)
     require_memory(needed, group.device, "a rollout", "fewer --pool.num-envs or --rollout-steps")
-    return learners, sampler
+    return learners, sampler, None if parts is None else parts.population
 
 
 def _learner_and_acting(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -32,6 +32,32 @@ CLOCK_SECONDS = 5.0
 """By how much the clocks of ranks differ at most: they begin to train at slightly different times."""
 WARM_ITERATIONS = 4
 """After these nearly everything is allocated, compiled and recorded."""
+
+
+class PopulationStatistics(Protocol):
+    """What a run needs of its population."""
+
+    def sums_of(self, finished: Finished) -> list[float]:
+        """Statistics of one rank that can be added up over ranks."""
+        ...
+
+    def add(self, sums: Sequence[float]) -> None:
+        """Count those of all ranks."""
+        ...
+
+    def after_iteration(self, step: int) -> None:
+        """Change what has to change at this step. All ranks call it together."""
+        ...
+
+    def metrics(self) -> dict[str, float | None]: ...
+
+    def saved(self) -> None:
+        """A checkpoint was written."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any], step: int) -> None: ...
 
 
 class Run:
@@ -73,6 +99,8 @@ class Run:
         self.agreed_seconds = 0.0
         """`seconds` at the last report, averaged over the ranks. Their clocks differ, their decisions must not."""
         self.episodes = LatestEpisodes(pool.spec.measures)
+        self.population: PopulationStatistics | None = None
+        """None for a run with one policy and no opponents."""
         self.last_checkpoint_at = time.monotonic()
         self.last_report = (time.monotonic(), 0)
         """Time and step of the last report."""
@@ -160,14 +188,19 @@ class Run:
         is_due = time.monotonic() - self.last_checkpoint_at >= self.config.checkpoint.seconds
         mine = [float(steps), float(is_due), *self.episodes.sums_of(finished.episodes)]
         mine += [float(self.pool.restarts), self.seconds / self.group.size]
+        mine += self.population.sums_of(finished) if self.population is not None else []
         with self.clock.time("communication"):
-            all_steps, due, *sums, self._restarts, self.agreed_seconds = self.group.sum_(
-                torch.tensor(mine, dtype=torch.float64, device=self.group.device)
-            ).tolist()
+            total = self.group.sum_(torch.tensor(mine, dtype=torch.float64, device=self.group.device)).tolist()
+        all_steps, due, *rest = total
+        count = self.episodes.num_sums
+        sums, (self._restarts, self.agreed_seconds), of_policies = rest[:count], rest[count : count + 2], rest[count + 2 :]
         self.step += int(all_steps)
         self.checkpoint_due = due > 0
         self.iterations += 1
         self.episodes.add(sums)
+        if self.population is not None:
+            self.population.add(of_policies)
+            self.population.after_iteration(self.step)
         self._log_memory()
         self._losses = losses
         now = time.monotonic()
@@ -198,6 +231,7 @@ class Run:
             **self.episodes.means(),
             "simulator_restarts": self._restarts,
             "learning_rate": self.learners[0].learning_rate(self.progress),
+            **(self.population.metrics() if self.population is not None else {}),
             **self._losses,
             **{f"time/{name}": share for name, share in self.clock.take_shares().items()},
         }

@@ -121,6 +121,8 @@ class Saver:
         }
         if others:
             shared["other_learners"] = [learner.state_dict() for learner in others]
+        if run.population is not None:
+            shared["population"] = run.population.state_dict()
         cuda_rng = torch.cuda.get_rng_state() if run.group.device.type == "cuda" else None
         return Snapshot(
             step=run.step,
@@ -143,6 +145,8 @@ class Saver:
         if not run.group.any(problem is not None):
             self._best, self._saved_at = snapshot.shared["best"], run.iterations
             self._collection.saved(snapshot.mine["agent"])
+            if run.population is not None:
+                run.population.saved()
         run.phases.end("saving a checkpoint")
         if problem is not None and final:
             raise DiskFull(f"{problem}; {describe_last_checkpoint(run.folder)}")
@@ -200,6 +204,8 @@ class Saver:
             self._collection.load_rank_state(mine["agent"])
         run.step, run.seconds_before, self._best = state["step"], state["seconds"], state["best"]
         run.agreed_seconds = run.seconds_before
+        if run.population is not None:
+            run.population.load_state_dict(state["population"], run.step)
         run.episodes.sums = deque(tuple(entry) for entry in state["episodes"])
         run.last_report = (time.monotonic(), run.step)
         self._restored_at = run.iterations

@@ -150,7 +150,7 @@ class Session:
         stack.enter_context(contextlib.closing(pool))
         stop.on_request(pool.wake)
         services = Services(group=group, stop=stop, clock=clock, phases=phases)
-        learners, collection = assemble(config, services, pool, folder)
+        learners, collection, population = assemble(config, services, pool, folder)
         stack.enter_context(contextlib.closing(collection))
         state = Run(config, group, pool, folder, learners, clock=clock, stop=stop, phases=phases, display=display)
         self.state, self._saver = state, Saver(state, collection)
@@ -159,6 +159,9 @@ class Session:
             self._saver.save,
             collection,
         )
+        if population is not None:
+            state.population = population
+            stack.callback(population.close)
         self._schedule = make_schedule(state, config, learners, collection)
         if checkpoint is not None:
             saved = Config.load(folder / "config.json")

@@ -9,9 +9,9 @@ Legend: E environments, A agents of each, N = E * A slots, B slots of a batch.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -19,8 +19,18 @@ import torch
 from paceline.pool.batches import rows_of
 from paceline.pool.protocol import Array, Episode, PoolSpec, StepBatch
 
-Draw = Callable[[np.ndarray, np.random.Generator], np.ndarray]
-"""Policies for new matches: the environments [M] in which they begin -> the policy of each agent [M, A]."""
+
+
+class Draw(Protocol):
+    """Draws the policies for new matches."""
+
+    def __call__(self, envs: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        """[M, A]: the policy of each agent in the environments [M] in which matches begin."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -37,6 +47,8 @@ class PolicyPart:
 class PlayedMatch:
     """A match that is over. Entries are by agent."""
 
+    players: tuple[str, ...]
+    """Their names when the match began."""
     policies: tuple[int, ...]
     episodes: tuple[tuple[Episode, ...], ...]
     """An agent has none if it never played, and several if it left and joined again."""
@@ -59,6 +71,10 @@ class PolicyAssignment:
         self._spec, self._draw, self._generator = spec, draw, generator
         self.policies = np.zeros(spec.num_slots, np.int64)
         """[N]. The array stays the same; layouts read it."""
+        self.players: dict[int, str] = {}
+        """Names of policies in the results of matches. By default they are numbers."""
+        self._players: list[tuple[str, ...]] = [()] * spec.num_envs
+        """By environment: the names of those who play the present match."""
         self._is_playing = np.ones(spec.num_slots, bool)
         """[N]: the agent was active when its slot was last received."""
         self._ended: list[deque[tuple[int, int]]] = [deque() for _ in range(spec.num_slots)]
@@ -67,8 +83,8 @@ class PolicyAssignment:
         """Episodes that the pool reported before their last steps were received."""
         self._match = np.zeros(spec.num_envs, np.int64)
         """[E]: the number of the present match."""
-        self._over: list[tuple[int, int, tuple[int, ...]]] = []
-        """Environment, number and policies of matches that are over and were not taken yet."""
+        self._over: list[tuple[int, int, tuple[str, ...], tuple[int, ...]]] = []
+        """Environment, number, players and policies of matches that are over and were not taken yet."""
         self._early: dict[tuple[int, int], list[Episode]] = {}
         """Episodes of agents that have left a match which is not over."""
         self._set(np.arange(spec.num_envs))
@@ -109,7 +125,7 @@ class PolicyAssignment:
     def _begin_matches(self, envs: np.ndarray, complete: np.ndarray) -> np.ndarray:
         before = self.policies.copy()
         for env in envs[complete].tolist():
-            self._over.append((env, int(self._match[env]), tuple(self._of(env).tolist())))
+            self._over.append((env, int(self._match[env]), self._players[env], tuple(self._of(env).tolist())))
         self._match[envs] += 1
         self._set(envs)
         return np.flatnonzero(before != self.policies)
@@ -125,10 +141,10 @@ class PolicyAssignment:
             named.append(replace(episode, policy=policy))
             self._early.setdefault((episode.slot // agents, match), []).append(named[-1])
         self._unobserved, matches = unobserved, []
-        for env, number, policies in self._over:
+        for env, number, players, policies in self._over:
             played = self._early.pop((env, number), [])
             by_agent = tuple(tuple(e for e in played if e.slot % agents == agent) for agent in range(agents))
-            matches.append(PlayedMatch(policies, by_agent))
+            matches.append(PlayedMatch(players, policies, by_agent))
         self._over.clear()
         # A match whose simulator was lost is never over.
         self._early = {key: found for key, found in self._early.items() if key[1] >= self._match[key[0]]}
@@ -146,6 +162,8 @@ class PolicyAssignment:
             "is_playing": torch.from_numpy(self._is_playing.copy()),
             "generator": self._generator.bit_generator.state,
             "match": torch.from_numpy(self._match.copy()),
+            "players": list(self._players),
+            "draw": self._draw.state_dict(),
             "ended": [list(ended) for ended in self._ended],
         }
 
@@ -155,11 +173,16 @@ class PolicyAssignment:
         self._is_playing[:] = state["is_playing"].numpy()
         self._generator.bit_generator.state = state["generator"]
         self._match[:] = state["match"].numpy()
+        self._players = [tuple(players) for players in state["players"]]
+        self._draw.load_state_dict(state["draw"])
         self._ended = [deque(tuple(entry) for entry in ended) for ended in state["ended"]]
 
     def _set(self, envs: np.ndarray) -> None:
-        if len(envs):
-            self.policies.reshape(self._spec.num_envs, -1)[envs] = self._draw(envs, self._generator)
+        if len(envs) == 0:
+            return
+        self.policies.reshape(self._spec.num_envs, -1)[envs] = self._draw(envs, self._generator)
+        for env in envs.tolist():
+            self._players[env] = tuple(self.players.get(policy, str(policy)) for policy in self._of(env).tolist())
 
     def _of(self, env: int) -> np.ndarray:
         """[A]: the policies of an environment's agents."""

@@ -38,10 +38,12 @@ class Sampler:
         recorded: bool,
         assignment: PolicyAssignment | None = None,
         num_learned: int | None = None,
+        assigned: Callable[[np.ndarray], None] = lambda slots: None,
     ) -> None:
         """One actor for each policy; several need an `assignment`. Rows of the first `num_learned` policies are
         written, by default of all. `refresh_weights` is called before each decision. `recorded` says whether acting may
-        be recorded on a GPU."""
+        be recorded on a GPU. `assigned` is called with the slots in which other policies act from now on."""
+        self._assigned = assigned
         self.pool, self.actors, self.assignment = pool, list(actors), assignment
         self._num_learned = len(self.actors) if num_learned is None else num_learned
         self._stop, self._clock = stop, actors[0].clock
@@ -146,6 +148,7 @@ class Sampler:
 
     def _start_actors(self, slots: np.ndarray) -> None:
         assert self.assignment is not None
+        self._assigned(slots)
         policies = self.assignment.policies[slots]
         for policy in np.unique(policies).tolist():
             self.actors[policy].start_anew(slots[policies == policy])

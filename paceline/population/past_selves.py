@@ -24,10 +24,6 @@ class PastSelves:
         self._keep = keep
         self.steps: list[int] = []
 
-    def is_due(self, step: int, every: int) -> bool:
-        """Whether to take a snapshot: the latest is at least `every` steps old."""
-        return step - (self.steps[-1] if self.steps else 0) >= every
-
     def add(self, step: int) -> list[int]:
         """Count a new snapshot. Returns the snapshots that are no longer needed."""
         if self.steps and step <= self.steps[-1]:

@@ -20,6 +20,11 @@ class LatestEpisodes:
         self.sums: deque[tuple[float, ...]] = deque()
         """By iteration: the number of episodes, and the sum of each statistic."""
 
+    @property
+    def num_sums(self) -> int:
+        """The length of `sums_of`."""
+        return 1 + len(self._names)
+
     def sums_of(self, episodes: Sequence[Episode]) -> list[float]:
         """Statistics of one rank that can be added up over ranks, for `add`."""
         return [

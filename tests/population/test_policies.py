@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from paceline import assembly
 from paceline.checkpoint import CheckpointFolder
 from paceline.collect.config import BatchingConfig
 from paceline.config import Config
 from paceline.learner.ppo import PPOLearner
 from paceline.pool.config import PoolConfig
 from paceline.population.config import PopulationConfig
+from paceline.population.mapping import RandomMapping
 from paceline.schedule.config import VERConfig
 from paceline.session import Session, train
 from tests.integration.ranks import on_ranks
@@ -73,7 +73,7 @@ class Account:
                 self.by_policy[learners.index(learner)] += 1
             return plain(learner, batch, progress)
 
-        monkeypatch.setattr(assembly, "make_draw", lambda config, spec: draw)
+        monkeypatch.setattr(RandomMapping, "__call__", lambda mapping, envs, generator: draw(envs, generator))
         monkeypatch.setattr(PPOLearner, "__init__", made)
         monkeypatch.setattr(PPOLearner, "learn", learn)
 
@@ -197,12 +197,6 @@ def test_replaced_weights_drop_the_rows_of_the_old_ones(tmp_path):
 
 def test_np_draws_are_spread():
     """The paper's mapping: every agent of every match, independently."""
-    from paceline.population.mapping import make_draw
-
-    class Spec:
-        agents_per_env = 2
-
-    draw = make_draw(PopulationConfig(policies=4), Spec())
-    found = draw(np.arange(4000), np.random.default_rng(0))
+    found = RandomMapping(4, 2)(np.arange(4000), np.random.default_rng(0))
     pairs = Counter(map(tuple, found.tolist()))
     assert len(pairs) == 16 and min(pairs.values()) > 180

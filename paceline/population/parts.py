@@ -1,0 +1,125 @@
+"""The parts of a population, put together from a run's configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from paceline.accel.config import ComputeConfig
+from paceline.collect.actor import Actor
+from paceline.collect.policy_assignment import Draw, PolicyAssignment
+from paceline.config import Config
+from paceline.distributed.runtime import Group
+from paceline.errors import UsageError
+from paceline.learner.ppo import PPOLearner
+from paceline.nets.actor_critic import ActorCritic
+from paceline.pool.protocol import Pool
+from paceline.population.league import League, Snapshots
+from paceline.population.mapping import make_draw
+from paceline.population.opponents import make_opponents
+from paceline.population.population import Population
+from paceline.population.reward_weights import RewardWeights
+from paceline.telemetry.clock import Clock
+
+SNAPSHOTS = "past_selves"
+"""The folder of past selves in a run folder."""
+
+
+@dataclass(frozen=True)
+class PopulationParts:
+    """What a sampler needs of a population, and the population itself."""
+
+    assignment: PolicyAssignment
+    population: Population
+    opponents: list[Any] = field(default_factory=list)
+    """Actors of the policies that do not learn."""
+    refreshes: list[Callable[[], object]] = field(default_factory=list)
+    """To be called before each decision."""
+    assigned: Callable[[np.ndarray], None] = lambda slots: None
+    """To be called with slots in which other policies act from now on."""
+
+    @classmethod
+    def make(
+        cls,
+        config: Config,
+        group: Group,
+        clock: Clock,
+        pool: Pool,
+        folder: Path,
+        learners: Sequence[PPOLearner],
+        generator: torch.Generator | None,
+    ) -> PopulationParts | None:
+        """None for a run with one policy and no opponents."""
+        plays = config.league.past_share > 0 or config.league.opponent_share > 0
+        if len(learners) == 1 and not plays:
+            if config.pbt.every is not None:
+                raise UsageError("pbt.every needs several policies; allowed: --population.policies 2 or more")
+            return None
+        spec = pool.spec
+        draw, opponents, refreshes = make_draw(config.population, spec), [], []
+        league, snapshots = None, None
+        if plays:
+            if spec.agents_per_env == 1:
+                raise UsageError(f"league needs matches of several agents, and {config.env} has one agent")
+            snapshots = Snapshots(folder / SNAPSHOTS, len(learners), config.league.keep, writes=group.is_first)
+            league, opponents = _league(config, group, clock, pool, learners, snapshots, draw, generator)
+            draw = league
+        assignment = PolicyAssignment(spec, draw, np.random.default_rng((config.seed, group.rank)))
+        if league is not None:
+            league.assignment = assignment
+            league.name_opponents()
+            refreshes.append(league.refresh)
+        rewards = None
+        if spec.reward_weights:
+            rewards = RewardWeights(pool, assignment, len(learners))
+            refreshes.append(rewards.refresh)
+        population = Population(
+            config,
+            learners,
+            assignment,
+            group,
+            folder,
+            measures=spec.measures,
+            rewards=rewards,
+            snapshots=snapshots,
+            league=league,
+        )
+        assigned = rewards.assign if rewards is not None else lambda slots: None
+        return cls(assignment, population, opponents, refreshes, assigned)
+
+
+def _league(
+    config: Config,
+    group: Group,
+    clock: Clock,
+    pool: Pool,
+    learners: Sequence[PPOLearner],
+    snapshots: Snapshots,
+    draw: Draw,
+    generator: torch.Generator | None,
+) -> tuple[League, list[Any]]:
+    """The league, and the actors of its seats and fixed opponents."""
+    settings, spec, seats = config.league, pool.spec, []
+    if settings.past_share > 0:
+        for _ in range(settings.seats):
+            seat = ActorCritic(spec, config.policy).to(group.device).eval().requires_grad_(False)
+            seat.precision = learners[0].policy.precision
+            seats.append(seat)
+    compute = ComputeConfig(cuda_graphs=False)
+    actors: list[Any] = [Actor(seat, spec, group.device, compute, clock, generator) for seat in seats]
+    actors += make_opponents(settings.opponents, spec, group.device, clock)
+    league = League(
+        settings,
+        snapshots,
+        draw,
+        seats=seats,
+        first_seat=len(learners),
+        opponents=settings.opponents,
+        generator=np.random.default_rng((config.seed, group.rank, 1)),
+    )
+    return league, actors

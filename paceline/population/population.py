@@ -1,0 +1,298 @@
+"""`Population`: the policies of one run. Their statistics, rounds of population-based training, snapshots and ratings.
+
+A run calls it at the end of each report, on all ranks together. What it decides follows from numbers that are the same
+on all ranks.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from paceline.collect.policy_assignment import Finished, PlayedMatch, PolicyAssignment
+from paceline.config import Config
+from paceline.distributed.runtime import Group
+from paceline.errors import UsageError
+from paceline.files import replace_text
+from paceline.learner.ppo import PPOLearner
+from paceline.population.history import FILE, PopulationEvent
+from paceline.population.league import League, Snapshots, player_name
+from paceline.population.mutation import REWARD, tuned_paths
+from paceline.population.pbt import Change, Member, plan_round, round_generator
+from paceline.population.ratings import Matches, elo_ratings
+from paceline.population.reward_weights import RewardWeights
+from paceline.telemetry.episodes import WINDOW, LatestEpisodes
+from paceline.telemetry.metrics import LineFile
+
+log = logging.getLogger(__name__)
+
+RATINGS = "ratings.json"
+LEAST_MATCHES = 10
+"""A player is rated after so many matches."""
+
+
+class Population:
+    """The policies that learn, and what becomes of them."""
+
+    def __init__(
+        self,
+        config: Config,
+        learners: Sequence[PPOLearner],
+        assignment: PolicyAssignment,
+        group: Group,
+        folder: Path,
+        *,
+        measures: Sequence[str],
+        rewards: RewardWeights | None = None,
+        snapshots: Snapshots | None = None,
+        league: League | None = None,
+    ) -> None:
+        self._config, self._learners, self._assignment, self._group = config, learners, assignment, group
+        self._folder, self._rewards, self._snapshots, self._league = folder, rewards, snapshots, league
+        self._episodes = [LatestEpisodes(measures) for _ in learners]
+        self._objectives = [_Mean() for _ in learners]
+        self._objective = config.pbt.objective
+        self._tuned = self._tuned_paths() if config.pbt.every is not None else ()
+        self._next_round = config.pbt.next_round(0)
+        self._matches = Matches()
+        self._until = 0
+        """The step at which the policies next count as new players."""
+        self._events = LineFile(folder / FILE)
+        self._name_players(0)
+
+    # ---------------------------------------------------------------- statistics
+
+    def sums_of(self, finished: Finished) -> list[float]:
+        """Statistics of one rank that can be added up over ranks, for `add`. Counts the matches of this rank."""
+        for match in finished.matches:
+            self._count(match)
+        sums: list[float] = []
+        for policy, episodes in enumerate(self._episodes):
+            mine = [episode for episode in finished.episodes if episode.policy == policy]
+            sums += episodes.sums_of(mine)
+            values = [value for value in map(self._value, mine) if value is not None]
+            sums += [float(len(values)), sum(values)]
+        return sums
+
+    def _value(self, episode: Any) -> float | None:
+        """The objective of an episode; None if it does not have it."""
+        if self._objective == "return":
+            return episode.episode_return
+        return float(episode.length) if self._objective == "length" else episode.info.get(self._objective)
+
+    def _count(self, match: PlayedMatch) -> None:
+        """The result of a match, by its agents' `win`, or by their returns. Players with the same name have none."""
+        scores: dict[str, float] = {}
+        for name, episodes in zip(match.players, match.episodes, strict=True):
+            if episodes and name not in scores:
+                wins = [episode.info["win"] for episode in episodes if "win" in episode.info]
+                scores[name] = sum(wins) if wins else sum(episode.episode_return for episode in episodes)
+        if len(scores) > 1:
+            self._matches.add(scores)
+
+    def add(self, sums: Sequence[float]) -> None:
+        """Count the episodes of one iteration of all ranks."""
+        at = 0
+        for episodes, objective in zip(self._episodes, self._objectives, strict=True):
+            size = episodes.num_sums
+            episodes.add(sums[at : at + size])
+            objective.add(*sums[at + size : at + size + 2])
+            at += size + 2
+
+    @property
+    def objectives(self) -> list[float | None]:
+        """By policy: the mean objective of its latest episodes."""
+        return [objective.mean for objective in self._objectives]
+
+    def metrics(self) -> dict[str, float | None]:
+        """For a report: every policy, and the spread between them."""
+        found: dict[str, float | None] = {}
+        known = [value for value in self.objectives if value is not None]
+        if known and len(self._learners) > 1:
+            mean = sum(known) / len(known)
+            spread = math.sqrt(sum((value - mean) ** 2 for value in known) / len(known))
+            found |= {"population/best": max(known), "population/mean": mean, "population/spread": spread}
+        for policy, (learner, episodes) in enumerate(zip(self._learners, self._episodes, strict=True)):
+            own = dict(episodes.means())
+            if self._objective not in ("return", "length"):
+                own[self._objective] = self.objectives[policy]
+            own |= {path: learner.hyperparameters.get(path) for path in self._tuned if not path.startswith(REWARD)}
+            if self._rewards is not None:
+                own |= {f"{REWARD}{name}": value for name, value in self._rewards.of(policy).items()}
+            found |= {f"policy_{policy}/{name}": value for name, value in own.items()}
+        return found | self._ratings()
+
+    def _ratings(self) -> dict[str, float | None]:
+        """The Elo rating of each policy as it is now. The first player that a run had is the zero."""
+        if sum(self._matches.counts.sum(1) >= LEAST_MATCHES) < 2:
+            return {}
+        rated = elo_ratings(self._matches, anchor=self._matches.players[0])
+        names = [self._assignment.players[policy] for policy in range(len(self._learners))]
+        return {f"policy_{p}/elo": rated[name].elo for p, name in enumerate(names) if name in rated}
+
+    # ---------------------------------------------------------------- what changes
+
+    def after_iteration(self, step: int) -> None:
+        """A round and a snapshot, if they are due. All ranks call it together, between two updates."""
+        if self._next_round is not None and step >= self._next_round and step < self._config.steps:
+            self._round(step)
+            self._next_round = self._config.pbt.next_round(step)
+        if step >= self._until:
+            if self._snapshots is not None:
+                self._snapshots.add(self._until, [learner.policy for learner in self._learners])
+                self._update_win_rates()
+            self._name_players(step)
+
+    def _round(self, step: int) -> None:
+        assert self._config.pbt.every is not None
+        number = step // self._config.pbt.every
+        members = [
+            Member(name=str(policy), objective=self.objectives[policy], hyperparameters=self._tuned_values(policy), step=step)
+            for policy in range(len(self._learners))
+        ]
+        changes = plan_round(members, self._config.pbt, round_generator(self._config.seed, number))
+        for change in changes:
+            if change.donor is not None:
+                self._replace(int(change.member), int(change.donor))
+        for change in changes:
+            self._set(int(change.member), change.after)
+            if self._group.is_first:
+                self._events.append(PopulationEvent(step=step, number=number, change=change).line())
+                if change.is_any:
+                    log.info("round %d: %s", number, _sentence(change))
+
+    def _replace(self, policy: int, donor: int) -> None:
+        """Donors are never replaced in the same round, so the order does not matter."""
+        self._learners[policy].take_over(self._learners[donor])
+        self._episodes[policy].sums.clear()
+        self._objectives[policy] = _Mean()
+
+    def _tuned_values(self, policy: int) -> dict[str, float]:
+        return {path: self._get(policy, path) for path in self._tuned}
+
+    def _get(self, policy: int, path: str) -> float:
+        if path.startswith(REWARD):
+            assert self._rewards is not None
+            return self._rewards.of(policy)[path.removeprefix(REWARD)]
+        return self._learners[policy].hyperparameters.get(path)
+
+    def _set(self, policy: int, values: Mapping[str, float]) -> None:
+        for path, value in values.items():
+            if value == self._get(policy, path):
+                continue
+            if path.startswith(REWARD):
+                assert self._rewards is not None
+                self._rewards.set(policy, path.removeprefix(REWARD), value)
+            else:
+                self._learners[policy].hyperparameters.set(path, value)
+
+    def _tuned_paths(self) -> tuple[str, ...]:
+        allowed = list(self._learners[0].hyperparameters.as_dict())
+        if self._rewards is not None:
+            allowed += [f"{REWARD}{name}" for name in self._rewards.names]
+        if len(self._learners) == 1:
+            raise UsageError("pbt.every needs several policies; allowed: --population.policies 2 or more")
+        return tuned_paths(self._config.pbt, allowed)
+
+    # ---------------------------------------------------------------- ratings
+
+    def _name_players(self, step: int) -> None:
+        """From now on the policies count as new players. A player is a policy between two snapshots: its snapshot at
+        the end of that time plays under the same name."""
+        every = self._config.league.every
+        self._until = (step // every + 1) * every
+        for policy in range(len(self._learners)):
+            self._assignment.players[policy] = player_name(policy, self._until)
+
+    def _update_win_rates(self) -> None:
+        if self._league is None or not self._config.league.prioritized:
+            return
+        rates: dict[tuple[int, int], float] = {}
+        for name in self._matches.players:
+            met = [self._matches.win_rate(self._assignment.players[p], name) for p in range(len(self._learners))]
+            known = [rate for rate in met if rate is not None]
+            if known and "@" in name:
+                policy, step = name.split("@")
+                rates[int(policy), int(step)] = sum(known) / len(known)
+        self._league.win_rates = rates
+
+    def write_ratings(self) -> None:
+        """Write who has beaten whom, and the ratings, for reports. The matches are those of the first rank."""
+        if not self._group.is_first or len(self._matches.players) < 2:
+            return
+        rated = elo_ratings(self._matches, anchor=self._matches.players[0])
+        content = {
+            "players": self._matches.players,
+            "wins": self._matches.wins.tolist(),
+            "draws": self._matches.draws.tolist(),
+            "ratings": {name: [rating.elo, rating.low, rating.high] for name, rating in rated.items()},
+        }
+        replace_text(self._folder / RATINGS, json.dumps(content) + "\n")
+
+    # ---------------------------------------------------------------- checkpoints
+
+    def saved(self) -> None:
+        """A checkpoint was written."""
+        self.write_ratings()
+        if self._snapshots is not None:
+            self._snapshots.delete_unneeded()
+
+    def state_dict(self) -> dict[str, Any]:
+        """State that all ranks share. The ratings are those of the first rank."""
+        return {
+            "episodes": [list(episodes.sums) for episodes in self._episodes],
+            "objectives": [list(objective.sums) for objective in self._objectives],
+            "next_round": self._next_round,
+            "matches": self._matches.state_dict(),
+            "until": self._until,
+            "rewards": None if self._rewards is None else self._rewards.state_dict(),
+            "snapshots": None if self._snapshots is None else self._snapshots.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any], step: int) -> None:
+        for episodes, sums in zip(self._episodes, state["episodes"], strict=True):
+            episodes.sums = deque(tuple(entry) for entry in sums)
+        for objective, sums in zip(self._objectives, state["objectives"], strict=True):
+            objective.sums = deque(tuple(entry) for entry in sums)
+        self._next_round = self._config.pbt.next_round(step)
+        self._matches.load_state_dict(state["matches"])
+        self._name_players(state["until"] - 1)
+        if self._rewards is not None and state["rewards"] is not None:
+            self._rewards.load_state_dict(state["rewards"])
+        if self._snapshots is not None and state["snapshots"] is not None:
+            self._snapshots.load_state_dict(state["snapshots"])
+
+    def close(self) -> None:
+        self._events.close()
+
+
+class _Mean:
+    """The mean of the latest values: at least `WINDOW`, if there are so many."""
+
+    def __init__(self) -> None:
+        self.sums: deque[tuple[float, float]] = deque()
+
+    def add(self, count: float, total: float) -> None:
+        if count:
+            self.sums.append((count, total))
+        while len(self.sums) > 1 and sum(entry[0] for entry in self.sums) - self.sums[0][0] >= WINDOW:
+            self.sums.popleft()
+
+    @property
+    def mean(self) -> float | None:
+        return sum(total for _, total in self.sums) / sum(n for n, _ in self.sums) if self.sums else None
+
+
+def _sentence(change: Change) -> str:
+    moved = [
+        f"{path} {change.before[path]:.4g} -> {value:.4g}"
+        for path, value in change.after.items()
+        if value != change.before[path]
+    ]
+    source = [] if change.donor is None else [f"takes the weights of policy {change.donor}"]
+    return f"policy {change.member} {', '.join(source + moved)}"
