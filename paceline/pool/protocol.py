@@ -27,6 +27,8 @@ class PoolSpec:
     num_envs: int
     agents_per_env: int = 1
     """Slots per environment. Environment e owns slots [e * agents_per_env, (e + 1) * agents_per_env)."""
+    agents: tuple[str, ...] = ()
+    """Names of an environment's agents, in the order of its slots. Empty where there is one agent."""
     frameskip: int = 1
     """Simulator frames per step, for counting `fps`."""
     num_groups: int = 1

@@ -28,7 +28,7 @@ from torch import Tensor
 from paceline.errors import UsageError
 from paceline.pool.tensor import TensorStep
 from paceline.sims.navigation.config import PointNavConfig
-from paceline.sims.navigation.randomness import below, combine, normal, stream_keys
+from paceline.sims.randomness import below, combine, normal, stream_keys
 from paceline.sims.navigation.rendering.image_sensors import ImageSensors, Place
 from paceline.sims.navigation.scenes import geodesic
 from paceline.sims.navigation.scenes.bank import SceneBank

@@ -8,7 +8,7 @@ import torch
 
 from paceline.pool.tensor import TensorPool
 from paceline.sims.navigation.config import PointNavConfig
-from paceline.sims.navigation.randomness import below, combine, normal, stream_keys
+from paceline.sims.randomness import below, combine, normal, stream_keys
 from paceline.sims.navigation.simulator import PointNav
 from tests.sims.navigation.rooms import random_steps
 
