@@ -24,7 +24,7 @@ class RandomOpponent:
         total = torch.zeros_like(bits[:, 0])
         for column in bits.unbind(1):
             total = mix(total ^ column)
-        return below(total, ACTION_SPACE.n)
+        return below(total, int(ACTION_SPACE.n))
 
 
 class TrackerOpponent:

@@ -1,9 +1,9 @@
 """Pong for two in torch: thousands of matches in one step on any device.
 
 The court spans -1 to 1 in both directions. The left paddle moves along x = -1, the right one along x = 1, each by
-`PADDLE_SPEED` per step. The ball bounces off the walls y = -1 and y = 1. Where it hits a paddle decides the angle of its
-return: flat from the middle, steep from the edges. Every hit makes it faster, up to `MAX_SPEED`. A steep ball then
-climbs faster than a paddle, so a player must foresee where it arrives.
+`PADDLE_SPEED` per step. The ball bounces off the walls y = -1 and y = 1. Its return from a paddle is flat in the middle
+and steep at the edges. Every hit makes it faster, up to `MAX_SPEED`. A steep ball then climbs faster than a paddle, so
+a player must foresee where it arrives.
 
 A ball that passes a paddle is a point for the other player: reward 1 for one and -1 for the other. The next ball starts
 in the middle of the court, to a random side. The match ends at the last point, or is truncated after

@@ -65,9 +65,7 @@ class GroupEpisodes:
     graph may replay the steps.
     """
 
-    def __init__(
-        self, slots: Tensor, ring: EpisodeRing, entries: Sequence[str] = (), agents_per_env: int = 1
-    ) -> None:
+    def __init__(self, slots: Tensor, ring: EpisodeRing, entries: Sequence[str] = (), agents_per_env: int = 1) -> None:
         self._slots, self._ring, self._entries = slots.float(), ring, tuple(entries)
         self._agents_per_env = agents_per_env
         self._seed: int | None = None
