@@ -9,17 +9,30 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from paceline.envs.factory import Factory, check_options
 from paceline.envs.ids import EnvId
-from paceline.envs.user import check_call, find, import_attribute
+from paceline.envs.user import ImportedCall, check_call, find, import_attribute
 from paceline.errors import UsageError, closest
 
-SIMULATORS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "cartpole": ("paceline.envs.tensor_cartpole:TensorCartPole", ("max_episode_steps",)),
+
+class BuiltIn(NamedTuple):
+    """A simulator of this package."""
+
+    target: str
+    """module:Class."""
+    options: tuple[str, ...]
+    single: str | None = None
+    """module:Class of one such environment, which can be filmed. It has the same options."""
+
+
+SIMULATORS: dict[str, BuiltIn] = {
+    "cartpole": BuiltIn("paceline.envs.tensor_cartpole:TensorCartPole", ("max_episode_steps",)),
+    "pong": BuiltIn(
+        "paceline.envs.tensor_pong:TensorPong", ("points", "max_episode_steps"), "paceline.envs.pong_match:PongMatch"
+    ),
 }
-"""Where each simulator is, and its options."""
 
 METHODS = ("reset", "step", "state_dict", "load_state_dict")
 ATTRIBUTES = ("num_envs", "device", "observation_space", "action_space", "frameskip")
@@ -46,21 +59,28 @@ class TensorTask:
 
 def resolve(env_id: EnvId) -> Factory:
     known = SIMULATORS.get(env_id.name)
-    module, colon, attribute = (known[0] if known else env_id.name).partition(":")
+    module, colon, attribute = (known.target if known else env_id.name).partition(":")
     if not colon:
         raise UsageError(
             f"there is no tensor simulator {env_id.name!r}{closest(env_id.name, SIMULATORS)}; "
             f"allowed: {', '.join(SIMULATORS)}, or package.module:Class for your own"
         )
     if known:
-        check_options(env_id, known[1])
+        check_options(env_id, known.options)
     else:
         simulator = find(module, attribute, str(env_id))
         check_call(simulator, env_id, given=("num_envs", "device"))
         if isinstance(simulator, type):  # a function may return anything, and the result is checked
             _require(simulator, METHODS, f"{module}:{attribute}")
     make = TensorTask(module, attribute, os.getcwd(), dict(env_id.options))
-    return Factory(make=make, backend="tensor", label=str(env_id))
+    return Factory(make=make, backend="tensor", label=str(env_id), single=_single(env_id, known))
+
+
+def _single(env_id: EnvId, known: BuiltIn | None) -> Factory | None:
+    if known is None or known.single is None:
+        return None
+    module, _, attribute = known.single.partition(":")
+    return Factory(make=ImportedCall(module, attribute, os.getcwd(), dict(env_id.options), False), label=str(env_id))
 
 
 def named_code(env_id: EnvId) -> str | None:

@@ -40,8 +40,8 @@ EPISODES_PER_SLOT = 64
 
 @dataclass(slots=True)
 class TensorStep:
-    """The results of one step of N environments, after same-step autoreset. All tensors are [N, ...], on the
-    simulator's device, and valid until the next step."""
+    """The results of one step of N slots, after same-step autoreset. All tensors are [N, ...], on the simulator's
+    device, and valid until the next step."""
 
     obs: dict[str, Tensor]
     reward: Tensor
@@ -55,14 +55,18 @@ class TensorStep:
 
 
 class TensorSimulator(Protocol):
-    """N environments as tensors on one device. Observations and actions have the names of `spaces.leaves`. With a
-    single action leaf, `step` gets its tensor alone. Only `state_dict` may wait for the device.
+    """Environments with N slots as tensors on one device. N is the number of environments times `agents_per_env`.
+    Observations and actions, [N, ...] each, have the names of `spaces.leaves`. With a single action leaf, `step` gets
+    its tensor alone. Only `state_dict` may wait for the device.
 
     Rewards and floating-point observations are finite as float32: every first observation, every observation of a step,
     and `final_obs` where an episode ended. Anything else ends the run at the next `take_episodes`.
 
     Optional attributes:
 
+    - `agents_per_env`: slots per environment, 1 by default. Environment e owns slots [e * agents_per_env,
+      (e + 1) * agents_per_env). All agents of an environment act at every step.
+    - `agents`: the names of an environment's agents, in the order of its slots.
     - `measure_names`: after every step the mapping `last_measures` has a tensor [N] for each of these names. Where the
       step ended an episode, the values belong to that episode.
     - `truncation_gap`: the time limit, if only a time limit truncates episodes. A rollout then keeps fewer final
@@ -108,10 +112,15 @@ class TensorPool(Pool):
     def __init__(self, simulators: Sequence[TensorSimulator], seed: int = 0, *, record: bool = True) -> None:
         self._simulators = list(simulators)
         first = self._simulators[0]
+        agents_per_env, agents = getattr(first, "agents_per_env", 1), tuple(getattr(first, "agents", ()))
+        if agents and len(agents) != agents_per_env:
+            raise UsageError(f"the simulator names {len(agents)} agents, but its agents_per_env is {agents_per_env}")
         self.spec = PoolSpec(
             observation_space=first.observation_space,
             action_space=first.action_space,
             num_envs=sum(simulator.num_envs for simulator in simulators),
+            agents_per_env=agents_per_env,
+            agents=agents,
             frameskip=first.frameskip,
             num_groups=len(simulators),
             on_device=True,
@@ -121,13 +130,15 @@ class TensorPool(Pool):
         self._device, self._groups = first.device, range(len(simulators))
         self._ranges = [self.spec.group_slots(group) for group in self._groups]
         self._sizes = [len(slots) for slots in self._ranges]
-        if self._sizes != [simulator.num_envs for simulator in simulators]:
+        if self._sizes != [simulator.num_envs * agents_per_env for simulator in simulators]:
             raise UsageError(f"simulators of {[s.num_envs for s in simulators]} environments are no even groups")
         self._slots_of: dict[tuple[int, ...], Tensor] = {}  # by groups
         num_slots = self.spec.num_slots
         self._ring = EpisodeRing(EPISODES_PER_SLOT * num_slots, self._device, self.spec.measures)
         floating = [leaf.name for leaf in self.spec.obs if leaf.is_floating and 0 not in leaf.shape]
-        self._episodes = [GroupEpisodes(self._slots((group,)), self._ring, floating) for group in self._groups]
+        self._episodes = [
+            GroupEpisodes(self._slots((group,)), self._ring, floating, agents_per_env) for group in self._groups
+        ]
         self._final_obs = self._zeros(self.spec.obs, num_slots) if len(simulators) > 1 else {}
         self._advance = [self._advance_of(group, record) for group in self._groups]
         self._always = torch.ones(num_slots, dtype=torch.bool, device=self._device)
@@ -219,7 +230,7 @@ class TensorPool(Pool):
         if len(sizes) != len(self._simulators):
             raise UsageError(f"the saved pool had {len(sizes)} groups; this has {len(self._simulators)}")
         if sizes != self._sizes:
-            raise UsageError(f"the saved pool had {sum(sizes)} environments; this has {self.spec.num_envs}")
+            raise UsageError(f"the saved pool had {sum(sizes)} slots; this has {self.spec.num_slots}")
         self._seed, self._incarnation = saved.get("seed", self._seed), saved.get("incarnation", self._incarnation)
         for group in obs:
             self._simulators[group].load_state_dict(saved["simulators"][group])

@@ -65,8 +65,9 @@ class GroupEpisodes:
     graph may replay the steps.
     """
 
-    def __init__(self, slots: Tensor, ring: EpisodeRing, entries: Sequence[str] = ()) -> None:
+    def __init__(self, slots: Tensor, ring: EpisodeRing, entries: Sequence[str] = (), agents_per_env: int = 1) -> None:
         self._slots, self._ring, self._entries = slots.float(), ring, tuple(entries)
+        self._agents_per_env = agents_per_env
         self._seed: int | None = None
         self._returns = torch.zeros_like(self._slots)
         self._lengths = torch.zeros_like(self._slots)
@@ -133,9 +134,14 @@ class GroupEpisodes:
             cause = f"observation {name!r} is not finite: its largest magnitude is {largest[index]}"
             if ended and index >= len(self._entries):
                 phase, episode, step = "reset", episode + 1, 0
-        at, episode, step = (slot,), int(episode), int(step)
         return SimulatorFailure(
-            cause=cause, phase=phase, envs=at, slots=at, seed=self._seed, episode=episode, step=step
+            cause=cause,
+            phase=phase,
+            envs=(slot // self._agents_per_env,),
+            slots=(slot,),
+            seed=self._seed,
+            episode=int(episode),
+            step=int(step),
         )
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""Batched simulators in torch: CartPole against Gymnasium's, and the pool's contract on the host and on a GPU."""
+"""Batched simulators in torch: CartPole against Gymnasium's, and the pool's contract on the host and on a GPU, with one
+agent per environment and with several."""
 
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from paceline.envs.tensor_cartpole import TensorCartPole, dynamics
 from paceline.errors import SimulatorError, UsageError
 from paceline.pool.config import PoolConfig
 from paceline.pool.protocol import Pool
+from paceline.pool.seeds import env_seed
 from paceline.pool.tensor import TensorPool, TensorStep, make_tensor_pool
 from paceline.pool.tensor_episodes import EpisodeRing
 
@@ -56,6 +58,88 @@ class Counter:
 
     def _observation(self):
         return {"count": (100 * self._episode + self._step).float()[:, None]}
+
+
+class Trio:
+    """A simulator of identifiable numbers with three agents: an observation is (stream of the seed, agent, episode,
+    step), a reward is the action. Stream i's episodes end after 2 + i % 4 steps, every second one by truncation."""
+
+    frameskip = 1
+    recordable = True
+    agents_per_env, agents = 3, ("anna", "bert", "cleo")
+    measure_names = ("mark",)
+
+    def __init__(self, num_envs, device="cpu"):
+        self.num_envs, self.device = num_envs, torch.device(device)
+        self.observation_space = spaces.Box(0, np.inf, (4,), np.float32)
+        self.action_space = spaces.Box(-1e9, 1e9, (), np.float32)
+        self._state = torch.zeros(num_envs, 3, device=device)
+        self._numbers = torch.arange(num_envs, device=device)
+        self._agent = torch.arange(3.0, device=device)
+        self._tick = torch.tensor([0.0, 0.0, 1.0], device=device)
+
+    def reset(self, seed):
+        self._state.zero_()
+        self._state[:, 0] = seed % 1000 + self._numbers
+        return {"obs": self._observe(self._state)}
+
+    def step(self, actions):
+        final = self._state + self._tick
+        ended = final[:, 2] >= 2 + final[:, 0] % 4
+        truncated = ended & (final[:, 1] % 2 == 1)
+        self._state.copy_(final)
+        self._state[:, 1] += ended
+        self._state[:, 2].masked_fill_(ended, 0)
+        self.last_measures = {"mark": (10 * final[:, :1] + self._agent).view(-1)}
+        terminated, truncated = (flags.repeat_interleave(3) for flags in (ended & ~truncated, truncated))
+        first, last = self._observe(self._state), self._observe(final)
+        return TensorStep({"obs": first}, actions.float(), terminated, truncated, {"obs": last})
+
+    def state_dict(self):
+        return {"state": self._state.clone()}
+
+    def load_state_dict(self, state):
+        self._state.copy_(state["state"])
+
+    def _observe(self, state):
+        each = state[:, None].expand(-1, 3, -1)
+        agent = self._agent[None, :, None].expand(len(state), -1, 1)
+        return torch.cat((each[..., :1], agent, each[..., 1:]), 2).reshape(-1, 4)
+
+
+class OneOfTrio:
+    """The account of one agent of `Trio`, one step at a time."""
+
+    def __init__(self, stream, agent):
+        self.stream, self.agent, self.episode, self.step, self.total = stream, agent, 0, 0, 0.0
+
+    def observe(self):
+        return [self.stream, self.agent, self.episode, self.step]
+
+    def act(self, action):
+        """The final observation, the flags, and (return, length, mark) if the episode ended."""
+        self.step, self.total = self.step + 1, self.total + action
+        final = self.observe()
+        if self.step < 2 + self.stream % 4:
+            return final, (False, False), None
+        episode = (self.total, self.step, 10 * self.stream + self.agent)
+        truncated = self.episode % 2 == 1
+        self.episode, self.step, self.total = self.episode + 1, 0, 0.0
+        return final, (not truncated, truncated), episode
+
+
+def trios(groups, device="cpu", seed=3):
+    """A pool of seven environments, and the accounts of its slots."""
+    bounds = [7 * group // groups for group in range(groups + 1)]
+    sizes = np.diff(bounds).tolist()
+    pool = TensorPool([Trio(size, device) for size in sizes], seed)
+    accounts = [
+        OneOfTrio(env_seed(seed, group) % 1000 + env, agent)
+        for group, size in enumerate(sizes)
+        for env in range(size)
+        for agent in range(3)
+    ]
+    return pool, accounts
 
 
 def cartpoles(num_envs=8, groups=1, seed=3, device="cpu", env="tensor:cartpole"):
@@ -162,6 +246,99 @@ def test_streams_and_episodes(device, groups):
             want = []
     assert [(e.slot, e.episode_return, e.length) for e in pool.take_episodes()] == want
     assert pool.take_episodes() == []
+
+
+def check_trios(pool, accounts, batch, steps, device="cpu"):
+    """Step all groups together and compare with the accounts; the last batch."""
+    want = []
+    for k in range(steps):
+        assert batch.slots.tolist() == list(range(21))
+        assert batch.obs["obs"].tolist() == [account.observe() for account in accounts]
+        assert batch.active.all() and not batch.lost.any()
+        actions = [100.0 * k + slot for slot in range(21)]
+        pool.send(torch.tensor(actions, device=device), batch.slots)
+        batch = pool.recv(None)
+        assert batch.reward.tolist() == actions
+        ended = batch.ended().tolist()
+        for slot, account in enumerate(accounts):
+            final, flags, episode = account.act(actions[slot])
+            assert (bool(batch.terminated[slot]), bool(batch.truncated[slot])) == flags
+            if ended[slot]:
+                assert batch.final_obs["obs"][slot].tolist() == final
+                want.append((slot, *episode))
+    got = [(e.slot, e.episode_return, e.length, e.info["mark"]) for e in pool.take_episodes()]
+    assert got == want
+    return batch
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("groups", [1, 2, 3])
+def test_streams_of_several_agents(device, groups):
+    pool, accounts = trios(groups, device)
+    assert (pool.spec.num_envs, pool.spec.num_slots, pool.spec.agents_per_env) == (7, 21, 3)
+    assert pool.spec.agents == ("anna", "bert", "cleo")
+    assert pool.spec.measures == ("mark",)
+    assert pool.num_in_flight == 21
+    check_trios(pool, accounts, pool.recv(None), 40, device)
+
+
+def test_groups_of_several_agents_are_whole_environments():
+    pool, _ = trios(2)
+    for _ in range(4):
+        first, second = pool.recv(None, group=0), pool.recv(None, group=1)
+        assert first.slots.tolist() == list(range(9))
+        assert second.slots.tolist() == list(range(9, 21))
+        assert pool.num_in_flight == 0
+        pool.send(torch.zeros(12), second.slots)
+        assert pool.num_in_flight == 12
+        pool.send(torch.zeros(9), range(9))
+    pool.recv(None)
+    with pytest.raises(ValueError, match="whole groups"):
+        pool.send(torch.zeros(3), range(3))
+    with pytest.raises(ValueError, match=r"shape \(7,\); these slots need \(21,\)"):
+        pool.send(torch.zeros(7), range(21))
+
+
+def test_several_agents_continue_exactly():
+    pool, accounts = trios(2)
+    check_trios(pool, accounts, pool.recv(None), 15)
+    state = pool.state()
+    other, _ = trios(2, seed=9)
+    assert len(other.restore(state)) == 0
+    check_trios(other, accounts, other.recv(None), 15)
+    with pytest.raises(UsageError, match="the saved pool had 21 slots; this has 12"):
+        TensorPool([Trio(2), Trio(2)]).restore(state)
+
+
+def test_environments_in_flight_start_again_with_all_their_agents():
+    pool, accounts = trios(2)
+    batch = check_trios(pool, accounts, pool.recv(None), 15)
+    pool.send(torch.zeros(9), range(9))
+    state = pool.state()
+    other, _ = trios(2, seed=9)
+    assert other.restore(state).tolist() == list(range(9))
+    other.take_episodes()  # those that the step in flight ended
+    again = other.recv(None)
+    assert (again.obs["obs"][9:] == batch.obs["obs"][9:]).all()
+    fresh = [OneOfTrio(env_seed(3, 0, 1) % 1000 + env, agent) for env in range(3) for agent in range(3)]
+    check_trios(other, fresh + accounts[9:], again, 15)
+
+
+def test_a_bad_reward_of_one_agent_names_its_environment():
+    pool, _ = trios(2)
+    actions = torch.zeros(21)
+    actions[13] = float("nan")
+    pool.send(actions, pool.recv(None).slots)
+    with pytest.raises(SimulatorError, match=r"slot 13, .*the reward is nan") as caught:
+        pool.take_episodes()
+    assert caught.value.failure.envs == (4,)
+
+
+def test_names_of_agents_match_their_number():
+    trio = Trio(1)
+    trio.agents = ("anna", "bert")
+    with pytest.raises(UsageError, match="names 2 agents, but its agents_per_env is 3"):
+        TensorPool([trio])
 
 
 def test_groups_take_turns():

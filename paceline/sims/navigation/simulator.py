@@ -28,12 +28,12 @@ from torch import Tensor
 from paceline.errors import UsageError
 from paceline.pool.tensor import TensorStep
 from paceline.sims.navigation.config import PointNavConfig
-from paceline.sims.navigation.randomness import below, combine, normal, stream_keys
 from paceline.sims.navigation.rendering.image_sensors import ImageSensors, Place
 from paceline.sims.navigation.scenes import geodesic
 from paceline.sims.navigation.scenes.bank import SceneBank
 from paceline.sims.navigation.scenes.bank_cache import load_or_generate
 from paceline.sims.navigation.scenes.geometry import move
+from paceline.sims.randomness import below, combine, normal, stream_keys
 
 STOP, FORWARD, LEFT, RIGHT = range(4)
 NUM_ACTIONS = 4

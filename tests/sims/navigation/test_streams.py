@@ -8,8 +8,8 @@ import torch
 
 from paceline.pool.tensor import TensorPool
 from paceline.sims.navigation.config import PointNavConfig
-from paceline.sims.navigation.randomness import below, combine, normal, stream_keys
 from paceline.sims.navigation.simulator import PointNav
+from paceline.sims.randomness import below, combine, normal, stream_keys
 from tests.sims.navigation.rooms import random_steps
 
 NOISY = {"image_noise": 0.05, "gps_noise": 0.1, "actuation_noise": 0.2}

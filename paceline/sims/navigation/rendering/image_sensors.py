@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from paceline.sims.navigation.config import PointNavConfig
-from paceline.sims.navigation.randomness import combine, normal
 from paceline.sims.navigation.rendering import render
 from paceline.sims.navigation.scenes.bank import SceneBank
+from paceline.sims.randomness import combine, normal
 
 Images = dict[str, Tensor]
 
