@@ -28,7 +28,7 @@ from paceline.population.adoption import adopt, training_state
 from paceline.population.exchange import ExchangeFolder, MemberResult, shapes_of
 from paceline.population.history import FILE, PopulationEvent
 from paceline.population.mutation import tuned_paths
-from paceline.population.pbt import Change, Member, plan_member, round_generator
+from paceline.population.pbt import Change, Member, plan_member, require_rankable, round_generator
 from paceline.run import Run
 from paceline.run_folder import open_run_folder
 from paceline.session import Session
@@ -115,10 +115,12 @@ class RunMember:
 
     def _result(self) -> MemberResult:
         state = self._session.state
+        objective = state.episodes.means()[self._objective]
+        require_rankable(self._name, objective)
         return MemberResult(
             name=self._name,
             step=state.step,
-            objective=state.episodes.means()[self._objective],
+            objective=objective,
             hyperparameters=self._learner.hyperparameters.as_dict(),
             checkpoint=f"step_{state.step}",
             network=self._network,

@@ -43,11 +43,16 @@ class Member:
     """The step of its run at which it had this objective."""
 
     def __post_init__(self) -> None:
-        if self.objective is not None and not math.isfinite(self.objective):
-            raise UsageError(
-                f"the objective of {self.name} is {self.objective}, which cannot be ranked; choose a pbt.objective "
-                "that is always finite"
-            )
+        require_rankable(self.name, self.objective)
+
+
+def require_rankable(name: str, objective: float | None) -> None:
+    """Refuse an objective that is not finite."""
+    if objective is not None and not math.isfinite(objective):
+        raise UsageError(
+            f"the objective of {name} is {objective}, which cannot be ranked; choose a pbt.objective that is always "
+            "finite"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

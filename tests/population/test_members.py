@@ -23,6 +23,7 @@ from paceline.population.exchange import ExchangeFolder, MemberResult
 from paceline.population.history import read_events
 from paceline.population.member import train_member, tuned_by
 from paceline.session import Session
+from paceline.telemetry.episodes import LatestEpisodes
 from tests.integration.ranks import on_ranks
 from tests.integration.test_d4pg import small as small_d4pg
 from tests.integration.test_training import tiny
@@ -137,6 +138,13 @@ def test_weights_that_are_gone_change_nothing(tmp_path, adopted, caplog):
     assert run.step >= config.steps and not adopted and "step_999" in caplog.text
     assert run.learners[0].hyperparameters.get("optimizer.learning_rate") == config.optimizer.learning_rate
     assert not any(event.change.is_any for event in read_events([tmp_path / "worse"]))
+
+
+def test_an_objective_that_is_not_finite_ends_the_member(tmp_path, monkeypatch):
+    monkeypatch.setattr(LatestEpisodes, "means", lambda self: {"episode_return": float("nan")})
+    with pytest.raises(UsageError, match="objective of one is nan"):
+        train_member(config_of("ddppo"), tmp_path / "one", tmp_path)
+    assert ExchangeFolder(tmp_path).results() == {}
 
 
 def test_mutations_are_kept_by_a_checkpoint(tmp_path):
