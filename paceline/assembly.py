@@ -70,7 +70,7 @@ def assemble(
 def ppo_parts(config: Config, services: Services, pool: Pool) -> tuple[PPOLearner, Sampler]:
     """The learner and the sampler of a PPO system."""
     group, spec = services.group, pool.spec
-    schedule = ppo_schedule(config.system, on_device=spec.on_device)
+    schedule = ppo_schedule(config.system, on_device=spec.on_device, turn_based=spec.turn_based)
     require_rows(config.ppo.minibatches, schedule.update_rows(config, spec.num_slots))
     concurrent = schedule.learns_concurrently(config)
     with one_thread():
