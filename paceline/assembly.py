@@ -79,7 +79,8 @@ def ppo_parts(
 ) -> tuple[list[PPOLearner], Sampler, Population | None]:
     """The learners and the sampler of a PPO system. With several policies or opponents, also the population."""
     group, spec, policies = services.group, pool.spec, config.population.policies
-    schedule = ppo_schedule(config.system, on_device=spec.on_device)
+    require_one_kind(spec, config.env)
+    schedule = ppo_schedule(config.system, on_device=spec.on_device, turn_based=spec.turn_based)
     require_rows(config.ppo.minibatches, schedule.update_rows(config, spec.num_slots))
     concurrent = schedule.learns_concurrently(config)
     learners, actors, readers = [], [], []
@@ -114,6 +115,12 @@ def ppo_parts(
     needed = schedule.buffer_rows(config, spec.num_slots) * row_bytes(spec, learners[0].policy.core.state_size)
     require_memory(needed, group.device, "a rollout", "fewer --pool.num-envs or --rollout-steps")
     return learners, sampler, None if parts is None else parts.population
+
+
+def require_one_kind(spec: PoolSpec, env: str) -> None:
+    if len(spec.kinds) > 1:
+        kinds = ", ".join(kind.name for kind in spec.kinds)
+        raise UsageError(f"the agents of {env} have different spaces ({kinds}), which one policy cannot play")
 
 
 def _learner_and_acting(

@@ -120,7 +120,7 @@ class PolicyAssignment:
         envs = np.unique(slots[ended | lost] // agents)
         envs = envs[~self._is_playing.reshape(-1, agents)[envs].any(1)]
         self._is_playing[slots] = active
-        return self._begin_matches(envs, complete=~lost.reshape(-1)[np.searchsorted(slots, envs * agents)])
+        return self._begin_matches(envs, complete=~np.isin(envs, slots[lost] // agents))
 
     def _begin_matches(self, envs: np.ndarray, complete: np.ndarray) -> np.ndarray:
         before = self.policies.copy()

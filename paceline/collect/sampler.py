@@ -19,7 +19,7 @@ from paceline.collect.batching import AdaptiveBatching
 from paceline.collect.config import BatchingConfig
 from paceline.experience.layouts import Variable
 from paceline.experience.rollout_buffer import RolloutBuffer
-from paceline.pool.batches import copied, union
+from paceline.pool.batches import copied, inactive, union
 from paceline.pool.protocol import Array, Pool, StepBatch
 from paceline.stop import Stop, StopRun
 
@@ -76,6 +76,21 @@ class Sampler:
         recorded = self._recorded and buffer.has_spare_row
         return make_acting(actor, buffer, on_device=self.pool.spec.on_device, recorded=recorded)
 
+    def begin(self, held: StepBatch) -> None:
+        """`held` is the first batch. Slots that it lacks have waited for their turn since before a checkpoint.
+
+        If the rows of their decisions were not saved, they have inactive rows, which are not experience. Their next
+        decisions are the first of episodes.
+        """
+        assert self._buffer is not None
+        waiting = np.setdiff1d(np.arange(self.pool.spec.num_slots), held.slots)
+        waiting = waiting[self._buffer.layout.is_idle(waiting)]
+        if len(waiting):
+            stand_in = inactive(waiting)
+            for actor in self.actors:
+                actor.remember_active(stand_in)
+            self._buffer.begin_inactive(stand_in)
+
     @property
     def num_in_flight(self) -> int:
         assert self._buffer is not None
@@ -109,11 +124,10 @@ class Sampler:
         return merged
 
     def receive_all(self) -> StepBatch:
-        """All slots, with their outcomes. If the run has to stop, there are fewer slots and nothing is written."""
+        """The slots of all simulators, with their outcomes; none if the run has to stop."""
         with self._clock.time("simulation"):
             batch = self.pool.recv(min_slots=None)
-        if len(batch) == self.pool.spec.num_slots:
-            self.observe(batch)
+        self.observe(batch)
         return batch
 
     def receive(
@@ -187,6 +201,8 @@ class Sampler:
     def rank_state(self, *, stopped: bool) -> dict[str, Any]:
         """This rank's slots. If the training loop was `stopped` in an iteration, its collected rows are dropped."""
         keeps = self._buffer is not None and isinstance(self._buffer.layout, Variable) and not stopped
+        if keeps and not self.pool.spec.turn_based:
+            assert self.num_in_flight == 0, f"{self.num_in_flight} slots have a row in flight"
         generator = self.actors[0].inference.generator
         state = {
             "numbers": [] if generator is None else [generator.get_state()],

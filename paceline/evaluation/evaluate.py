@@ -95,9 +95,9 @@ def play(pool: Pool, player: Player, num_episodes: int, show: Callable[[int], No
     """
     remaining = quotas(num_episodes, pool.spec.num_slots)
     finished: list[list[Episode]] = [[] for _ in remaining]
-    num_lost, in_flight = 0, pool.spec.num_slots
+    num_lost = 0
     while True:
-        batch = pool.recv(min_slots=in_flight)
+        batch = pool.recv(min_slots=pool.num_in_flight)
         lost, slots = (values.cpu().numpy() if pool.spec.on_device else values for values in (batch.lost, batch.slots))
         num_lost += int((lost & (remaining[slots] > 0)).sum())
         for episode in pool.take_episodes():
@@ -108,7 +108,7 @@ def play(pool: Pool, player: Player, num_episodes: int, show: Callable[[int], No
                     show(num_episodes - int(remaining.sum()))
         if not remaining.any():
             return Played([episode for slot in finished for episode in slot], num_lost)
-        in_flight = _send_needed(pool, player, batch, remaining)
+        _send_needed(pool, player, batch, remaining)
 
 
 def quotas(num_episodes: int, num_slots: int) -> np.ndarray:
@@ -116,16 +116,15 @@ def quotas(num_episodes: int, num_slots: int) -> np.ndarray:
     return num_episodes // num_slots + (np.arange(num_slots) < num_episodes % num_slots)
 
 
-def _send_needed(pool: Pool, player: Player, batch: StepBatch, remaining: np.ndarray) -> int:
-    """Step the environments that have a slot with `remaining` episodes; the number of their slots."""
+def _send_needed(pool: Pool, player: Player, batch: StepBatch, remaining: np.ndarray) -> None:
+    """Step the environments that have a slot with `remaining` episodes."""
     actions = player.act(batch, on_device=pool.spec.on_device)
     if not pool.spec.on_device:  # simulators on a device only step together
         needed = np.repeat(remaining.reshape(pool.spec.num_envs, -1).any(1), pool.spec.agents_per_env)[batch.slots]
         if not needed.all():
             pool.send({name: values[needed] for name, values in actions.items()}, batch.slots[needed])
-            return int(needed.sum())
+            return
     pool.send(actions, batch.slots)
-    return len(batch)
 
 
 def summarize(episodes: Sequence[Episode]) -> dict[str, Any]:

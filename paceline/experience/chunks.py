@@ -61,6 +61,9 @@ class Chunks:
     def num_in_flight(self) -> int:
         return int(np.count_nonzero(self._pending >= 0))
 
+    def is_idle(self, slots: np.ndarray) -> np.ndarray:
+        return self._pending[slots] < 0
+
     def begin(self, batch: StepBatch | None) -> Rows:
         """Rows for new decisions. A chunk is full when its slot begins the next one."""
         assert batch is not None

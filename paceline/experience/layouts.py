@@ -39,6 +39,10 @@ class Layout(Protocol):
         """Slots with a decision whose outcome is not known yet."""
         ...
 
+    def is_idle(self, slots: np.ndarray) -> np.ndarray:
+        """[B] bool: which of `slots` have no row in flight."""
+        ...
+
     def begin(self, batch: StepBatch | None) -> Rows:
         """Rows for new decisions of the slots of `batch`."""
         ...
@@ -68,6 +72,9 @@ class LockStep:
     def start(self) -> None:
         """Begin the next rollout."""
         self._begun = self.num_in_flight = 0
+
+    def is_idle(self, slots: np.ndarray) -> np.ndarray:
+        return np.full(len(slots), self.num_in_flight == 0)
 
     def begin(self, batch: StepBatch | None) -> Rows:
         if self.num_in_flight == 0:
@@ -146,6 +153,9 @@ class Variable:
     @property
     def num_in_flight(self) -> int:
         return int(np.count_nonzero(self._pending >= 0))
+
+    def is_idle(self, slots: np.ndarray) -> np.ndarray:
+        return self._pending[slots] < 0
 
     def start(self) -> Carried | None:
         """Begin the next rollout. Rows in flight are its first."""
@@ -232,8 +242,7 @@ class Variable:
         return (self._first + np.arange(self._begun)) % self.capacity
 
     def state_dict(self) -> dict[str, Any]:
-        """The present rollout so far. Nothing may be in flight."""
-        assert self.num_in_flight == 0, f"slots {np.flatnonzero(self._pending >= 0).tolist()} have a row in flight"
+        """The present rollout so far, with the rows in flight."""
         rows = self.rows_begun()
         columns = {"slot": self._slot, "ordinal": self._ordinal, "asked": self._asked, "usable": self._usable}
         columns["policy"] = self._policy
@@ -241,6 +250,7 @@ class Variable:
         return saved | {
             "capacity": self.capacity,
             "first": self._first,
+            "pending": torch.from_numpy(self._pending.copy()),
             "decisions": torch.from_numpy(self._decisions.copy()),
             "collected": torch.from_numpy(self.collected.copy()),
         }
@@ -251,7 +261,7 @@ class Variable:
         self._first = state["first"]
         rows = self._take(len(slots))
         self._enter(rows, slots, state["ordinal"].numpy(), state["asked"].numpy())
-        self._pending[:] = -1
+        self._pending[:] = state["pending"].numpy() if "pending" in state else -1
         self._usable[rows] = state["usable"].numpy()
         self._policy[rows] = state["policy"].numpy() if "policy" in state else 0
         self.collected = state["collected"].numpy().copy()

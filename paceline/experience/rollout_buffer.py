@@ -68,6 +68,10 @@ class RolloutBuffer(Generic[LayoutT]):
         """One row for every slot of `batch`; in lock-step, for all slots."""
         self.write_decision(decision, self.open(decision, batch))
 
+    def begin_inactive(self, batch: StepBatch) -> None:
+        """Rows without a decision for the slots of `batch`. They are never trained on."""
+        self.valid[self._on_device(self.layout.begin(batch))] = False
+
     def open(self, decision: Decision, batch: StepBatch | None = None) -> Rows:
         """The first half of `begin`: new rows with their observations. The pool overwrites those after `send`."""
         self.make_columns(decision.obs, decision.actions, decision.state)
@@ -158,7 +162,7 @@ class RolloutBuffer(Generic[LayoutT]):
                 column[new] = column[old]
 
     def state_dict(self: RolloutBuffer[Variable]) -> dict[str, Any]:
-        """The rollout that is being collected. Nothing may be in flight."""
+        """The rollout that is being collected, rows in flight included."""
         rows = torch.from_numpy(self.layout.rows_begun()).to(self.device)
         truncations, cuts = self.take_truncations(), None
         if truncations is not None:

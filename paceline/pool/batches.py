@@ -40,6 +40,22 @@ def without_obs(batch: StepBatch) -> StepBatch:
     return StepBatch(obs={}, final_obs={}, **{name: getattr(batch, name).copy() for name in _COLUMNS})
 
 
+def inactive(slots: np.ndarray) -> StepBatch:
+    """A batch of inactive slots without observations."""
+    no, zero = np.zeros(len(slots), bool), np.zeros(len(slots), np.float32)
+    return StepBatch(
+        slots=slots,
+        obs={},
+        reward=zero,
+        terminated=no,
+        truncated=no,
+        final_obs={},
+        active=no,
+        lost=no,
+        step_seconds=zero,
+    )
+
+
 def union(batches: Sequence[StepBatch]) -> StepBatch:
     """A copy of all rows, sorted by slot."""
     slots = np.concatenate([batch.slots for batch in batches])

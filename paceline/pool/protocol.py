@@ -189,7 +189,8 @@ class Pool(Protocol):
 
     @property
     def num_in_flight(self) -> int:
-        """Slots that the caller does not hold."""
+        """Slots that the caller does not hold. Where agents take turns, without those that wait for a slot of their
+        environment that the caller holds."""
         ...
 
     def wake(self) -> None:

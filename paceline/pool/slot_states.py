@@ -44,7 +44,9 @@ class SlotStates:
 
     @property
     def num_in_flight(self) -> int:
-        """Slots that the caller does not hold. Ready slots count too."""
+        """See `Pool.num_in_flight`. Ready slots count too."""
+        if self._due is not None:
+            return self._agents * int(self.in_flight().sum()) + self.num_ready(None)
         return self._num_slots - sum(self._num_held)
 
     def num_ready(self, group: int | None) -> int:

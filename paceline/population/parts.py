@@ -23,7 +23,7 @@ from paceline.population.league import League, Snapshots
 from paceline.population.mapping import make_draw
 from paceline.population.opponents import make_opponents
 from paceline.population.population import Population
-from paceline.population.reward_weights import RewardWeights
+from paceline.population.reward_weights import PolicyRewardWeights
 from paceline.telemetry.clock import Clock
 
 SNAPSHOTS = "past_selves"
@@ -76,7 +76,7 @@ class PopulationParts:
             refreshes.append(league.refresh)
         rewards = None
         if spec.reward_weights:
-            rewards = RewardWeights(pool, assignment, len(learners))
+            rewards = PolicyRewardWeights(pool, assignment, len(learners))
             refreshes.append(rewards.refresh)
         population = Population(
             config,

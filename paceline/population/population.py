@@ -25,7 +25,7 @@ from paceline.population.league import League, Snapshots, player_name
 from paceline.population.mutation import REWARD, tuned_paths
 from paceline.population.pbt import Change, Member, plan_round, round_generator
 from paceline.population.ratings import Matches, elo_ratings
-from paceline.population.reward_weights import RewardWeights
+from paceline.population.reward_weights import PolicyRewardWeights
 from paceline.telemetry.episodes import WINDOW, LatestEpisodes
 from paceline.telemetry.metrics import LineFile
 
@@ -48,7 +48,7 @@ class Population:
         folder: Path,
         *,
         measures: Sequence[str],
-        rewards: RewardWeights | None = None,
+        rewards: PolicyRewardWeights | None = None,
         snapshots: Snapshots | None = None,
         league: League | None = None,
     ) -> None:
@@ -128,12 +128,17 @@ class Population:
         return found | self._ratings()
 
     def _ratings(self) -> dict[str, float | None]:
-        """The Elo rating of each policy as it is now. The first player that a run had is the zero."""
+        """The latest Elo rating of each policy, and the best of them. The first player that a run had is the zero."""
         if sum(self._matches.counts.sum(1) >= LEAST_MATCHES) < 2:
             return {}
-        rated = elo_ratings(self._matches, anchor=self._matches.players[0])
-        names = [self._assignment.players[policy] for policy in range(len(self._learners))]
-        return {f"policy_{p}/elo": rated[name].elo for p, name in enumerate(names) if name in rated}
+        rated, counts = elo_ratings(self._matches, anchor=self._matches.players[0]), self._matches.counts.sum(1)
+        latest = {
+            name.split("@")[0]: rated[name].elo
+            for name, count in zip(self._matches.players, counts, strict=True)
+            if "@" in name and count >= LEAST_MATCHES
+        }
+        own = {f"policy_{policy}/elo": elo for policy, elo in latest.items()}
+        return {"elo": max(latest.values()), **own}
 
     # ---------------------------------------------------------------- what changes
 

@@ -1,4 +1,4 @@
-"""`RewardWeights`: weights of reward shaping, of every policy its own. Environments read them.
+"""`PolicyRewardWeights`: weights of reward shaping, of every policy its own. Environments read them.
 
 Legend: B slots, K weights.
 """
@@ -14,7 +14,7 @@ from paceline.collect.policy_assignment import PolicyAssignment
 from paceline.pool.protocol import Pool
 
 
-class RewardWeights:
+class PolicyRewardWeights:
     """The weights of every policy. The learner thread may change them; the thread that collects passes them on."""
 
     def __init__(self, pool: Pool, assignment: PolicyAssignment, policies: int) -> None:

@@ -82,6 +82,7 @@ class APPO:
             on_cpu = run.group.device.type == "cpu"
             sampler.fill(self._buffer, learner_shares_cores=self._concurrent and on_cpu)
             self._held = run.receive_all()
+            sampler.begin(self._held)
         held, collected = self._held, 0
         with sampler, updates.thread as thread:
             while not thread.is_over:

@@ -19,9 +19,14 @@ from paceline.schedule.ver import VER
 PPO_SYSTEMS: dict[str, type[DDPPO | VER | APPO]] = {"ddppo": DDPPO, "ver": VER, "appo": APPO}
 
 
-def ppo_schedule(system: str, *, on_device: bool) -> type[DDPPO | VER | APPO]:
-    """The training loop of a PPO system. Simulators on a device step together, so all systems collect in lock-step."""
-    return DDPPO if on_device else PPO_SYSTEMS[system]
+def ppo_schedule(system: str, *, on_device: bool, turn_based: bool = False) -> type[DDPPO | VER | APPO]:
+    """The training loop of a PPO system. Simulators on a device step together, so all systems collect in lock-step.
+
+    In turn-based games slots give different numbers of rows, so DD-PPO collects rollouts like those of VER.
+    """
+    if on_device:
+        return DDPPO
+    return VER if turn_based and system == "ddppo" else PPO_SYSTEMS[system]
 
 
 def make_schedule(
@@ -38,7 +43,10 @@ def make_schedule(
     of_ppo = [learner for learner in learners if isinstance(learner, PPOLearner)]
     if run.pool.spec.on_device and config.ver.overlap:
         raise UsageError("ver.overlap is for simulators in other processes; batched ones step in this one")
-    schedule = ppo_schedule(config.system, on_device=run.pool.spec.on_device)
+    spec = run.pool.spec
+    schedule = ppo_schedule(config.system, on_device=spec.on_device, turn_based=spec.turn_based)
+    if schedule is VER and config.system == "ddppo":
+        return VER(run, config, of_ppo, sampler, lock_step=True)
     if schedule is DDPPO:
         return DDPPO(run, config, of_ppo, sampler, PPO_SYSTEMS[config.system].preempts_by)
     return schedule(run, config, of_ppo, sampler)

@@ -50,14 +50,31 @@ class VER:
         """Rows of the buffer, to check its memory before it is made."""
         return Variable.rows_needed(config.rollout_steps, num_slots, KEPT if config.ver.overlap else 0)
 
-    def __init__(self, run: TrainingRun, config: Config, learners: Sequence[PPOLearner], sampler: Sampler) -> None:
+    def __init__(
+        self,
+        run: TrainingRun,
+        config: Config,
+        learners: Sequence[PPOLearner],
+        sampler: Sampler,
+        *,
+        lock_step: bool = False,
+    ) -> None:
+        """With `lock_step`, every decision waits for all simulators, and rollouts are preempted as in DD-PPO: that is
+        DD-PPO in turn-based games."""
         self._run, self._learners, self._sampler, self._config = run, learners, sampler, config
-        slots, overlap, weighted = run.pool.spec.num_slots, config.ver.overlap, config.ver.importance_weights
+        self._lock_step, self._overlap = lock_step, config.ver.overlap and not lock_step
+        self._variable = config.ver.variable or lock_step
+        slots, overlap = run.pool.spec.num_slots, self._overlap
+        weighted = config.ver.importance_weights and not lock_step
         self._layout = Variable(config.rollout_steps, slots, kept=KEPT if overlap else 0, weighted=weighted)
         self._buffer = RolloutBuffer(self._layout, run.group.device, spare=True)
         self._updates = PolicyUpdates(learners, sampler, self._buffer, run.group, weighted=weighted)
         self._preemption = make_preemption(
-            config.preemption, run.group, self._layout.goal, self.preempts_by, deterministic=config.deterministic
+            config.preemption,
+            run.group,
+            self._layout.goal,
+            "count" if lock_step else self.preempts_by,
+            deterministic=config.deterministic,
         )
         self._held: StepBatch | None = None
         self._has_batch = False
@@ -67,8 +84,9 @@ class VER:
         if self._held is None:
             self._sampler.fill(self._buffer)
             self._held = self._run.receive_all()
+            self._sampler.begin(self._held)
         with self._sampler:
-            if self._config.ver.overlap:
+            if self._overlap:
                 self._overlapping()
             else:
                 self._in_turn()
@@ -127,18 +145,23 @@ class VER:
         while not (layout.is_full or run.stop.is_requested or preemption.should_stop(layout.completed)):
             run.phases.show("collecting", layout.completed, layout.goal)
             missing = layout.goal - layout.completed
-            if not self._config.ver.variable:
+            if not self._variable:
                 held = self._park(held, parked)
             if len(held):
                 sampler.act(held)
-            held = sampler.receive(missing, preemption.seconds_left(), first=layout.collected)
+            if self._lock_step:
+                held = sampler.receive_all()
+            else:
+                held = sampler.receive(missing, preemption.seconds_left(), first=layout.collected)
         preemption.finished(layout.completed)
         sampler.flush()
         self._held = union([*parked, held]) if parked else held
 
     def _park(self, held: StepBatch, parked: list[StepBatch]) -> StepBatch:
-        """The paper's NoVER: slots that have given T steps wait for the others. Returns those that continue."""
-        done = self._layout.collected[held.slots] >= self._config.rollout_steps
+        """The paper's NoVER: environments that have given T steps per slot wait. Returns the slots that continue."""
+        agents = self._run.pool.spec.agents_per_env
+        collected = self._layout.collected.reshape(-1, agents).sum(axis=1)
+        done = collected[held.slots // agents] >= self._config.rollout_steps * agents
         if not np.any(done):
             return held
         parked.append(part(held, done))

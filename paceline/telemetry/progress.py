@@ -38,6 +38,8 @@ _WIDE_COLUMNS = {
     "grad norm": ("grad_norm", ".2f"),
     "rate": ("learning_rate", ".2e"),
     "evaluation": ("evaluation_return", ".1f"),
+    "elo": ("elo", ".0f"),
+    "best policy": ("population/best", ".2f"),
 }
 """Shown if the terminal is wide and the run reports them."""
 _WIDE = 120
