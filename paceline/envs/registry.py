@@ -61,7 +61,7 @@ FAMILIES: dict[str, Family] = {
         module="paceline.envs.pettingzoo",
         extra="pettingzoo",
         example="pettingzoo:pettingzoo.butterfly.pistonball_v6",
-        about="multi-agent environments with PettingZoo's parallel API; one slot per agent",
+        about="multi-agent environments of PettingZoo, parallel or turn-based; one slot per agent",
     ),
     "envpool": Family(
         module="paceline.envs.envpool",

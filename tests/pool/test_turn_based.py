@@ -207,7 +207,7 @@ def test_state_and_restore_continue_the_turns(make):
 
 
 class Failing(Court):
-    """Fails in its seventh turn of the first game."""
+    """The second game fails once, after three turns."""
 
     failed = False
 
