@@ -1,0 +1,111 @@
+"""ViZDoom's engine: loading a scenario, and starting a headless game that leaves nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import tempfile
+from functools import partial
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from paceline.envs.factory import needs
+
+FIRST_GAMES = {"doom.wad", "doom1.wad", "doomu.wad", "freedoom1.wad"}
+
+
+def package() -> Any:
+    with needs("doom"):
+        import cv2  # noqa: F401
+        import vizdoom
+    return vizdoom
+
+
+def load(config: str) -> Any:
+    """A game with a scenario's configuration, not started."""
+    game = package().DoomGame()
+    game.load_config(config)
+    # The maps of the first Doom and of its free version have other names, and the engine hangs if a map is missing.
+    if os.path.basename(game.get_doom_game_path()) in FIRST_GAMES and game.get_doom_map() == "map01":
+        game.set_doom_map("e1m1")
+    return game
+
+
+def native_resolutions() -> dict[tuple[int, int], Any]:
+    members = package().ScreenResolution.__members__
+    sizes = {name: name.removeprefix("RES_").split("X") for name in members}
+    return {(int(width), int(height)): members[name] for name, (width, height) in sizes.items()}
+
+
+class Screen:
+    """The screens of one game, rendered at the next larger resolution of the engine and resized to `size`."""
+
+    def __init__(self, size: tuple[int, int]) -> None:
+        import cv2
+
+        # Otherwise OpenCV would start a thread pool in every worker.
+        cv2.setNumThreads(1)
+        self._resize = partial(cv2.resize, dsize=size, interpolation=cv2.INTER_LINEAR)
+        width, height = size
+        native = native_resolutions()
+        rendered = min((w * h, (w, h)) for w, h in native if w >= width and h >= height)[1]
+        self._resizes = rendered != size
+        self._shape = (3, height, width)
+        self.resolution = native[rendered]
+
+    def fit(self, screen: np.ndarray) -> np.ndarray:
+        """A screen of the engine, uint8 [3, height, width], in the size of an observation."""
+        if not self._resizes:
+            return screen
+        resized = np.empty(self._shape, np.uint8)
+        for channel in range(3):
+            self._resize(screen[channel], dst=resized[channel])
+        return resized
+
+
+def observation_space(size: tuple[int, int], num_measurements: int) -> spaces.Space:
+    """The screen, or with measurements a dict of `screen` and `measurements`."""
+    width, height = size
+    screen = spaces.Box(0, 255, (3, height, width), np.uint8)
+    if not num_measurements:
+        return screen
+    return spaces.Dict(screen=screen, measurements=spaces.Box(-np.inf, np.inf, (num_measurements,), np.float32))
+
+
+def configure(game: Any, resolution: Any, measurements: tuple[str, ...]) -> None:
+    """Make a scenario headless and synchronous, without unused buffers."""
+    vizdoom = package()
+    game.set_mode(vizdoom.Mode.PLAYER)
+    game.set_window_visible(False)
+    game.set_sound_enabled(False)
+    game.set_screen_resolution(resolution)
+    game.set_screen_format(vizdoom.ScreenFormat.CRCGCB)
+    game.set_audio_buffer_enabled(False)
+    game.set_automap_buffer_enabled(False)
+    game.set_depth_buffer_enabled(False)
+    game.set_labels_buffer_enabled(False)
+    game.set_notifications_buffer_enabled(False)
+    if measurements:
+        game.set_available_game_variables([vizdoom.GameVariable.__members__[name] for name in measurements])
+
+
+def start(game: Any) -> None:
+    """Start the engine so that it shares no file with another instance and leaves no file behind.
+
+    By default it writes `_vizdoom.ini` and a folder `_vizdoom` to the current directory, and instances that start at
+    the same moment crash each other. Here it reads and writes its settings at the null device, and starts in a
+    temporary folder, which is deleted as soon as it runs.
+
+    It inherits blocked SIGTERM and Ctrl-C. Schedulers send them to all processes of a job, and a run that saves a
+    checkpoint on them must not lose its games first.
+    """
+    game.set_doom_config_path(os.devnull)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    try:
+        with tempfile.TemporaryDirectory(prefix="paceline-doom-") as folder, contextlib.chdir(folder):
+            game.init()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
