@@ -14,8 +14,17 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from paceline.envs import doom_actions, doom_bots
-from paceline.envs.doom_engine import Screen, configure, load, native_resolutions, observation_space, package, start
+from paceline.envs import doom_actions, doom_bots, doom_matches
+from paceline.envs.doom_engine import (
+    Screen,
+    configure,
+    load,
+    observation_space,
+    package,
+    read_measurements,
+    read_resolution,
+    start,
+)
 from paceline.envs.factory import Factory
 from paceline.envs.ids import EnvId
 from paceline.envs.options import Options
@@ -45,7 +54,7 @@ class DoomSettings:
 
 
 def names() -> list[str]:
-    """The package's single-player scenarios whose game files it ships."""
+    """The package's single-player scenarios whose game files it ships, and our own."""
     vizdoom = package()
     found = []
     for config in vizdoom.configs:
@@ -55,28 +64,26 @@ def names() -> list[str]:
         places = [game_file, os.path.join(vizdoom.root_path, os.path.basename(game_file))]
         if name not in MULTIPLAYER and any(map(os.path.exists, places)):
             found.append(name)
-    return found
+    return [*found, *doom_matches.SCENARIOS]
 
 
 def resolve(env_id: EnvId) -> Factory:
+    if env_id.name in doom_matches.SCENARIOS:
+        return doom_matches.resolve(env_id)
     options = Options(env_id, ["resolution", "frameskip", "actions", "measurements", "reward_scale", "bots"])
     bots = options.integer("bots", DoomSettings.bots)
     if bots > doom_bots.MOST:
         raise options.error("bots", f"at most {doom_bots.MOST}")
     config = _config(env_id, bots)
-    width, height = options.sizes("resolution", DoomSettings.resolution, count=2)
     settings = DoomSettings(
         config=config,
-        resolution=(width, height),
+        resolution=read_resolution(options, DoomSettings.resolution),
         frameskip=options.integer("frameskip", DoomSettings.frameskip, minimum=1),
         actions=options.choice("actions", DoomSettings.actions, doom_actions.KINDS),
-        measurements=_measurements(options, config),
+        measurements=read_measurements(options, partial(_variables, config)),
         reward_scale=options.number("reward_scale", DoomSettings.reward_scale),
         bots=bots,
     )
-    if not any(width <= w and height <= h for w, h in native_resolutions()):
-        largest = max(native_resolutions())
-        raise options.error("resolution", f"at most {largest[0]}x{largest[1]}")
     return Factory(make=partial(_make, settings), frameskip=settings.frameskip, label=str(env_id))
 
 
@@ -114,21 +121,8 @@ def _config(env_id: EnvId, bots: int) -> str:
     return os.path.join(package().scenarios_path, f"{name}.cfg")
 
 
-def _measurements(options: Options, config: str) -> tuple[str, ...]:
-    value = options.get("measurements", False)
-    if value is False:
-        return ()
-    if value is True:
-        variables = tuple(variable.name for variable in load(config).get_available_game_variables())
-        if not variables:
-            raise options.error("measurements", "names such as HEALTH,AMMO2, because the scenario lists none itself")
-        return variables
-    known = package().GameVariable.__members__
-    variables = tuple(str(value).upper().split(","))
-    for variable in variables:
-        if variable not in known:
-            raise options.error("measurements", f"true, false, or names of game variables{closest(variable, known)}")
-    return variables
+def _variables(config: str) -> tuple[str, ...]:
+    return tuple(variable.name for variable in load(config).get_available_game_variables())
 
 
 class Doom(gymnasium.Env):

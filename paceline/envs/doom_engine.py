@@ -6,15 +6,21 @@ import contextlib
 import os
 import signal
 import tempfile
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
+import psutil
 from gymnasium import spaces
 
 from paceline.envs.factory import needs
+from paceline.envs.options import Options
+from paceline.errors import closest
 
 FIRST_GAMES = {"doom.wad", "doom1.wad", "doomu.wad", "freedoom1.wad"}
+KILL_SECONDS = 3.0
+"""Time for killed engines to disappear."""
 
 
 def package() -> Any:
@@ -38,6 +44,32 @@ def native_resolutions() -> dict[tuple[int, int], Any]:
     members = package().ScreenResolution.__members__
     sizes = {name: name.removeprefix("RES_").split("X") for name in members}
     return {(int(width), int(height)): members[name] for name, (width, height) in sizes.items()}
+
+
+def read_resolution(options: Options, default: tuple[int, int]) -> tuple[int, int]:
+    """The option `resolution`: width and height of an observation."""
+    width, height = options.sizes("resolution", default, count=2)
+    if not any(width <= w and height <= h for w, h in native_resolutions()):
+        largest = max(native_resolutions())
+        raise options.error("resolution", f"at most {largest[0]}x{largest[1]}")
+    return width, height
+
+
+def read_measurements(options: Options, of_scenario: Callable[[], tuple[str, ...]]) -> tuple[str, ...]:
+    """The option `measurements`: names of game variables, or `true` for those that `of_scenario` returns."""
+    value = options.get("measurements", False)
+    if value is False:
+        return ()
+    if value is True:
+        if not (variables := of_scenario()):
+            raise options.error("measurements", "names such as HEALTH,AMMO2, because the scenario lists none itself")
+        return variables
+    known = package().GameVariable.__members__
+    variables = tuple(str(value).upper().split(","))
+    for variable in variables:
+        if variable not in known:
+            raise options.error("measurements", f"true, false, or names of game variables{closest(variable, known)}")
+    return variables
 
 
 class Screen:
@@ -109,3 +141,31 @@ def start(game: Any) -> None:
             game.init()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def engines_of(pid: int) -> dict[int, str]:
+    """The engines that the process `pid` has started: their process ids, and the names of their shared memory."""
+    engines = {}
+    with contextlib.suppress(psutil.Error):
+        for process in psutil.Process(pid).children():
+            with contextlib.suppress(psutil.Error, ValueError, IndexError):
+                command = process.cmdline()
+                engines[process.pid] = command[command.index("+viz_instance_id") + 1]
+    return engines
+
+
+def end_engines(engines: dict[int, str]) -> None:
+    """Kill `engines` (see `engines_of`), wait for their end, and delete their shared memory."""
+    killed = []
+    for pid, name in engines.items():
+        # The id may belong to another process by now.
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(pid)
+            if name in process.cmdline():
+                process.kill()
+                killed.append(process)
+    psutil.wait_procs(killed, timeout=KILL_SECONDS)
+    for name in engines.values():
+        for kind in ("SM", "MQCtr", "MQDoom"):
+            with contextlib.suppress(OSError):
+                os.unlink(f"/dev/shm/ViZDoom{kind}{name}")
