@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import tempfile
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -155,17 +156,25 @@ def engines_of(pid: int) -> dict[int, str]:
 
 
 def end_engines(engines: dict[int, str]) -> None:
-    """Kill `engines` (see `engines_of`), wait for their end, and delete their shared memory."""
+    """Kill `engines` (see `engines_of`), delete their shared memory, and wait for their end."""
     killed = []
     for pid, name in engines.items():
-        # The id may belong to another process by now.
+        # The id may belong to another process by now. A process that has ended has no command line.
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(pid)
             if name in process.cmdline():
                 process.kill()
                 killed.append(process)
-    psutil.wait_procs(killed, timeout=KILL_SECONDS)
-    for name in engines.values():
         for kind in ("SM", "MQCtr", "MQDoom"):
             with contextlib.suppress(OSError):
                 os.unlink(f"/dev/shm/ViZDoom{kind}{name}")
+    deadline = time.monotonic() + KILL_SECONDS
+    while any(map(_is_running, killed)) and time.monotonic() < deadline:
+        time.sleep(0.005)
+
+
+def _is_running(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False

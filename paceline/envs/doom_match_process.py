@@ -28,7 +28,11 @@ STARTS = 3
 LOOK_SECONDS = 0.05
 """How often a starting match is searched for new engines."""
 CLOSE_SECONDS = 3.0
-_PROGRESS = re.compile(r"(Contacting host|Waiting for[\w ]*|Done waiting|Exchanging game information)[:.]?[^\n]*")
+_PROGRESS = (
+    "Contacting host|Waiting for|Done waiting|Exchanging game|Total players|Console player|Found player|Received"
+    "|Sending|Got connect|Go$|Network game synchronization timeout: "
+)
+"""How lines start with which the engines report a connection that succeeds."""
 
 
 class MatchFailed(RuntimeError):
@@ -136,19 +140,18 @@ def _launch(folder: str, output: IO[bytes]) -> tuple[subprocess.Popen[bytes], Co
 
 
 def _end(process: subprocess.Popen[bytes], connection: Connection, port: ReservedPort, engines: dict[int, str]) -> None:
-    """Kill the process and its engines, and free what they used."""
-    engines |= engines_of(process.pid)
+    """Kill the engines and their process, and free what they used."""
+    end_engines(engines | engines_of(process.pid))
     process.kill()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(CLOSE_SECONDS)
-    end_engines(engines)
     connection.close()
     port.release()
 
 
 def _last_words(output: IO[bytes]) -> str:
-    """The last lines of the engines' output, without their progress bars."""
+    """The last lines of the engines' output, without their progress."""
     output.seek(0)
-    text = _PROGRESS.sub("", output.read().decode(errors="replace").replace("\r", "\n"))
-    lines = [line.strip() for line in re.sub(r"[\b\x00-\x09]", "", text).splitlines()]
-    return " | ".join([line for line in lines if line][-4:])[-400:]
+    lines = re.split(r"[\r\n\b]+", output.read().decode(errors="replace"))
+    words = [line.strip() for line in lines if line.strip() and not re.match(_PROGRESS, line.strip())]
+    return " | ".join(words[-4:])[-400:]

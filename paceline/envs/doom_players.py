@@ -163,6 +163,7 @@ def _game(plan: MatchPlan, number: int, resolution: Any) -> Any:
 
 def main(fd: int) -> None:
     """Serve the process at the other end of `fd` until it closes its end or dies."""
+    os.set_inheritable(fd, False)  # an engine that had it would hide the end of this process
     connection = Connection(fd)
     with contextlib.suppress(EOFError, OSError):
         players = Players(connection.recv(), connection)
