@@ -14,7 +14,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from paceline.envs import doom_actions, doom_bots, doom_matches
+from paceline.envs import doom_actions, doom_battle, doom_bots, doom_matches, doom_maze
 from paceline.envs.doom_engine import (
     Screen,
     configure,
@@ -38,7 +38,7 @@ class DoomSettings:
     """The options of a `doom:` id, and their defaults."""
 
     config: str
-    """The scenario's file."""
+    """The scenario's file, or the name of one of our own."""
     resolution: tuple[int, int] = (128, 72)
     """Width and height of the observation."""
     frameskip: int = 4
@@ -64,7 +64,7 @@ def names() -> list[str]:
         places = [game_file, os.path.join(vizdoom.root_path, os.path.basename(game_file))]
         if name not in MULTIPLAYER and any(map(os.path.exists, places)):
             found.append(name)
-    return [*found, *doom_matches.SCENARIOS]
+    return [*found, *doom_battle.SCENARIOS, *doom_matches.SCENARIOS]
 
 
 def resolve(env_id: EnvId) -> Factory:
@@ -97,12 +97,14 @@ def _make(settings: DoomSettings, env_index: int) -> Doom:
 
 
 def _config(env_id: EnvId, bots: int) -> str:
-    """The scenario file of an id. A path that ends in .cfg is the user's own."""
+    """The scenario file of an id. A path that ends in .cfg is the user's own. Our own scenarios have no file."""
     name = env_id.name
     if bots and name not in doom_bots.SCENARIOS:
         raise UsageError(f"option 'bots' of {str(env_id)!r} is for deathmatches: {', '.join(doom_bots.SCENARIOS)}")
     if name in doom_bots.SCENARIOS and bots:
         return os.path.join(package().scenarios_path, f"{name}.cfg")
+    if name in doom_battle.SCENARIOS:
+        return name
     if name.endswith(".cfg"):
         if not os.path.isfile(name):
             raise UsageError(f"scenario file {name!r} of {str(env_id)!r} does not exist")
@@ -121,8 +123,17 @@ def _config(env_id: EnvId, bots: int) -> str:
     return os.path.join(package().scenarios_path, f"{name}.cfg")
 
 
+def _game(config: str) -> Any:
+    """The game of a scenario, not started."""
+    if config not in doom_battle.SCENARIOS:
+        return load(config)
+    game = package().DoomGame()
+    doom_battle.prepare(game)
+    return game
+
+
 def _variables(config: str) -> tuple[str, ...]:
-    return tuple(variable.name for variable in load(config).get_available_game_variables())
+    return tuple(variable.name for variable in _game(config).get_available_game_variables())
 
 
 class Doom(gymnasium.Env):
@@ -139,25 +150,28 @@ class Doom(gymnasium.Env):
     def __init__(self, settings: DoomSettings) -> None:
         self._screen = Screen(settings.resolution)
         self._frameskip, self._reward_scale = settings.frameskip, settings.reward_scale
-        self._game = load(settings.config)
+        self._game = _game(settings.config)
         self._match = doom_bots.Match(self._game, settings.bots) if settings.bots else None
+        maze = doom_battle.SCENARIOS.get(settings.config)
+        self._battle = doom_battle.Battle(self._game) if maze else None
         self._variables = self._game.get_available_game_variables()
         self._measures = bool(settings.measurements)
         configure(self._game, self._screen.resolution, settings.measurements)
         buttons = [button.name for button in self._game.get_available_buttons()]
-        self._buttons = doom_actions.KINDS[settings.actions](buttons)
+        deltas = doom_battle.DELTAS if maze else doom_actions.DELTAS
+        self._buttons = doom_actions.KINDS[settings.actions](buttons, deltas)
         self.action_space = self._buttons.space
         self.observation_space = observation_space(settings.resolution, len(settings.measurements))
         self._observation: Any = None
-        start(self._game)
+        start(self._game, doom_maze.wad(maze) if maze else None)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict]:
         super().reset(seed=seed)
         # With a seed of its own an episode does not depend on earlier ones.
         self._game.set_seed(int(self.np_random.integers(2**32)))
         self._game.new_episode()
-        if self._match is not None:
-            self._match.begin()
+        if (rules := self._match or self._battle) is not None:
+            rules.begin()
         self._observation = self._observe(self._game.get_state())
         return self._observation, {}
 
@@ -166,8 +180,8 @@ class Doom(gymnasium.Env):
         if self._match is not None:
             self._match.revive()
         reward = game.make_action(self._buttons.press(action), self._frameskip)
-        if self._match is not None:
-            reward = self._match.reward()
+        if (rules := self._match or self._battle) is not None:
+            reward = rules.reward()
         reward *= self._reward_scale
         if not game.is_episode_finished():
             self._observation = self._observe(game.get_state())

@@ -125,8 +125,10 @@ def configure(game: Any, resolution: Any, measurements: tuple[str, ...]) -> None
         game.set_available_game_variables([vizdoom.GameVariable.__members__[name] for name in measurements])
 
 
-def start(game: Any) -> None:
+def start(game: Any, wad: bytes | None = None) -> None:
     """Start the engine so that it shares no file with another instance and leaves no file behind.
+
+    `wad` is the content of the scenario's file, if it has none. The engine keeps the deleted file open.
 
     By default it writes `_vizdoom.ini` and a folder `_vizdoom` to the current directory, and instances that start at
     the same moment crash each other. Here it reads and writes its settings at the null device, and starts in a
@@ -139,6 +141,11 @@ def start(game: Any) -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     try:
         with tempfile.TemporaryDirectory(prefix="paceline-doom-") as folder, contextlib.chdir(folder):
+            if wad is not None:
+                path = os.path.join(folder, "scenario.wad")
+                with open(path, "wb") as file:
+                    file.write(wad)
+                game.set_doom_scenario_path(path)
             game.init()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
