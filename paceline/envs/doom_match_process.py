@@ -28,11 +28,12 @@ STARTS = 3
 LOOK_SECONDS = 0.05
 """How often a starting match is searched for new engines."""
 CLOSE_SECONDS = 3.0
-_PROGRESS = (
-    "Contacting host|Waiting for|Done waiting|Exchanging game|Total players|Console player|Found player|Received"
-    "|Sending|Got connect|Go$|Network game synchronization timeout: "
+_PROGRESS = re.compile(r"(Contacting host|Waiting for [a-z ]*players): *[-/|\\.]*( *\[ *\d+/ *\d+\])?|[\r\n]")
+_SUCCESS = (
+    "Done waiting|Exchanging game|Total players|Console player|Found player|Received|Sending|Got connect|Go$"
+    "|Network game synchronization timeout: "
 )
-"""How lines start with which the engines report a connection that succeeds."""
+"""What engines print while they connect to each other, without line breaks in between."""
 
 
 class MatchFailed(RuntimeError):
@@ -152,6 +153,6 @@ def _end(process: subprocess.Popen[bytes], connection: Connection, port: Reserve
 def _last_words(output: IO[bytes]) -> str:
     """The last lines of the engines' output, without their progress."""
     output.seek(0)
-    lines = re.split(r"[\r\n\b]+", output.read().decode(errors="replace"))
-    words = [line.strip() for line in lines if line.strip() and not re.match(_PROGRESS, line.strip())]
+    lines = _PROGRESS.sub("\n", output.read().decode(errors="replace")).splitlines()
+    words = [line.strip() for line in lines if line.strip() and not re.match(_SUCCESS, line.strip())]
     return " | ".join(words[-4:])[-400:]
