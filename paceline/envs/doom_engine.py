@@ -181,7 +181,8 @@ def end_engines(engines: dict[int, str]) -> None:
 
 
 def _is_running(process: psutil.Process) -> bool:
+    """Whether a thread of it still runs. Its first thread is a zombie earlier, while others still hold its port."""
     try:
-        return process.status() != psutil.STATUS_ZOMBIE
+        return process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1
     except psutil.Error:
         return False

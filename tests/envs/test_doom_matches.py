@@ -313,7 +313,7 @@ def test_engine_output_in_errors_has_no_progress(tmp_path):
     path = tmp_path / "log"
     path.write_bytes(
         b"Contacting host: Contacting host: /Contacting host: -BindToPort: Address already in use\nGo     \n"
-        b'Waiting for players: .. [ 1/ 2]Got connect from node 1.   \nContacting host: \\Timeout, aborted.\nReceived "Go."'
+        b"Waiting for players: .. [ 1/ 2]Got connect from node 1.   \nContacting host: \\Timeout, aborted.\nReceived"
     )
     with path.open("rb") as file:
         words = doom_match_process._last_words(file)
