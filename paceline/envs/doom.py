@@ -6,26 +6,31 @@ rendered at 160x120, resized to 128x72, four frames a step.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
-import tempfile
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium import spaces
 
-from paceline.envs import doom_actions, doom_bots
-from paceline.envs.factory import Factory, needs
+from paceline.envs import doom_actions, doom_battle, doom_bots, doom_matches, doom_maze
+from paceline.envs.doom_engine import (
+    Screen,
+    configure,
+    load,
+    observation_space,
+    package,
+    read_measurements,
+    read_resolution,
+    start,
+)
+from paceline.envs.factory import Factory
 from paceline.envs.ids import EnvId
 from paceline.envs.options import Options
 from paceline.errors import UsageError, closest
 
 MULTIPLAYER = {"cig", "multi", "multi_duel"}
-FIRST_GAMES = {"doom.wad", "doom1.wad", "doomu.wad", "freedoom1.wad"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +38,7 @@ class DoomSettings:
     """The options of a `doom:` id, and their defaults."""
 
     config: str
-    """The scenario's file."""
+    """The scenario's file, or the name of one of our own."""
     resolution: tuple[int, int] = (128, 72)
     """Width and height of the observation."""
     frameskip: int = 4
@@ -49,38 +54,36 @@ class DoomSettings:
 
 
 def names() -> list[str]:
-    """The package's single-player scenarios whose game files it ships."""
-    vizdoom = _vizdoom()
+    """The package's single-player scenarios whose game files it ships, and our own."""
+    vizdoom = package()
     found = []
     for config in vizdoom.configs:
         name = config.removesuffix(".cfg")
-        game_file = _load(os.path.join(vizdoom.scenarios_path, config)).get_doom_game_path()
+        game_file = load(os.path.join(vizdoom.scenarios_path, config)).get_doom_game_path()
         # The engine looks next to the scenario first, and then in its own folder, which has the free games.
         places = [game_file, os.path.join(vizdoom.root_path, os.path.basename(game_file))]
         if name not in MULTIPLAYER and any(map(os.path.exists, places)):
             found.append(name)
-    return found
+    return [*found, *doom_battle.SCENARIOS, *doom_matches.SCENARIOS]
 
 
 def resolve(env_id: EnvId) -> Factory:
+    if env_id.name in doom_matches.SCENARIOS:
+        return doom_matches.resolve(env_id)
     options = Options(env_id, ["resolution", "frameskip", "actions", "measurements", "reward_scale", "bots"])
     bots = options.integer("bots", DoomSettings.bots)
     if bots > doom_bots.MOST:
         raise options.error("bots", f"at most {doom_bots.MOST}")
     config = _config(env_id, bots)
-    width, height = options.sizes("resolution", DoomSettings.resolution, count=2)
     settings = DoomSettings(
         config=config,
-        resolution=(width, height),
+        resolution=read_resolution(options, DoomSettings.resolution),
         frameskip=options.integer("frameskip", DoomSettings.frameskip, minimum=1),
         actions=options.choice("actions", DoomSettings.actions, doom_actions.KINDS),
-        measurements=_measurements(options, config),
+        measurements=read_measurements(options, partial(_variables, config)),
         reward_scale=options.number("reward_scale", DoomSettings.reward_scale),
         bots=bots,
     )
-    if not any(width <= w and height <= h for w, h in _native_resolutions()):
-        largest = max(_native_resolutions())
-        raise options.error("resolution", f"at most {largest[0]}x{largest[1]}")
     return Factory(make=partial(_make, settings), frameskip=settings.frameskip, label=str(env_id))
 
 
@@ -94,12 +97,14 @@ def _make(settings: DoomSettings, env_index: int) -> Doom:
 
 
 def _config(env_id: EnvId, bots: int) -> str:
-    """The scenario file of an id. A path that ends in .cfg is the user's own."""
+    """The scenario file of an id. A path that ends in .cfg is the user's own. Our own scenarios have no file."""
     name = env_id.name
     if bots and name not in doom_bots.SCENARIOS:
         raise UsageError(f"option 'bots' of {str(env_id)!r} is for deathmatches: {', '.join(doom_bots.SCENARIOS)}")
     if name in doom_bots.SCENARIOS and bots:
-        return os.path.join(_vizdoom().scenarios_path, f"{name}.cfg")
+        return os.path.join(package().scenarios_path, f"{name}.cfg")
+    if name in doom_battle.SCENARIOS:
+        return name
     if name.endswith(".cfg"):
         if not os.path.isfile(name):
             raise UsageError(f"scenario file {name!r} of {str(env_id)!r} does not exist")
@@ -115,47 +120,20 @@ def _config(env_id: EnvId, bots: int) -> str:
             f"scenario {name!r} of {str(env_id)!r} does not exist{closest(name, allowed)}; "
             f"allowed: {', '.join(allowed)}, or the path of a .cfg file"
         )
-    return os.path.join(_vizdoom().scenarios_path, f"{name}.cfg")
+    return os.path.join(package().scenarios_path, f"{name}.cfg")
 
 
-def _measurements(options: Options, config: str) -> tuple[str, ...]:
-    value = options.get("measurements", False)
-    if value is False:
-        return ()
-    if value is True:
-        variables = tuple(variable.name for variable in _load(config).get_available_game_variables())
-        if not variables:
-            raise options.error("measurements", "names such as HEALTH,AMMO2, because the scenario lists none itself")
-        return variables
-    known = _vizdoom().GameVariable.__members__
-    variables = tuple(str(value).upper().split(","))
-    for variable in variables:
-        if variable not in known:
-            raise options.error("measurements", f"true, false, or names of game variables{closest(variable, known)}")
-    return variables
-
-
-def _vizdoom() -> Any:
-    with needs("doom"):
-        import cv2  # noqa: F401
-        import vizdoom
-    return vizdoom
-
-
-def _load(config: str) -> Any:
-    """A game with a scenario's configuration, not started."""
-    game = _vizdoom().DoomGame()
-    game.load_config(config)
-    # The maps of the first Doom and of its free version have other names, and the engine hangs if a map is missing.
-    if os.path.basename(game.get_doom_game_path()) in FIRST_GAMES and game.get_doom_map() == "map01":
-        game.set_doom_map("e1m1")
+def _game(config: str) -> Any:
+    """The game of a scenario, not started."""
+    if config not in doom_battle.SCENARIOS:
+        return load(config)
+    game = package().DoomGame()
+    doom_battle.prepare(game)
     return game
 
 
-def _native_resolutions() -> dict[tuple[int, int], Any]:
-    members = _vizdoom().ScreenResolution.__members__
-    sizes = {name: name.removeprefix("RES_").split("X") for name in members}
-    return {(int(width), int(height)): members[name] for name, (width, height) in sizes.items()}
+def _variables(config: str) -> tuple[str, ...]:
+    return tuple(variable.name for variable in _game(config).get_available_game_variables())
 
 
 class Doom(gymnasium.Env):
@@ -170,36 +148,30 @@ class Doom(gymnasium.Env):
     render_mode = "rgb_array"
 
     def __init__(self, settings: DoomSettings) -> None:
-        import cv2
-
-        # Otherwise OpenCV would start a thread pool in every worker.
-        cv2.setNumThreads(1)
-        self._resize = partial(cv2.resize, dsize=settings.resolution, interpolation=cv2.INTER_LINEAR)
+        self._screen = Screen(settings.resolution)
         self._frameskip, self._reward_scale = settings.frameskip, settings.reward_scale
-        width, height = settings.resolution
-        native = _native_resolutions()
-        rendered = min((w * h, (w, h)) for w, h in native if w >= width and h >= height)[1]
-        self._resizes = rendered != (width, height)
-
-        self._game = _load(settings.config)
+        self._game = _game(settings.config)
         self._match = doom_bots.Match(self._game, settings.bots) if settings.bots else None
+        maze = doom_battle.SCENARIOS.get(settings.config)
+        self._battle = doom_battle.Battle(self._game) if maze else None
         self._variables = self._game.get_available_game_variables()
         self._measures = bool(settings.measurements)
-        _configure(self._game, native[rendered], settings.measurements)
+        configure(self._game, self._screen.resolution, settings.measurements)
         buttons = [button.name for button in self._game.get_available_buttons()]
-        self._buttons = doom_actions.KINDS[settings.actions](buttons)
+        deltas = doom_battle.DELTAS if maze else doom_actions.DELTAS
+        self._buttons = doom_actions.KINDS[settings.actions](buttons, deltas)
         self.action_space = self._buttons.space
-        self.observation_space = self._space((3, height, width), len(settings.measurements))
+        self.observation_space = observation_space(settings.resolution, len(settings.measurements))
         self._observation: Any = None
-        _start(self._game)
+        start(self._game, doom_maze.wad(maze) if maze else None)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict]:
         super().reset(seed=seed)
         # With a seed of its own an episode does not depend on earlier ones.
         self._game.set_seed(int(self.np_random.integers(2**32)))
         self._game.new_episode()
-        if self._match is not None:
-            self._match.begin()
+        if (rules := self._match or self._battle) is not None:
+            rules.begin()
         self._observation = self._observe(self._game.get_state())
         return self._observation, {}
 
@@ -208,8 +180,8 @@ class Doom(gymnasium.Env):
         if self._match is not None:
             self._match.revive()
         reward = game.make_action(self._buttons.press(action), self._frameskip)
-        if self._match is not None:
-            reward = self._match.reward()
+        if (rules := self._match or self._battle) is not None:
+            reward = rules.reward()
         reward *= self._reward_scale
         if not game.is_episode_finished():
             self._observation = self._observe(game.get_state())
@@ -227,55 +199,7 @@ class Doom(gymnasium.Env):
         self._game.close()
 
     def _observe(self, state: Any) -> Any:
-        screen = state.screen_buffer
-        if self._resizes:
-            resized = np.empty(self._screen_shape, np.uint8)
-            for channel in range(3):
-                self._resize(screen[channel], dst=resized[channel])
-            screen = resized
+        screen = self._screen.fit(state.screen_buffer)
         if not self._measures:
             return screen
         return {"screen": screen, "measurements": state.game_variables.astype(np.float32)}
-
-    def _space(self, screen_shape: tuple[int, ...], num_measurements: int) -> spaces.Space:
-        self._screen_shape = screen_shape
-        screen = spaces.Box(0, 255, screen_shape, np.uint8)
-        if not num_measurements:
-            return screen
-        return spaces.Dict(screen=screen, measurements=spaces.Box(-np.inf, np.inf, (num_measurements,), np.float32))
-
-
-def _configure(game: Any, resolution: Any, measurements: tuple[str, ...]) -> None:
-    """Make a scenario headless and synchronous, without unused buffers."""
-    vizdoom = _vizdoom()
-    game.set_mode(vizdoom.Mode.PLAYER)
-    game.set_window_visible(False)
-    game.set_sound_enabled(False)
-    game.set_screen_resolution(resolution)
-    game.set_screen_format(vizdoom.ScreenFormat.CRCGCB)
-    game.set_audio_buffer_enabled(False)
-    game.set_automap_buffer_enabled(False)
-    game.set_depth_buffer_enabled(False)
-    game.set_labels_buffer_enabled(False)
-    game.set_notifications_buffer_enabled(False)
-    if measurements:
-        game.set_available_game_variables([vizdoom.GameVariable.__members__[name] for name in measurements])
-
-
-def _start(game: Any) -> None:
-    """Start the engine so that it shares no file with another instance and leaves no file behind.
-
-    By default it writes `_vizdoom.ini` and a folder `_vizdoom` to the current directory, and instances that start at
-    the same moment crash each other. Here it reads and writes its settings at the null device, and starts in a
-    temporary folder, which is deleted as soon as it runs.
-
-    It inherits blocked SIGTERM and Ctrl-C. Schedulers send them to all processes of a job, and a run that saves a
-    checkpoint on them must not lose its games first.
-    """
-    game.set_doom_config_path(os.devnull)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
-    try:
-        with tempfile.TemporaryDirectory(prefix="paceline-doom-") as folder, contextlib.chdir(folder):
-            game.init()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

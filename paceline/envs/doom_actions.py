@@ -23,14 +23,11 @@ EXCLUSIVE = [
 ]
 """Groups of buttons that exclude each other. Each group is one head."""
 
-MAX_DELTA = 12.5
-"""The largest value of a DELTA button, in degrees or map units per frame."""
-
-NUM_DELTAS = 21
-"""Number of values of a DELTA button. Odd, so that zero is one of them."""
+DELTAS = np.linspace(-12.5, 12.5, 21)
+"""The values of a DELTA button, in degrees or map units per frame. Zero is one of them."""
 
 
-def multi_discrete_heads(buttons: Sequence[str]) -> list[np.ndarray]:
+def multi_discrete_heads(buttons: Sequence[str], deltas: np.ndarray = DELTAS) -> list[np.ndarray]:
     """One head per group of exclusive buttons and per other button, in the order of their first button.
 
     Choice 0 presses nothing and choice k presses the k-th button of the group. The choices of a DELTA button are its
@@ -42,8 +39,7 @@ def multi_discrete_heads(buttons: Sequence[str]) -> list[np.ndarray]:
         if button in done:
             continue
         if button.endswith("_DELTA"):
-            values = np.linspace(-MAX_DELTA, MAX_DELTA, NUM_DELTAS)
-            heads.append(np.stack([_row(buttons, button, value) for value in values]))
+            heads.append(np.stack([_row(buttons, button, value) for value in deltas]))
             continue
         group = next((group for group in EXCLUSIVE if button in group), {button})
         members = [member for member in buttons if member in group]
@@ -52,12 +48,12 @@ def multi_discrete_heads(buttons: Sequence[str]) -> list[np.ndarray]:
     return heads
 
 
-def discrete_head(buttons: Sequence[str]) -> np.ndarray:
+def discrete_head(buttons: Sequence[str], deltas: np.ndarray = DELTAS) -> np.ndarray:
     """Choice 0 presses nothing, every other choice presses one button. A DELTA button has one choice per direction."""
     rows = [_row(buttons)]
     for button in buttons:
         if button.endswith("_DELTA"):
-            rows += [_row(buttons, button, -MAX_DELTA), _row(buttons, button, MAX_DELTA)]
+            rows += [_row(buttons, button, deltas[0]), _row(buttons, button, deltas[-1])]
         else:
             rows.append(_row(buttons, button))
     return np.stack(rows)
@@ -70,8 +66,8 @@ def _row(buttons: Sequence[str], pressed: str | None = None, value: float = 1.0)
 class Discrete:
     """One button at a time, or none."""
 
-    def __init__(self, buttons: Sequence[str]) -> None:
-        self._rows = discrete_head(buttons).tolist()
+    def __init__(self, buttons: Sequence[str], deltas: np.ndarray = DELTAS) -> None:
+        self._rows = discrete_head(buttons, deltas).tolist()
         self.space = spaces.Discrete(len(self._rows))
 
     def press(self, action: Any) -> list[float]:
@@ -81,8 +77,8 @@ class Discrete:
 class MultiDiscrete:
     """Independent heads."""
 
-    def __init__(self, buttons: Sequence[str]) -> None:
-        heads = multi_discrete_heads(buttons)
+    def __init__(self, buttons: Sequence[str], deltas: np.ndarray = DELTAS) -> None:
+        heads = multi_discrete_heads(buttons, deltas)
         self._table = np.concatenate(heads)
         self._starts = np.cumsum([0, *(len(head) for head in heads[:-1])])
         self.space = spaces.MultiDiscrete([len(head) for head in heads])

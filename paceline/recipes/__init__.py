@@ -32,6 +32,10 @@ RECIPES: dict[str, Callable[[], Config]] = {
     "doom_defend_the_center": doom.defend_the_center,
     "doom_deathmatch_bots": doom.deathmatch_bots,
     "doom_duel_bots": doom.duel_bots,
+    "doom_duel": doom.duel,
+    "doom_deathmatch": doom.deathmatch,
+    "doom_battle": doom.battle,
+    "doom_battle2": doom.battle2,
 }
 
 

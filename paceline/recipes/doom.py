@@ -58,9 +58,39 @@ def duel_bots() -> Config:
     return _match(bots=1)
 
 
+def duel() -> Config:
+    """Doom: a duel of two agents that share one policy."""
+    return _self_play("duel?measurements=true", matches=32)
+
+
+def deathmatch() -> Config:
+    """Doom: a deathmatch of four agents that share one policy, and four bots."""
+    return _self_play("full_deathmatch?measurements=true", matches=16)
+
+
+def battle() -> Config:
+    """Doom: kill monsters in a maze, and find medical kits and ammunition in time."""
+    return _scenario("battle?actions=multi_discrete&measurements=true", steps=100_000_000)
+
+
+def battle2() -> Config:
+    """Doom: a battle in a larger maze, where monsters, medical kits and ammunition are harder to find."""
+    return _scenario("battle2?actions=multi_discrete&measurements=true", steps=100_000_000)
+
+
 def _match(bots: int) -> Config:
+    return _short_steps(_scenario(f"cig?bots={bots}&actions=multi_discrete&frameskip=2&{MEASUREMENTS}", 100_000_000))
+
+
+def _self_play(name: str, matches: int) -> Config:
+    """Each agent of a match is one stream of experience."""
+    base = _short_steps(_scenario(name, steps=500_000_000))
+    # Engines of one match are connected by UDP. A match that fails is replaced.
+    return replace(base, pool=replace(base.pool, num_envs=matches, on_error="restart"))
+
+
+def _short_steps(base: Config) -> Config:
     """Two frames per step, and a discount for that step (appendix A.3)."""
-    base = _scenario(f"cig?bots={bots}&actions=multi_discrete&frameskip=2&{MEASUREMENTS}", steps=100_000_000)
     return replace(base, ppo=replace(base.ppo, discount=0.995))
 
 
