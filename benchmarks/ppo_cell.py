@@ -1,8 +1,8 @@
 """One measurement of Paceline for `benchmarks.ppo` and `benchmarks.throughput`.
 
 `python -m benchmarks.ppo_cell '{...}'` prints one JSON object. The options are those of the peers and `system`, `env`
-(an environment id instead of EnvPool's `task`), `pool` (the backend), `encoder`, `precision`, `sequences`, `groups`
-and `pool_workers`.
+(an environment id instead of EnvPool's `task`), `pool` (the backend), `encoder`, `precision`, `sequences`, `groups`,
+`pool_workers`, `policies` and `batch` (of appo).
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from paceline.config import Config
 from paceline.learner.config import PPOConfig
 from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.pool.config import PoolConfig
+from paceline.population.config import PopulationConfig
+from paceline.schedule.config import APPOConfig
 from paceline.session import train
 from paceline.telemetry.clock import ACTIVITIES
 
@@ -28,6 +30,7 @@ SHARES = (*(f"time/{name}" for name in ACTIVITIES), "learner_busy")
 
 def config_of(options: dict) -> Config:
     core = CoreConfig(kind="lstm", hidden=options["lstm"]) if options["lstm"] else CoreConfig()
+    of_system = {"appo": APPOConfig(batch=options["batch"])} if "batch" in options else {}
     return Config(
         env=options.get("env") or f"envpool:{options['task']}",
         system=options.get("system", "ddppo"),
@@ -50,6 +53,8 @@ def config_of(options: dict) -> Config:
             normalize_advantage=True,
             sequences=options.get("sequences", "auto"),
         ),
+        population=PopulationConfig(policies=options.get("policies", 1)),
+        **of_system,
     )
 
 

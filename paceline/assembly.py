@@ -84,17 +84,18 @@ def ppo_parts(
     require_rows(config.ppo.minibatches, schedule.update_rows(config, spec.num_slots))
     concurrent = schedule.learns_concurrently(config)
     learners, actors, readers = [], [], []
-    # Two recordings that run at the same time need generators of their own.
-    generator = device_generator(group.device) if group.device.type == "cuda" and concurrent else None
+    # Recordings that run at the same time need generators of their own.
+    own_numbers = group.device.type == "cuda" and (concurrent or policies > 1)
     for number in range(policies):
         learner, acting = _learner_and_acting(config, services, spec, number, concurrent=concurrent)
         learners.append(learner)
         # After the learner, which may move the memory of the weights.
         acting_compute, _ = recorded_parts(config, concurrent)
+        generator = device_generator(group.device) if own_numbers else None
         actors.append(Actor(acting, spec, group.device, acting_compute, services.clock, generator))
         readers += [learner.publication.reader(acting)] if concurrent else []
 
-    parts = PopulationParts.make(config, group, services.clock, pool, folder, learners, generator)
+    parts = PopulationParts.make(config, group, services.clock, pool, folder, learners, own_numbers=own_numbers)
     refreshes = [*(reader.refresh for reader in readers), *(parts.refreshes if parts is not None else [])]
 
     def refresh_all() -> None:

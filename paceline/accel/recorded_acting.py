@@ -41,8 +41,13 @@ class RecordedActing:
         actor: Actor,
         buffer: RolloutBuffer,
         record: Callable[[Callable[[], None]], Recording] | None = None,
+        stream: torch.cuda.Stream | None = None,
     ) -> None:
+        """With a `stream`, actions are chosen on it, so that the recordings of several policies run side by side."""
         assert buffer.has_spare_row, "the buffer needs a spare row"
+        self._stream = stream
+        self._count = 0
+        """Slots of the last batch."""
         self._actor, self._buffer = actor, buffer
         self._record = record or partial(CudaGraph, generator=actor.inference.generator)
         self._policy = actor.inference.policy
@@ -66,8 +71,16 @@ class RecordedActing:
         self._done = torch.cuda.Event(blocking=True) if device.type == "cuda" else None
         self._address_spare(self._outcomes, 0)
 
-    def act(self, batch: StepBatch) -> Mapping[str, Any]:
-        count = len(batch)
+    def start(self, batch: StepBatch) -> None:
+        if self._stream is None:
+            self._start(batch)
+            return
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            self._start(batch)
+
+    def _start(self, batch: StepBatch) -> None:
+        self._count = count = len(batch)
         if not self._obs:
             self._allocate(batch)
         places = bucket_of(count, self._num_slots)
@@ -86,8 +99,14 @@ class RecordedActing:
             self._acts[places] = self._record(lambda: self._act(places))
         self._acts[places].run()
         self._waiting = 0
-        self._wait()
-        return {name: values[:count].numpy() for name, values in self._actions.items()}
+        if self._done is not None:
+            self._done.record()
+
+    def actions(self) -> Mapping[str, Any]:
+        if self._done is not None:
+            self._done.synchronize()
+        self._is_copying = False
+        return {name: values[: self._count].numpy() for name, values in self._actions.items()}
 
     def write_decisions(self) -> None:
         """The recording has written them."""

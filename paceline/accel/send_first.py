@@ -41,13 +41,16 @@ class SendFirst:
         self._outcomes: list[tuple[StepBatch, Rows]] = []
         """Outcomes that are not written yet, and their rows."""
 
-    def act(self, batch: StepBatch) -> Mapping[str, Any]:
-        assert self._pending is None, "write_decisions was not called after the last act"
+    def start(self, batch: StepBatch) -> None:
+        assert self._pending is None, "write_decisions was not called after the last start"
         kept = copied(batch)
         obs = {name: torch.from_numpy(values) for name, values in kept.obs.items()}
         act = self._perceptron.act(obs)
         self._pending = PendingDecision(kept, obs, act)
-        return act.drawn.env_actions
+
+    def actions(self) -> Mapping[str, Any]:
+        assert self._pending is not None
+        return self._pending.act.drawn.env_actions
 
     def write_decisions(self) -> None:
         assert self._pending is not None

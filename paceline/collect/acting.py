@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from paceline.accel.cuda_streams import stream_for
 from paceline.accel.recorded_acting import RecordedActing
 from paceline.accel.send_first import SendFirst
 from paceline.collect.actor import Actor
@@ -14,20 +15,29 @@ from paceline.experience.selection import Rows
 from paceline.pool.protocol import StepBatch
 
 
-class Acting(Protocol):
-    """Acts for batches of a pool. The calls for a slot are `act`, `write_decisions`, `write_outcomes`, in order."""
+ACTING_STREAMS = 4
+"""CUDA streams on which policies act side by side."""
 
-    def act(self, batch: StepBatch) -> Mapping[str, Any]:
-        """Actions for the slots of `batch`, as the pool takes them. They hold until the next call."""
+
+class Acting(Protocol):
+    """Acts for batches of a pool. The calls for a slot are `start`, `actions`, `write_decisions`, `write_outcomes`."""
+
+    def start(self, batch: StepBatch) -> None:
+        """Choose actions for the slots of `batch`. A device may still work on them afterwards, so that several policies
+        can start before the first has finished."""
+        ...
+
+    def actions(self) -> Mapping[str, Any]:
+        """The actions that the last `start` chose, as the pool takes them. They hold until the next `start`."""
         ...
 
     def write_decisions(self) -> None:
-        """Finish the rows of the last `act`. Called once after each `act`, while simulators step."""
+        """Finish the rows of the last `start`. Called once after each `actions`, while simulators step."""
         ...
 
     def write_outcomes(self, batch: StepBatch) -> None:
         """Complete the rows in flight of the slots of `batch`, and start their next episodes. Writes may be
-        deferred to the next `act` or `flush`. Do not read those rows and slot states before."""
+        deferred to the next `start` or `flush`. Do not read those rows and slot states before."""
         ...
 
     def flush(self) -> None:
@@ -35,15 +45,21 @@ class Acting(Protocol):
         ...
 
 
-def make_acting(actor: Actor, buffer: RolloutBuffer, *, on_device: bool, recorded: bool) -> Acting:
+def make_acting(
+    actor: Actor, buffer: RolloutBuffer, *, on_device: bool, recorded: bool, side_by_side: int | None = None
+) -> Acting:
     """The fastest acting for this actor. Simulators that live `on_device` have the plain one. `recorded` says whether a
-    recording is allowed, which does not give the same bits."""
+    recording is allowed, which does not give the same bits. `side_by_side` is the number of the policy, where several
+    policies act at the same time."""
     if on_device:
         return PlainActing(actor, buffer)
     if actor.inference.perceptron is not None:
         return SendFirst(actor, buffer, actor.inference.perceptron)
     if recorded and actor.inference.is_recorded:
-        return RecordedActing(actor, buffer)
+        stream = None
+        if side_by_side is not None:
+            stream = stream_for(f"acting {side_by_side % ACTING_STREAMS}", buffer.device)
+        return RecordedActing(actor, buffer, stream=stream)
     return PlainActing(actor, buffer)
 
 
@@ -52,11 +68,14 @@ class OpponentActing:
 
     def __init__(self, actor: Actor, buffer: RolloutBuffer) -> None:
         self._actor, self._layout = actor, buffer.layout
+        self._chosen: Mapping[str, Any] = {}
 
-    def act(self, batch: StepBatch) -> Mapping[str, Any]:
-        decision = self._actor.decide(batch)
+    def start(self, batch: StepBatch) -> None:
+        self._chosen = self._actor.decide(batch).actions
         self._layout.begin(batch)
-        return self._actor.env_actions(decision.actions)
+
+    def actions(self) -> Mapping[str, Any]:
+        return self._actor.env_actions(self._chosen)
 
     def write_decisions(self) -> None:
         """Nothing is written."""
@@ -76,11 +95,14 @@ class PlainActing:
         self._actor, self._buffer = actor, buffer
         self._decided: tuple[Decision, Rows] | None = None
 
-    def act(self, batch: StepBatch) -> Mapping[str, Any]:
-        assert self._decided is None, "write_decisions was not called after the last act"
+    def start(self, batch: StepBatch) -> None:
+        assert self._decided is None, "write_decisions was not called after the last start"
         decision = self._actor.decide(batch)
         self._decided = decision, self._buffer.open(decision, batch)
-        return self._actor.env_actions(decision.actions)
+
+    def actions(self) -> Mapping[str, Any]:
+        assert self._decided is not None
+        return self._actor.env_actions(self._decided[0].actions)
 
     def write_decisions(self) -> None:
         assert self._decided is not None

@@ -74,7 +74,9 @@ class Sampler:
         if policy >= self._num_learned:
             return OpponentActing(actor, buffer)
         recorded = self._recorded and buffer.has_spare_row
-        return make_acting(actor, buffer, on_device=self.pool.spec.on_device, recorded=recorded)
+        side_by_side = policy if self.assignment is not None else None
+        on_device = self.pool.spec.on_device
+        return make_acting(actor, buffer, on_device=on_device, recorded=recorded, side_by_side=side_by_side)
 
     def begin(self, held: StepBatch) -> None:
         """`held` is the first batch. Slots that it lacks have waited for their turn since before a checkpoint.
@@ -112,12 +114,14 @@ class Sampler:
         """The actions of every policy for its part of the batch."""
         if self.assignment is None:
             self._acted = self._acting
-            return self._acting[0].act(batch)
-        self._acted, merged = [], {}
-        for part in self.assignment.parts(batch):
-            acting = self._acting[part.policy]
-            self._acted.append(acting)
-            for name, values in acting.act(part.batch).items():
+            self._acting[0].start(batch)
+            return self._acting[0].actions()
+        parts, merged = self.assignment.parts(batch), {}
+        self._acted = [self._acting[part.policy] for part in parts]
+        for acting, part in zip(self._acted, parts, strict=True):
+            acting.start(part.batch)
+        for acting, part in zip(self._acted, parts, strict=True):
+            for name, values in acting.actions().items():
                 if name not in merged:
                     merged[name] = _empty_like(values, len(batch))
                 merged[name][part.rows] = values
@@ -203,9 +207,8 @@ class Sampler:
         keeps = self._buffer is not None and isinstance(self._buffer.layout, Variable) and not stopped
         if keeps and not self.pool.spec.turn_based:
             assert self.num_in_flight == 0, f"{self.num_in_flight} slots have a row in flight"
-        generator = self.actors[0].inference.generator
         state = {
-            "numbers": [] if generator is None else [generator.get_state()],
+            "numbers": [generator.get_state() for generator in self._generators],
             "actor": self.actors[0].state_dict(),
             "rollout": self._buffer.state_dict() if keeps and self._buffer is not None else None,
         }
@@ -216,8 +219,14 @@ class Sampler:
 
     def load_rank_state(self, state: dict[str, Any]) -> None:
         """Continue the random numbers of a saved sampler. Slots begin new episodes."""
-        if self.actors[0].inference.generator is not None and state.get("numbers"):
-            self.actors[0].inference.generator.set_state(state["numbers"][0])
+        for generator, saved in zip(self._generators, state.get("numbers", []), strict=False):
+            generator.set_state(saved)
+
+    @property
+    def _generators(self) -> list[torch.Generator]:
+        """Those of the policies that learn, where they have one."""
+        found = [actor.inference.generator for actor in self.actors[: self._num_learned]]
+        return [generator for generator in found if generator is not None]
 
     def restore_episodes(self, state: dict[str, Any], anew: np.ndarray) -> None:
         """The simulators are where they were when `state` was saved. Only the slots in `anew` begin new episodes."""

@@ -13,6 +13,7 @@ import torch
 from paceline.accel.config import ComputeConfig
 from paceline.collect.actor import Actor
 from paceline.collect.policy_assignment import Draw, PolicyAssignment
+from paceline.collect.sampler import device_generator
 from paceline.config import Config
 from paceline.distributed.runtime import Group
 from paceline.errors import UsageError
@@ -52,9 +53,11 @@ class PopulationParts:
         pool: Pool,
         folder: Path,
         learners: Sequence[PPOLearner],
-        generator: torch.Generator | None,
+        *,
+        own_numbers: bool,
     ) -> PopulationParts | None:
-        """None for a run with one policy and no opponents."""
+        """None for a run with one policy and no opponents. With `own_numbers`, opponents draw random numbers of their
+        own."""
         plays = config.league.past_share > 0 or config.league.opponent_share > 0
         if len(learners) == 1 and not plays:
             if config.pbt.every is not None:
@@ -67,6 +70,7 @@ class PopulationParts:
             if spec.agents_per_env == 1:
                 raise UsageError(f"league needs matches of several agents, and {config.env} has one agent")
             snapshots = Snapshots(folder / SNAPSHOTS, len(learners), config.league.keep, writes=group.is_first)
+            generator = device_generator(group.device) if own_numbers else None
             league, opponents = _league(config, group, clock, pool, learners, snapshots, draw, generator)
             draw = league
         assignment = PolicyAssignment(spec, draw, np.random.default_rng((config.seed, group.rank)))

@@ -107,7 +107,9 @@ def play(
     held = [random_batch(rng, np.arange(num_slots), num_slots, obs)]
     for turn in range(num_turns):
         for batch in (held[index] for index in rng.permutation(len(held))):
-            plain, recorded = ([a.copy() for _, a in sorted(side.acting.act(batch).items())] for side in sides)
+            for side in sides:
+                side.acting.start(batch)
+            plain, recorded = ([a.copy() for _, a in sorted(side.acting.actions().items())] for side in sides)
             for values in (*batch.obs.values(), *(getattr(batch, name) for name in OUTCOME)):
                 values[:] = 0  # sent: it is the simulators' memory again
             for side in sides:
