@@ -58,7 +58,7 @@ class MatchProcess:
             self.ask("start")
 
     def ask(self, command: str, arguments: list[Any] | None = None) -> list[Any]:
-        """The results of a command of `doom_players.Player`, one per player."""
+        """The results of a command of `doom_players.MatchPlayer`, one per player."""
         self._send((command, arguments))
         deadline = time.monotonic() + self._timeout
         starting = command == "start"

@@ -17,7 +17,7 @@ from gymnasium import spaces
 from paceline.envs import doom_actions, doom_bots, doom_rewards
 from paceline.envs.doom_engine import observation_space, read_measurements, read_resolution
 from paceline.envs.doom_match_process import MatchFailed, MatchProcess, start_match
-from paceline.envs.doom_players import MatchPlan, View
+from paceline.envs.doom_players import MatchPlan, PlayerView
 from paceline.envs.factory import Factory
 from paceline.envs.ids import EnvId
 from paceline.envs.options import Options
@@ -125,7 +125,7 @@ class DoomMatch:
         self._match: MatchProcess | None = None
         self._frames = 0
         self._deaths_before = [0.0] * settings.players
-        self._views: list[View] = []
+        self._views: list[PlayerView] = []
         self.possible_agents = [f"player_{number}" for number in range(settings.players)]
         self.agents: list[str] = []
         self.reward_weights = dict(doom_rewards.WEIGHTS)
@@ -217,7 +217,7 @@ class DoomMatch:
             self._match = None  # it has ended itself
             raise
 
-    def _observe(self, views: list[View]) -> None:
+    def _observe(self, views: list[PlayerView]) -> None:
         frames = [view.frame for view in views]
         if len(set(frames)) > 1:
             self.close()
@@ -227,7 +227,7 @@ class DoomMatch:
     def _observations(self) -> dict[str, Any]:
         return {agent: self._observation(view) for agent, view in zip(self.possible_agents, self._views, strict=True)}
 
-    def _observation(self, view: View) -> Any:
+    def _observation(self, view: PlayerView) -> Any:
         if not self._measured:
             return view.screen
         return {"screen": view.screen, "measurements": view.variables[self._measured].astype(np.float32)}
@@ -246,5 +246,5 @@ class DoomMatch:
         return outcomes
 
 
-def _deaths(view: View) -> float:
+def _deaths(view: PlayerView) -> float:
     return float(view.variables[_DEATHS])

@@ -47,12 +47,12 @@ class MatchPlan:
     frameskip: int
     buttons: tuple[str, ...]
     variables: tuple[str, ...]
-    """The game variables of a `View`."""
+    """The game variables of a `PlayerView`."""
     connect_seconds: int
     """How long engines wait for each other before they give up."""
 
 
-class View(NamedTuple):
+class PlayerView(NamedTuple):
     """What one player sees and has."""
 
     screen: np.ndarray
@@ -61,7 +61,7 @@ class View(NamedTuple):
     """Frames since the map was loaded. Equal for all players."""
 
 
-class Player:
+class MatchPlayer:
     """One engine, and the thread that runs it. The methods `start` to `scores` are commands."""
 
     def __init__(self, plan: MatchPlan, number: int) -> None:
@@ -76,7 +76,7 @@ class Player:
         # The engine numbers the players in the order of their connection. The host is 0.
         self.number = int(self._game.get_game_variable(package().GameVariable.PLAYER_NUMBER))
 
-    def begin(self, _: None) -> View:
+    def begin(self, _: None) -> PlayerView:
         """Start a new match. The host restarts the map for all players and adds the bots."""
         self._game.new_episode()
         if self.number == 0:
@@ -85,7 +85,7 @@ class Player:
                 self._game.send_game_command("addbot")
         return self._view()
 
-    def step(self, buttons: list[float]) -> View:
+    def step(self, buttons: list[float]) -> PlayerView:
         self._game.set_action(buttons)
         self._game.advance_action(self._plan.frameskip)
         return self._view()
@@ -99,18 +99,18 @@ class Player:
     def close(self, _: None) -> None:
         self._game.close()
 
-    def _view(self) -> View:
+    def _view(self) -> PlayerView:
         state = self._game.get_state()
         if state is None:
             raise RuntimeError("the engine has ended the map")
-        return View(self._screen.fit(state.screen_buffer), state.game_variables, state.tic)
+        return PlayerView(self._screen.fit(state.screen_buffer), state.game_variables, state.tic)
 
     def _run(self) -> None:
         while True:
             self.tasks.get()()
 
 
-class Players:
+class MatchPlayers:
     """All players of a match. Replies to a command when all players have executed it.
 
     A reply is ("done", results in the order of the players' numbers), or ("failed", cause) as soon as one player fails.
@@ -118,7 +118,7 @@ class Players:
 
     def __init__(self, plan: MatchPlan, connection: Connection) -> None:
         self._connection, self._lock = connection, threading.Lock()
-        self._players = [Player(plan, number) for number in range(plan.players)]
+        self._players = [MatchPlayer(plan, number) for number in range(plan.players)]
 
     def command(self, name: str, arguments: list[Any] | None) -> None:
         self._players.sort(key=lambda player: player.number)
@@ -126,7 +126,7 @@ class Players:
         for player, argument in zip(self._players, arguments or [None] * len(self._players), strict=True):
             player.tasks.put(partial(self._execute, player, name, argument, results))
 
-    def _execute(self, player: Player, name: str, argument: Any, results: dict[int, Any]) -> None:
+    def _execute(self, player: MatchPlayer, name: str, argument: Any, results: dict[int, Any]) -> None:
         try:
             result = getattr(player, name)(argument)
         except Exception as error:
@@ -166,7 +166,7 @@ def main(fd: int) -> None:
     os.set_inheritable(fd, False)  # an engine that had it would hide the end of this process
     connection = Connection(fd)
     with contextlib.suppress(EOFError, OSError):
-        players = Players(connection.recv(), connection)
+        players = MatchPlayers(connection.recv(), connection)
         while True:
             players.command(*connection.recv())
     end_engines(engines_of(os.getpid()))
