@@ -50,6 +50,8 @@ from paceline.telemetry.phases import Phases
 
 log = logging.getLogger(__name__)
 
+COPIES_OF_WEIGHTS = 6
+"""Weights that learn, act and are published, gradients, and Adam's two moments."""
 POLICY_SEEDS = 1_000_003
 """Difference between the seeds of two policies of a run. Ranks and runs have seeds that lie closer together."""
 
@@ -87,6 +89,8 @@ def ppo_parts(
     # Recordings that run at the same time need generators of their own.
     own_numbers = group.device.type == "cuda" and (concurrent or policies > 1)
     for number in range(policies):
+        if number == 1:
+            require_room(learners[0].policy, policies - 1, group.device)
         learner, acting = _learner_and_acting(config, services, spec, number, concurrent=concurrent)
         learners.append(learner)
         # After the learner, which may move the memory of the weights.
@@ -116,6 +120,13 @@ def ppo_parts(
     needed = schedule.buffer_rows(config, spec.num_slots) * row_bytes(spec, learners[0].policy.core.state_size)
     require_memory(needed, group.device, "a rollout", "fewer --pool.num-envs or --rollout-steps")
     return learners, sampler, None if parts is None else parts.population
+
+
+def require_room(policy: ActorCritic, more: int, device: torch.device) -> None:
+    """Refuse more policies than memory holds."""
+    size = sum(parameter.numel() * parameter.element_size() for parameter in policy.parameters())
+    needed = more * COPIES_OF_WEIGHTS * size
+    require_memory(needed, device, f"{more + 1} policies", "a smaller --population.policies")
 
 
 def require_one_kind(spec: PoolSpec, env: str) -> None:

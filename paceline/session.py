@@ -23,6 +23,7 @@ from paceline.errors import UsageError
 from paceline.learner.finite import NonFiniteError
 from paceline.learner.protocol import Learner
 from paceline.pool import PoolConfig, make_pool
+from paceline.population.parts import require_possible
 from paceline.process_settings import restored_settings
 from paceline.resume import require_same_network, require_same_spaces, require_unfinished
 from paceline.run import Run
@@ -41,6 +42,11 @@ log = logging.getLogger(__name__)
 
 def train(config: Config, folder: Path, *, resume: str | None = None, trust: bool = False) -> Run:
     """Run `config` in `folder` to its end. See `Session` for the arguments."""
+    if config.pbt.every is not None and config.population.policies == 1:
+        raise UsageError(
+            "pbt.every needs several policies; allowed: --population.policies 2 or more, or several runs: paceline "
+            "population"
+        )
     with Session(config, folder, resume=resume, trust=trust) as session:
         session.run()
         return session.state
@@ -134,6 +140,7 @@ class Session:
         loads = (
             checkpoint is not None and checkpoint.has_pickles and may_unpickle(checkpoint.manifest, trust=self._trust)
         )
+        require_possible(config)
         stop, phases, clock, display = Stop(group), Phases(), Clock(), None
         if group.is_first:
             title = f"{config.system} on {config.env}"

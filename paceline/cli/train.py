@@ -17,6 +17,7 @@ from paceline.distributed.rank_info import RankInfo
 from paceline.envs.registry import code_named_by, resolve
 from paceline.errors import UsageError
 from paceline.nets.config import named_classes
+from paceline.population.config import named_code
 from paceline.run_folder import check_run_folder
 from paceline.telemetry.console import console, print_line
 from paceline.trust import may_run
@@ -104,8 +105,12 @@ def is_trusted(config: Config, start: Start) -> bool:
     if start.file is None:
         return False
     env = None if value_of("--env", start.options) is not None else config.env
-    classes = named_classes(config.policy, config.control)
-    foreign = {option: name for option, name in classes.items() if value_of(f"--{option}", start.options) is None}
+    code = named_classes(config.policy, config.control) | named_code(config.population, config.league)
+    foreign = {
+        option: name
+        for option, name in code.items()
+        if value_of(f"--{option.partition('[')[0]}", start.options) is None
+    }
     address = config.remote.address if config.remote.actors else None
     address = address if address == start.config.remote.address else None
     return may_run(env, start.file, address=address, classes=foreign)

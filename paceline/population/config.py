@@ -108,6 +108,17 @@ class LeagueConfig:
             raise UsageError("league.opponent_share needs league.opponents: run folders, or package.module:Class")
 
 
+def named_code(population: PopulationConfig, league: LeagueConfig) -> dict[str, str]:
+    """Options that name a function or class of the user's own, and those names."""
+    options = {"population.mapping": population.mapping}
+    options |= {f"league.opponents[{number}]": name for number, name in enumerate(league.opponents)}
+    return {option: name for option, name in options.items() if is_import_path(name) and not _is_own(name)}
+
+
+def _is_own(name: str) -> bool:
+    return name.startswith("paceline.")
+
+
 def is_import_path(name: str) -> bool:
     """Whether `name` is written as package.module:attribute."""
     module, colon, attribute = name.partition(":")

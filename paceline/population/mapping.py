@@ -6,13 +6,12 @@ Legend: M matches that begin, A agents of an environment, P policies.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from paceline.collect.policy_assignment import Draw
-from paceline.envs.user import import_attribute
+from paceline.envs.user import find
 from paceline.errors import UsageError
 from paceline.pool.protocol import PoolSpec
 from paceline.population.config import PopulationConfig
@@ -28,10 +27,7 @@ def make_draw(config: PopulationConfig, spec: PoolSpec) -> Draw:
     if config.mapping == "agent":
         return AgentMapping(config.policies, spec.agents_per_env)
     module, _, attribute = config.mapping.partition(":")
-    function = import_attribute(module, attribute, str(Path.cwd()))
-    if not callable(function):
-        raise UsageError(f"population.mapping: {config.mapping} is no function")
-    return UserMapping(function, config, spec)
+    return UserMapping(find(module, attribute, f"population.mapping {config.mapping}"), config, spec)
 
 
 class RandomMapping:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from paceline.accel.config import ComputeConfig
 from paceline.collect.actor import Actor
-from paceline.envs.user import import_attribute
+from paceline.envs.user import find
 from paceline.errors import UsageError
 from paceline.evaluation.saved import SavedRun
 from paceline.experience.rows import as_tensor
@@ -30,10 +30,22 @@ def make_opponents(
     return [_make(name, spec, device, clock) for name in names]
 
 
+def require_opponents(names: Sequence[str]) -> None:
+    """Refuse names of opponents that do not exist."""
+    for name in names:
+        if not Path(name).is_dir():
+            if not is_import_path(name):
+                raise UsageError(f"league.opponents: {name!r} is neither the folder of a run nor package.module:Class")
+            _import(name)
+
+
+def _import(name: str) -> Any:
+    module, _, attribute = name.partition(":")
+    return find(module, attribute, f"league.opponents {name}")
+
+
 def _make(name: str, spec: PoolSpec, device: torch.device, clock: Clock) -> Actor | ScriptedActor:
     if not Path(name).is_dir():
-        if not is_import_path(name):
-            raise UsageError(f"league.opponents: {name!r} is neither the folder of a run nor package.module:Class")
         return ScriptedActor(name, spec, device)
     policy = SavedRun.load(Path(name)).policy(spec, device)
     if not isinstance(policy, ActorCritic):
@@ -45,8 +57,7 @@ class ScriptedActor:
     """Acts by a `ScriptedOpponent`, in the place of an `Actor`. It has no state."""
 
     def __init__(self, name: str, spec: PoolSpec, device: torch.device) -> None:
-        module, _, attribute = name.partition(":")
-        self._player = import_attribute(module, attribute, str(Path.cwd()))(spec.observation_space, spec.action_space)
+        self._player = _import(name)(spec.observation_space, spec.action_space)
         self._spec, self._device = spec, device
 
     @torch.no_grad()

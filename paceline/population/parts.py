@@ -17,18 +17,32 @@ from paceline.collect.sampler import device_generator
 from paceline.config import Config
 from paceline.distributed.runtime import Group
 from paceline.errors import UsageError
+from paceline.learner.hyperparameters import ppo_hyperparameters
 from paceline.learner.ppo import PPOLearner
 from paceline.nets.actor_critic import ActorCritic
 from paceline.pool.protocol import Pool
 from paceline.population.league import League, Snapshots
 from paceline.population.mapping import make_draw
-from paceline.population.opponents import make_opponents
+from paceline.population.mutation import REWARD, tuned_paths
+from paceline.population.opponents import make_opponents, require_opponents
 from paceline.population.population import Population
 from paceline.population.reward_weights import PolicyRewardWeights
+from paceline.systems import SYSTEMS
 from paceline.telemetry.clock import Clock
 
 SNAPSHOTS = "past_selves"
 """The folder of past selves in a run folder."""
+
+
+def require_possible(config: Config) -> None:
+    """Refuse settings of a population that cannot work, before simulators start."""
+    if SYSTEMS[config.system].family != "ppo":
+        return
+    if config.pbt.every is not None:
+        own = ppo_hyperparameters(config.resolved_ppo, config.optimizer).as_dict()
+        of_rewards = [path for path in config.pbt.tuned if path.startswith(REWARD)]
+        tuned_paths(config.pbt, [*own, *of_rewards])  # the environment says later which rewards have weights
+    require_opponents(config.league.opponents)
 
 
 @dataclass(frozen=True)
@@ -60,8 +74,6 @@ class PopulationParts:
         own."""
         plays = config.league.past_share > 0 or config.league.opponent_share > 0
         if len(learners) == 1 and not plays:
-            if config.pbt.every is not None:
-                raise UsageError("pbt.every needs several policies; allowed: --population.policies 2 or more")
             return None
         spec = pool.spec
         draw, opponents, refreshes = make_draw(config.population, spec), [], []

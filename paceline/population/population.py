@@ -17,7 +17,6 @@ from typing import Any
 from paceline.collect.policy_assignment import Finished, PlayedMatch, PolicyAssignment
 from paceline.config import Config
 from paceline.distributed.runtime import Group
-from paceline.errors import UsageError
 from paceline.files import replace_text
 from paceline.learner.ppo import PPOLearner
 from paceline.population.history import FILE, PopulationEvent
@@ -200,8 +199,6 @@ class Population:
         allowed = list(self._learners[0].hyperparameters.as_dict())
         if self._rewards is not None:
             allowed += [f"{REWARD}{name}" for name in self._rewards.names]
-        if len(self._learners) == 1:
-            raise UsageError("pbt.every needs several policies; allowed: --population.policies 2 or more")
         return tuned_paths(self._config.pbt, allowed)
 
     # ---------------------------------------------------------------- ratings
