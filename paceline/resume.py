@@ -12,7 +12,10 @@ from paceline.config import Config, leaves
 from paceline.errors import PacelineError, UsageError
 from paceline.systems import SYSTEMS
 
-_FIXED = {"ppo": ("policy.", "ppo.auxiliary.kind", "ppo.auxiliary.hidden"), "d4pg": ("control.",)}
+_FIXED = {
+    "ppo": ("policy.", "ppo.auxiliary.kind", "ppo.auxiliary.hidden", "population.policies"),
+    "d4pg": ("control.",),
+}
 """For each family of systems: beginnings of the names of settings that define its networks."""
 
 

@@ -204,7 +204,7 @@ class Saver:
             self._collection.load_rank_state(mine["agent"])
         run.step, run.seconds_before, self._best = state["step"], state["seconds"], state["best"]
         run.agreed_seconds = run.seconds_before
-        if run.population is not None:
+        if run.population is not None and "population" in state:
             run.population.load_state_dict(state["population"], run.step)
         run.episodes.sums = deque(tuple(entry) for entry in state["episodes"])
         run.last_report = (time.monotonic(), run.step)

@@ -7,13 +7,14 @@ from collections.abc import Callable
 
 from paceline.config import Config
 from paceline.errors import UsageError, closest
-from paceline.recipes import atari, classic, control, doom, mujoco, pointnav
+from paceline.recipes import atari, classic, control, doom, mujoco, pointnav, selfplay
 
 RECIPES: dict[str, Callable[[], Config]] = {
     "pointnav": pointnav.pointnav,
     "pointnav-small": pointnav.pointnav_small,
     "cartpole": classic.cartpole,
     "memory": classic.memory,
+    "duel-selfplay": selfplay.duel_selfplay,
     "halfcheetah": mujoco.halfcheetah,
     "hopper": mujoco.hopper,
     "walker2d": mujoco.walker2d,
