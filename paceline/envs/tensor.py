@@ -1,4 +1,5 @@
-"""Batched simulators in torch: `tensor:cartpole?max_episode_steps=200`, or `tensor:package.module:Class` for your own.
+"""Batched simulators in torch: `tensor:cartpole?max_episode_steps=200`, `tensor:pong`, or `tensor:package.module:Class`
+for your own.
 
 This module does not import torch. A simulator follows the protocol `paceline.pool.tensor.TensorSimulator`. Its class is
 called with `num_envs`, `device` and the id's options.

@@ -32,8 +32,8 @@ from paceline.sims.randomness import combine, stream_keys
 
 STAY, UP, DOWN = range(3)
 HALF_PADDLE = 0.2
-PADDLE_SPEED = 0.06
-START_SPEED, MAX_SPEED, SPEEDUP = 0.06, 0.15, 1.15
+PADDLE_SPEED = 0.05
+START_SPEED, MAX_SPEED, SPEEDUP = 0.06, 0.18, 1.2
 """Speeds of the ball across the court, and the factor of a hit."""
 STEEPEST = 1.2
 """Slope of a ball that the edge of a paddle returns."""

@@ -29,9 +29,9 @@ F = np.float32
 
 
 class SlowMatch:
-    """One match of `TensorPong(points=2, max_episode_steps=90)`, a step and a branch at a time."""
+    """One match of `TensorPong(points=2, max_episode_steps=140)`, a step and a branch at a time."""
 
-    POINTS, LIMIT = 2, 90
+    POINTS, LIMIT = 2, 140
 
     def __init__(self, seed, stream):
         self.key = combine(combine(mix(seed & 0xFFFFFFFF), seed >> 32), stream)
@@ -97,20 +97,20 @@ class SlowMatch:
 
 
 def mixed_actions(obs, step):
-    """Some slots track the ball, so that rallies last, and some of those err now and then."""
+    """Slots track the ball, so that rallies last. In turn some of them move at random, so that points are scored."""
     slots = torch.arange(len(obs), device=obs.device)
     random = RandomOpponent(OBSERVATION_SPACE, ACTION_SPACE)({"obs": obs})
     tracked = TrackerOpponent(OBSERVATION_SPACE, ACTION_SPACE)({"obs": obs})
-    return torch.where((slots % 3 == 0) | ((slots + step // 7) % 4 == 0), random, tracked)
+    return torch.where((slots + step // 25) % 3 == 0, random, tracked)
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_every_step_equals_a_slow_match(device):
     seed, num = 2**40 + 12345, 7
-    simulator = TensorPong(num, device, points=2, max_episode_steps=90)
+    simulator = TensorPong(num, device, points=2, max_episode_steps=140)
     matches = [SlowMatch(seed, stream) for stream in range(num)]
     obs, count = simulator.reset(seed)["obs"], {"points": 0, "terminated": 0, "truncated": 0, "hits": 0}
-    for step in range(400):
+    for step in range(600):
         np.testing.assert_allclose(obs.cpu(), np.concatenate([match.views() for match in matches]), atol=1e-5)
         actions = mixed_actions(obs, step)
         result = simulator.step(actions)
@@ -373,8 +373,8 @@ def play_matches(left, right, num=200):
 
 def test_opponents():
     random, tracker = (made(OBSERVATION_SPACE, ACTION_SPACE) for made in (RandomOpponent, TrackerOpponent))
-    assert play_matches(tracker, random) > 0.9
-    assert play_matches(random, tracker) < 0.1
+    assert play_matches(tracker, random) > 0.85
+    assert play_matches(random, tracker) < 0.15
     assert 0.4 < play_matches(random, random) < 0.6
     obs = {"obs": torch.zeros(3, 8)}
     obs["obs"][:, 0], obs["obs"][:, 3] = 0.2, torch.tensor([0.5, -0.5, 0.21])
