@@ -21,6 +21,7 @@ from paceline.accel.kernels import (
 )
 from paceline.collect.actor import Actor
 from paceline.collect.explorer import Explorer
+from paceline.collect.kind_slots import all_kinds
 from paceline.collect.remote import ActorSettings, RemoteActors
 from paceline.collect.replay_sampler import ReplaySampler
 from paceline.collect.sampler import Sampler, device_generator
@@ -81,9 +82,9 @@ def ppo_parts(
 ) -> tuple[list[PPOLearner], Sampler, Population | None]:
     """The learners and the sampler of a PPO system. With several policies or opponents, also the population."""
     group, spec, policies = services.group, pool.spec, config.population.policies
-    require_one_kind(spec, config.env)
-    schedule = ppo_schedule(config.system, on_device=spec.on_device, turn_based=spec.turn_based)
-    require_rows(config.ppo.minibatches, schedule.update_rows(config, spec.num_slots))
+    require_policies(spec, policies, config.env)
+    schedule, kinds = ppo_schedule(config.system, on_device=spec.on_device, turn_based=spec.turn_based), all_kinds(spec)
+    require_rows(config.ppo.minibatches, min(schedule.update_rows(config, kind) for kind in kinds))
     concurrent = schedule.learns_concurrently(config)
     learners, actors, readers = [], [], []
     # Recordings that run at the same time need generators of their own.
@@ -91,12 +92,13 @@ def ppo_parts(
     for number in range(policies):
         if number == 1:
             require_room(learners[0].policy, policies - 1, group.device)
-        learner, acting = _learner_and_acting(config, services, spec, number, concurrent=concurrent)
+        own = kinds[number % len(kinds)].spec
+        learner, acting = _learner_and_acting(config, services, own, number, concurrent=concurrent)
         learners.append(learner)
         # After the learner, which may move the memory of the weights.
         acting_compute, _ = recorded_parts(config, concurrent)
         generator = device_generator(group.device) if own_numbers else None
-        actors.append(Actor(acting, spec, group.device, acting_compute, services.clock, generator))
+        actors.append(Actor(acting, own, group.device, acting_compute, services.clock, generator))
         readers += [learner.publication.reader(acting)] if concurrent else []
 
     parts = PopulationParts.make(config, group, services.clock, pool, folder, learners, own_numbers=own_numbers)
@@ -117,7 +119,8 @@ def ppo_parts(
         num_learned=policies,
         assigned=lambda slots: None if parts is None else parts.assigned(slots),
     )
-    needed = schedule.buffer_rows(config, spec.num_slots) * row_bytes(spec, learners[0].policy.core.state_size)
+    state_size = learners[0].policy.core.state_size
+    needed = sum(schedule.buffer_rows(config, kind) * row_bytes(kind.spec, state_size) for kind in kinds)
     require_memory(needed, group.device, "a rollout", "fewer --pool.num-envs or --rollout-steps")
     return learners, sampler, None if parts is None else parts.population
 
@@ -129,10 +132,14 @@ def require_room(policy: ActorCritic, more: int, device: torch.device) -> None:
     require_memory(needed, device, f"{more + 1} policies", "a smaller --population.policies")
 
 
-def require_one_kind(spec: PoolSpec, env: str) -> None:
-    if len(spec.kinds) > 1:
+def require_policies(spec: PoolSpec, policies: int, env: str) -> None:
+    """Refuse fewer policies than kinds of agents: a policy plays one kind."""
+    if policies < len(spec.kinds):
         kinds = ", ".join(kind.name for kind in spec.kinds)
-        raise UsageError(f"the agents of {env} have different spaces ({kinds}), which one policy cannot play")
+        raise UsageError(
+            f"the agents of {env} have different spaces ({kinds}): allowed: --population.policies {len(spec.kinds)} or "
+            "more"
+        )
 
 
 def _learner_and_acting(

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from paceline.checkpoint import Checkpoint, CheckpointFolder
+from paceline.collect.kind_slots import all_kinds
 from paceline.collect.protocol import Collection
 from paceline.distributed.failures import describe_last_checkpoint
 from paceline.distributed.gather import gather
@@ -239,7 +240,9 @@ class Saver:
             pool.reset(run.config.seed + 1000 * run.group.rank)
             return
         self._collection.restore_episodes(mine, anew)
-        for learner, saved in zip(run.learners, [mine, *mine.get("other_learners", [])], strict=True):
-            learner.restore_episodes(saved, anew)
+        kinds = all_kinds(pool.spec)
+        of_learners = [mine, *mine.get("other_learners", [])]
+        for policy, (learner, saved) in enumerate(zip(run.learners, of_learners, strict=True)):
+            learner.restore_episodes(saved, kinds[policy % len(kinds)].local(anew))
         if len(anew):
             log.warning("the checkpoint lacks the simulators of slots %s: they start new episodes", anew.tolist())

@@ -16,9 +16,8 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from paceline.pool.batches import rows_of
+from paceline.collect.kind_slots import all_kinds
 from paceline.pool.protocol import Array, Episode, PoolSpec, StepBatch
-
 
 
 class Draw(Protocol):
@@ -41,6 +40,7 @@ class PolicyPart:
     rows: Array
     """Their numbers in the batch."""
     batch: StepBatch
+    """As a policy of its kind sees them: with the kind's own slot numbers and observations."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,10 @@ class PolicyAssignment:
     def __init__(self, spec: PoolSpec, draw: Draw, generator: np.random.Generator) -> None:
         self._spec, self._draw, self._generator = spec, draw, generator
         self.policies = np.zeros(spec.num_slots, np.int64)
-        """[N]. The array stays the same; layouts read it."""
+        """[N]."""
+        self.kinds = all_kinds(spec)
+        self.by_kind = [self.policies] if len(self.kinds) == 1 else [self.policies[kind.slots] for kind in self.kinds]
+        """By kind: the policies of its slots. The arrays stay the same; layouts read them."""
         self.players: dict[int, str] = {}
         """Names of policies in the results of matches. By default they are numbers."""
         self._players: list[tuple[str, ...]] = [()] * spec.num_envs
@@ -94,15 +97,23 @@ class PolicyAssignment:
         slots = self._on_host(batch.slots)
         policies = self.policies[slots]
         found = np.unique(policies)
-        if len(found) == 1:
-            return [PolicyPart(int(found[0]), slice(None), batch)] if len(slots) else []
+        if len(found) == 1 and len(self.kinds) == 1:
+            return [PolicyPart(int(found[0]), slice(None), batch)]
         parts = []
         for policy in found.tolist():
             rows: Array = np.flatnonzero(policies == policy)
             if self._spec.on_device:
                 rows = torch.from_numpy(rows).to(batch.slots.device)
-            parts.append(PolicyPart(policy, rows, rows_of(batch, rows)))
+            parts.append(self._part(policy, rows, batch))
         return parts
+
+    def no_rows(self, policy: int, batch: StepBatch) -> PolicyPart:
+        """An empty part, for a policy that acts nowhere in the batch."""
+        on_device = self._spec.on_device
+        return self._part(policy, torch.zeros(0, dtype=torch.int64) if on_device else np.zeros(0, np.int64), batch)
+
+    def _part(self, policy: int, rows: Array, batch: StepBatch) -> PolicyPart:
+        return PolicyPart(policy, rows, self.kinds[policy % len(self.kinds)].part(batch, rows))
 
     def observe(self, batch: StepBatch) -> np.ndarray:
         """Draw policies for the matches that begin in `batch`. Returns the slots in which another policy acts now."""
@@ -170,6 +181,7 @@ class PolicyAssignment:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Matches continue. Agents that had left them before the checkpoint do not count in their results."""
         self.policies[:] = state["policies"].numpy()
+        self._update_kinds()
         self._is_playing[:] = state["is_playing"].numpy()
         self._generator.bit_generator.state = state["generator"]
         self._match[:] = state["match"].numpy()
@@ -181,8 +193,14 @@ class PolicyAssignment:
         if len(envs) == 0:
             return
         self.policies.reshape(self._spec.num_envs, -1)[envs] = self._draw(envs, self._generator)
+        self._update_kinds()
         for env in envs.tolist():
             self._players[env] = tuple(self.players.get(policy, str(policy)) for policy in self._of(env).tolist())
+
+    def _update_kinds(self) -> None:
+        if len(self.kinds) > 1:
+            for kind, policies in zip(self.kinds, self.by_kind, strict=True):
+                policies[:] = self.policies[kind.slots]
 
     def _of(self, env: int) -> np.ndarray:
         """[A]: the policies of an environment's agents."""

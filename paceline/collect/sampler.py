@@ -1,7 +1,8 @@
 """`Sampler`: acts for slots and writes rows. It owns the state of every slot, and never learns.
 
-Every slot is held by the caller, or in flight. With several policies, an `PolicyAssignment` says which one acts in a slot.
-Each policy then acts for its part of a batch, and the simulators get all actions at once.
+Every slot is held by the caller, or in flight. With several policies, a `PolicyAssignment` says which one acts in a
+slot. Each policy then acts for its part of a batch, and the simulators get all actions at once. Each kind of agents has
+a buffer of its own, in which slots have the kind's own numbers.
 """
 
 from __future__ import annotations
@@ -14,18 +15,19 @@ import torch
 
 from paceline.collect.acting import Acting, OpponentActing, make_acting
 from paceline.collect.actor import Actor
-from paceline.collect.policy_assignment import PolicyAssignment, Finished
 from paceline.collect.batching import AdaptiveBatching
 from paceline.collect.config import BatchingConfig
+from paceline.collect.kind_slots import KindSlots, all_kinds
+from paceline.collect.policy_assignment import Finished, PolicyAssignment
 from paceline.experience.layouts import Variable
 from paceline.experience.rollout_buffer import RolloutBuffer
-from paceline.pool.batches import copied, inactive, union
+from paceline.pool.batches import copied, inactive, merge_actions, union
 from paceline.pool.protocol import Array, Pool, StepBatch
 from paceline.stop import Stop, StopRun
 
 
 class Sampler:
-    """Acts for the slots of a pool. `fill` says which buffer it writes to."""
+    """Acts for the slots of a pool. `fill` says which buffers it writes to."""
 
     def __init__(
         self,
@@ -49,28 +51,34 @@ class Sampler:
         self._stop, self._clock = stop, actors[0].clock
         self._refresh_weights, self._recorded = refresh_weights, recorded
         self._batching_config, self._batching = batching, AdaptiveBatching(pool, batching)
-        self._buffer: RolloutBuffer | None = None
-        self._restored: dict[str, Any] | None = None
-        """The saved rollout that `fill` continues."""
+        self._kinds = all_kinds(pool.spec)
+        self._buffers: Sequence[RolloutBuffer] = []
+        """By kind."""
+        self._restored: list[dict[str, Any] | None] = []
+        """By kind: the saved rollouts that `fill` continues."""
 
-    def fill(self, buffer: RolloutBuffer, *, learner_shares_cores: bool = False) -> None:
-        """Write rows to `buffer` from now on. If a rollout was restored that fits, the buffer continues it.
+    def fill(self, buffers: Sequence[RolloutBuffer], *, learner_shares_cores: bool = False) -> None:
+        """Write rows to `buffers` from now on, one for each kind. If rollouts were restored that fit, they continue.
 
         `learner_shares_cores`: a learner computes on the cores of the simulators meanwhile.
         """
-        self._buffer = buffer
+        assert len(buffers) == len(self._kinds)
+        self._buffers = buffers
         self._batching = AdaptiveBatching(self.pool, self._batching_config, learner_shares_cores=learner_shares_cores)
-        self._acting = [self._make_acting(policy, actor, buffer) for policy, actor in enumerate(self.actors)]
+        self._acting = [self._make_acting(policy, actor) for policy, actor in enumerate(self.actors)]
         """By policy."""
         self._acted: list[Acting] = []
         """Those that the last `act` has used."""
         if self.assignment is not None:
-            buffer.layout.policies = self.assignment.policies
-        state, self._restored = self._restored, None
-        if state is not None and isinstance(buffer.layout, Variable):
-            buffer.load_state_dict(state)
+            for buffer, policies in zip(buffers, self.assignment.by_kind, strict=True):
+                buffer.layout.policies = policies
+        for buffer, state in zip(buffers, self._restored, strict=False):
+            if state is not None and isinstance(buffer.layout, Variable):
+                buffer.load_state_dict(state)
+        self._restored = []
 
-    def _make_acting(self, policy: int, actor: Actor, buffer: RolloutBuffer) -> Acting:
+    def _make_acting(self, policy: int, actor: Actor) -> Acting:
+        buffer = self._buffers[policy % len(self._buffers)]
         if policy >= self._num_learned:
             return OpponentActing(actor, buffer)
         recorded = self._recorded and buffer.has_spare_row
@@ -84,19 +92,19 @@ class Sampler:
         If the rows of their decisions were not saved, they have inactive rows, which are not experience. Their next
         decisions are the first of episodes.
         """
-        assert self._buffer is not None
-        waiting = np.setdiff1d(np.arange(self.pool.spec.num_slots), held.slots)
-        waiting = waiting[self._buffer.layout.is_idle(waiting)]
-        if len(waiting):
-            stand_in = inactive(waiting)
-            for actor in self.actors:
-                actor.remember_active(stand_in)
-            self._buffer.begin_inactive(stand_in)
+        missing = np.setdiff1d(np.arange(self.pool.spec.num_slots), held.slots)
+        for kind, buffer in zip(self._kinds, self._buffers, strict=True):
+            waiting = kind.local(missing)
+            waiting = waiting[buffer.layout.is_idle(waiting)]
+            if len(waiting):
+                stand_in = inactive(waiting)
+                for policy in kind.policies(len(self.actors)):
+                    self.actors[policy].remember_active(stand_in)
+                buffer.begin_inactive(stand_in)
 
     @property
     def num_in_flight(self) -> int:
-        assert self._buffer is not None
-        return self._buffer.layout.num_in_flight
+        return sum(buffer.layout.num_in_flight for buffer in self._buffers)
 
     def act(self, batch: StepBatch) -> None:
         """Choose actions for `batch` by the latest weights, send them, and write rows while simulators step."""
@@ -116,16 +124,25 @@ class Sampler:
             self._acted = self._acting
             self._acting[0].start(batch)
             return self._acting[0].actions()
-        parts, merged = self.assignment.parts(batch), {}
+        parts = self.assignment.parts(batch)
         self._acted = [self._acting[part.policy] for part in parts]
         for acting, part in zip(self._acted, parts, strict=True):
             acting.start(part.batch)
-        for acting, part in zip(self._acted, parts, strict=True):
-            for name, values in acting.actions().items():
+        chosen = [acting.actions() for acting in self._acted]
+        if len(self._kinds) > 1:
+            kinds = [self._kind_of(part.policy).kind for part in parts]
+            rows = [part.rows for part in parts]
+            return merge_actions(self.pool.spec, len(batch), list(zip(kinds, rows, chosen, strict=True)))
+        merged: dict[str, Array] = {}
+        for part, actions in zip(parts, chosen, strict=True):
+            for name, values in actions.items():
                 if name not in merged:
                     merged[name] = _empty_like(values, len(batch))
                 merged[name][part.rows] = values
         return merged
+
+    def _kind_of(self, policy: int) -> KindSlots:
+        return self._kinds[policy % len(self._kinds)]
 
     def receive_all(self) -> StepBatch:
         """The slots of all simulators, with their outcomes; none if the run has to stop."""
@@ -158,10 +175,10 @@ class Sampler:
         """Other policies act in the slots `changed` from now on."""
         if len(changed) == 0:
             return
-        assert self._buffer is not None and self.assignment is not None
         for acting in self._acting:
             acting.flush()  # a chunk that is closed early may be learned from at once
-        self._buffer.layout.end_streams(changed)
+        for kind, buffer in zip(self._kinds, self._buffers, strict=True):
+            buffer.layout.end_streams(kind.local(changed))
         self._start_actors(changed)
 
     def _start_actors(self, slots: np.ndarray) -> None:
@@ -169,7 +186,7 @@ class Sampler:
         self._assigned(slots)
         policies = self.assignment.policies[slots]
         for policy in np.unique(policies).tolist():
-            self.actors[policy].start_anew(slots[policies == policy])
+            self.actors[policy].start_anew(self._kind_of(policy).local(slots[policies == policy]))
 
     def flush(self) -> None:
         """Write all deferred outcomes to the buffer."""
@@ -204,14 +221,17 @@ class Sampler:
 
     def rank_state(self, *, stopped: bool) -> dict[str, Any]:
         """This rank's slots. If the training loop was `stopped` in an iteration, its collected rows are dropped."""
-        keeps = self._buffer is not None and isinstance(self._buffer.layout, Variable) and not stopped
+        keeps = bool(self._buffers) and isinstance(self._buffers[0].layout, Variable) and not stopped
         if keeps and not self.pool.spec.turn_based:
             assert self.num_in_flight == 0, f"{self.num_in_flight} slots have a row in flight"
+        first, *others = [buffer.state_dict() if keeps else None for buffer in self._buffers] or [None]
         state = {
             "numbers": [generator.get_state() for generator in self._generators],
             "actor": self.actors[0].state_dict(),
-            "rollout": self._buffer.state_dict() if keeps and self._buffer is not None else None,
+            "rollout": first,
         }
+        if others:
+            state["other_rollouts"] = others
         if self.assignment is not None:
             state["assignment"] = self.assignment.state_dict()
             state["other_actors"] = [actor.state_dict() for actor in self.actors[1:]]
@@ -235,7 +255,7 @@ class Sampler:
         if self.assignment is not None:
             self.assignment.load_state_dict(state["assignment"])
         if not len(anew):
-            self._restored = state["rollout"]
+            self._restored = [state["rollout"], *state.get("other_rollouts", [])]
         elif self.assignment is None:
             self.actors[0].start_anew(anew)
         else:

@@ -119,12 +119,17 @@ class Variable:
     are overwritten. The last `kept` rollouts before the present one are never overwritten.
     """
 
-    def __init__(self, steps: int, num_slots: int, kept: int = 0, *, weighted: bool = False) -> None:
-        """With `weighted`, rows of slots that took more steps than the mean weigh less."""
-        self.num_slots, self.goal, self._weighted = num_slots, steps * num_slots, weighted
+    def __init__(
+        self, steps: int, num_slots: int, kept: int = 0, *, weighted: bool = False, room: int | None = None
+    ) -> None:
+        """With `weighted`, rows of slots that took more steps than the mean weigh less. `room` is the number of rows
+        that a rollout can complete, by default T * N."""
+        self.num_slots, self._weighted = num_slots, weighted
+        self.goal = steps * num_slots
+        """Rows of a whole rollout."""
         self.policies: np.ndarray | None = None
-        self._most = self.rows_needed(steps, num_slots)
-        self.capacity = self.rows_needed(steps, num_slots, kept)
+        self._most = self.rows_needed(steps, num_slots, room=room)
+        self.capacity = self.rows_needed(steps, num_slots, kept, room)
         self._slot, self._ordinal, self._policy = (np.zeros(self.capacity, np.int64) for _ in range(3))
         self._generation = np.full(self.capacity, -1)
         self._asked, self._usable = (np.zeros(self.capacity, bool) for _ in range(2))
@@ -136,9 +141,9 @@ class Variable:
         """[N]: rows of each slot that count in this rollout."""
 
     @staticmethod
-    def rows_needed(steps: int, num_slots: int, kept: int = 0) -> int:
+    def rows_needed(steps: int, num_slots: int, kept: int = 0, room: int | None = None) -> int:
         """Rows of the buffer. Up to N are carried over, up to N are in flight at the end, and some may be lost."""
-        return (1 + kept) * (steps + 2) * num_slots
+        return (1 + kept) * ((steps * num_slots if room is None else room) + 2 * num_slots)
 
     @property
     def completed(self) -> int:
@@ -148,7 +153,12 @@ class Variable:
     @property
     def is_full(self) -> bool:
         """Whether this rollout is over: it is complete, or lost rows left no room for another step of all slots."""
-        return self.completed >= self.goal or self._begun + self.num_slots > self._most
+        return self.completed >= self.goal or not self.has_room
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another step of all slots fits into this rollout."""
+        return self._begun + self.num_slots <= self._most
 
     @property
     def num_in_flight(self) -> int:

@@ -1,6 +1,8 @@
 """Mappings: which policy plays which agent of a match.
 
-Legend: M matches that begin, A agents of an environment, P policies.
+Agents with equal spaces are one kind. With K kinds, policy p plays only agents of kind p modulo K.
+
+Legend: M matches that begin, A agents of an environment, P policies, K kinds.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from paceline.collect.kind_slots import kind_of_agents
 from paceline.collect.policy_assignment import Draw
 from paceline.envs.user import find
 from paceline.errors import UsageError
@@ -22,22 +25,27 @@ UserFunction = Callable[[int, Sequence[str], np.random.Generator], Sequence[int]
 
 def make_draw(config: PopulationConfig, spec: PoolSpec) -> Draw:
     """The mapping that `config` names."""
+    kinds = None if len(spec.kinds) == 1 else kind_of_agents(spec)
     if config.mapping == "random":
-        return RandomMapping(config.policies, spec.agents_per_env)
+        return RandomMapping(config.policies, spec.agents_per_env, kinds)
     if config.mapping == "agent":
-        return AgentMapping(config.policies, spec.agents_per_env)
+        return AgentMapping(config.policies, spec.agents_per_env, kinds)
     module, _, attribute = config.mapping.partition(":")
     return UserMapping(find(module, attribute, f"population.mapping {config.mapping}"), config, spec)
 
 
 class RandomMapping:
-    """Sample Factory's: each agent of each match gets any policy."""
+    """Sample Factory's: each agent of each match gets any policy of its kind."""
 
-    def __init__(self, policies: int, agents: int) -> None:
-        self._policies, self._agents = policies, agents
+    def __init__(self, policies: int, agents: int, kinds: np.ndarray | None = None) -> None:
+        """`kinds` [A] has the kind of each agent. None: there is one."""
+        self._kinds = np.zeros(agents, np.int64) if kinds is None else kinds
+        self._num_kinds = int(self._kinds.max()) + 1
+        self._counts = _policies_of(self._kinds, policies)
 
     def __call__(self, envs: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-        return generator.integers(self._policies, size=(len(envs), self._agents))
+        drawn = generator.integers(self._counts, size=(len(envs), len(self._counts)))
+        return drawn * self._num_kinds + self._kinds
 
     def state_dict(self) -> dict[str, Any]:
         return {}
@@ -47,10 +55,14 @@ class RandomMapping:
 
 
 class AgentMapping:
-    """Each agent always has the same policy: agent number modulo number of policies."""
+    """Each agent always has the same policy: agent number modulo number of policies. With several kinds, agents and
+    policies are numbered within their kind."""
 
-    def __init__(self, policies: int, agents: int) -> None:
-        self._fixed = np.arange(agents) % policies
+    def __init__(self, policies: int, agents: int, kinds: np.ndarray | None = None) -> None:
+        """`kinds` [A] has the kind of each agent. None: there is one."""
+        kinds = np.zeros(agents, np.int64) if kinds is None else kinds
+        within = np.array([np.count_nonzero(kinds[:agent] == kind) for agent, kind in enumerate(kinds)])
+        self._fixed = within % _policies_of(kinds, policies) * (int(kinds.max()) + 1) + kinds
 
     def __call__(self, envs: np.ndarray, generator: np.random.Generator) -> np.ndarray:
         return np.tile(self._fixed, (len(envs), 1))
@@ -62,12 +74,18 @@ class AgentMapping:
         """Nothing to restore."""
 
 
+def _policies_of(kinds: np.ndarray, policies: int) -> np.ndarray:
+    """[A]: how many policies can play each agent."""
+    return np.array([len(range(kind, policies, int(kinds.max()) + 1)) for kind in kinds.tolist()])
+
+
 class UserMapping:
     """A function of the user's own."""
 
     def __init__(self, function: UserFunction, config: PopulationConfig, spec: PoolSpec) -> None:
         self._function, self._config = function, config
         self._agents = spec.agents or tuple(f"agent_{agent}" for agent in range(spec.agents_per_env))
+        self._kinds, self._num_kinds = kind_of_agents(spec), len(spec.kinds)
 
     def __call__(self, envs: np.ndarray, generator: np.random.Generator) -> np.ndarray:
         return np.stack([self._checked(self._function(env, self._agents, generator)) for env in envs.tolist()])
@@ -82,6 +100,13 @@ class UserMapping:
         wrong = numbers[(numbers < 0) | (numbers >= self._config.policies)]
         if len(wrong):
             raise UsageError(f"{source} returned policy {wrong[0]}; allowed: 0 to {self._config.policies - 1}")
+        for agent, policy, kind in zip(self._agents, numbers.tolist(), self._kinds.tolist(), strict=True):
+            if policy % self._num_kinds != kind:
+                allowed = ", ".join(map(str, range(kind, self._config.policies, self._num_kinds)))
+                raise UsageError(
+                    f"{source} returned policy {policy} for {agent}, which plays agents with other spaces; allowed: "
+                    f"{allowed}"
+                )
         return numbers
 
     def state_dict(self) -> dict[str, Any]:

@@ -81,6 +81,11 @@ class PopulationParts:
         if plays:
             if spec.agents_per_env == 1:
                 raise UsageError(f"league needs matches of several agents, and {config.env} has one agent")
+            if len(spec.kinds) > 1:
+                raise UsageError(
+                    f"league is for agents with equal spaces, and those of {config.env} differ; allowed: "
+                    "--league.past-share 0 and --league.opponent-share 0"
+                )
             snapshots = Snapshots(folder / SNAPSHOTS, len(learners), config.league.keep, writes=group.is_first)
             generator = device_generator(group.device) if own_numbers else None
             league, opponents = _league(config, group, clock, pool, learners, snapshots, draw, generator)
@@ -101,6 +106,7 @@ class PopulationParts:
             group,
             folder,
             measures=spec.measures,
+            num_kinds=len(spec.kinds),
             rewards=rewards,
             snapshots=snapshots,
             league=league,

@@ -17,6 +17,7 @@ from typing import Any
 from paceline.collect.policy_assignment import Finished, PlayedMatch, PolicyAssignment
 from paceline.config import Config
 from paceline.distributed.runtime import Group
+from paceline.errors import UsageError
 from paceline.files import replace_text
 from paceline.learner.ppo import PPOLearner
 from paceline.population.history import FILE, PopulationEvent
@@ -47,11 +48,14 @@ class Population:
         folder: Path,
         *,
         measures: Sequence[str],
+        num_kinds: int = 1,
         rewards: PolicyRewardWeights | None = None,
         snapshots: Snapshots | None = None,
         league: League | None = None,
     ) -> None:
+        """Policy p plays agents of kind p modulo `num_kinds`. Policies of different kinds exchange nothing."""
         self._config, self._learners, self._assignment, self._group = config, learners, assignment, group
+        self._num_kinds = num_kinds
         self._folder, self._rewards, self._snapshots, self._league = folder, rewards, snapshots, league
         self._episodes = [LatestEpisodes(measures) for _ in learners]
         self._objectives = [_Mean() for _ in learners]
@@ -159,7 +163,10 @@ class Population:
             Member(name=str(policy), objective=self.objectives[policy], hyperparameters=self._tuned_values(policy), step=step)
             for policy in range(len(self._learners))
         ]
-        changes = plan_round(members, self._config.pbt, round_generator(self._config.seed, number))
+        generator = round_generator(self._config.seed, number)
+        changes = []
+        for kind in range(self._num_kinds):
+            changes += plan_round(members[kind :: self._num_kinds], self._config.pbt, generator)
         for change in changes:
             if change.donor is not None:
                 self._replace(int(change.member), int(change.donor))
@@ -199,6 +206,10 @@ class Population:
         allowed = list(self._learners[0].hyperparameters.as_dict())
         if self._rewards is not None:
             allowed += [f"{REWARD}{name}" for name in self._rewards.names]
+        least = 2 * self._num_kinds
+        if len(self._learners) < least:
+            kinds = " of each kind of agents" if self._num_kinds > 1 else ""
+            raise UsageError(f"pbt.every needs several policies{kinds}; allowed: --population.policies {least} or more")
         return tuned_paths(self._config.pbt, allowed)
 
     # ---------------------------------------------------------------- ratings

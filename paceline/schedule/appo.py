@@ -24,6 +24,7 @@ from typing import NamedTuple
 import torch
 
 from paceline.accel.kernels import use_threads
+from paceline.collect.kind_slots import KindSlots, all_kinds
 from paceline.collect.policy_assignment import Finished
 from paceline.collect.sampler import Sampler
 from paceline.config import Config
@@ -54,33 +55,41 @@ class APPO:
         return True
 
     @staticmethod
-    def update_rows(config: Config, num_slots: int) -> int:
+    def update_rows(config: Config, kind: KindSlots) -> int:
         """Rows of an update: whole chunks."""
-        return batch_chunks(config, num_slots) * config.rollout_steps
+        return batch_chunks(config, kind) * config.rollout_steps
 
     @staticmethod
-    def buffer_rows(config: Config, num_slots: int) -> int:
-        """Rows of the buffer, to check its memory before it is made."""
-        chunks, learners = batch_chunks(config, num_slots), config.population.policies
-        return Chunks.rows_needed(config.rollout_steps, num_slots, chunks, config.appo.waiting, learners)
+    def buffer_rows(config: Config, kind: KindSlots) -> int:
+        """Rows of the buffer of a kind, to check its memory before it is made."""
+        chunks, learners = batch_chunks(config, kind), config.population.policies
+        return Chunks.rows_needed(config.rollout_steps, kind.spec.num_slots, chunks, config.appo.waiting, learners)
 
     def __init__(self, run: TrainingRun, config: Config, learners: Sequence[PPOLearner], sampler: Sampler) -> None:
         self._run, self._sampler = run, sampler
-        slots, steps = run.pool.spec.num_slots, config.rollout_steps
-        size = batch_chunks(config, slots)
-        self._layout = Chunks(steps, slots, size, config.appo.waiting, len(learners))
+        kinds, steps = all_kinds(run.pool.spec), config.rollout_steps
+        sizes = [batch_chunks(config, kind) for kind in kinds]
         fresh = torch.nan if sampler.assignment is None else 0.0
-        self._buffer = RolloutBuffer(self._layout, run.group.device, spare=True, fresh=fresh)
+        self._buffers = [
+            RolloutBuffer(
+                Chunks(steps, kind.spec.num_slots, size, config.appo.waiting, len(learners)),
+                run.group.device,
+                spare=True,
+                fresh=fresh,
+            )
+            for kind, size in zip(kinds, sizes, strict=True)
+        ]
+        """By kind. Batches of all policies may wait, so each buffer has room for as many of its kind."""
         self._concurrent = _is_concurrent(run, config, sampler)
-        self._updates = BatchQueue(run, config, learners, sampler, self._buffer, size, concurrent=self._concurrent)
-        self._batch_steps = size * steps
+        self._updates = BatchQueue(run, config, learners, sampler, self._buffers, sizes, concurrent=self._concurrent)
+        self._batch_steps = sum(sizes) * steps
         self._held: StepBatch | None = None
 
     def __call__(self) -> None:
         run, sampler, updates = self._run, self._sampler, self._updates
         if self._held is None:
             on_cpu = run.group.device.type == "cpu"
-            sampler.fill(self._buffer, learner_shares_cores=self._concurrent and on_cpu)
+            sampler.fill(self._buffers, learner_shares_cores=self._concurrent and on_cpu)
             self._held = run.receive_all()
             sampler.begin(self._held)
         held, collected = self._held, 0
@@ -103,10 +112,10 @@ class APPO:
             self._held = sampler.drain(held)  # the last checkpoint has every simulator
 
 
-def batch_chunks(config: Config, num_slots: int) -> int:
+def batch_chunks(config: Config, kind: KindSlots) -> int:
     """Chunks of a batch, which is one policy's."""
     if config.appo.batch is None:
-        return -(-num_slots // config.population.policies)
+        return -(-kind.spec.num_slots // len(kind.policies(config.population.policies)))
     return max(1, round(config.appo.batch / config.rollout_steps))
 
 
@@ -146,16 +155,19 @@ class BatchQueue:
         config: Config,
         learners: Sequence[PPOLearner],
         sampler: Sampler,
-        buffer: RolloutBuffer[Chunks],
-        size: int,
+        buffers: Sequence[RolloutBuffer[Chunks]],
+        sizes: Sequence[int],
         *,
         concurrent: bool,
     ) -> None:
-        """`size`: chunks of a batch. Without `concurrent`, collection waits while the learner learns."""
+        """`buffers` and `sizes`, the chunks of a batch, are by kind. Without `concurrent`, collection waits while the
+        learner learns."""
         self._run, self._learners, self._sampler = run, learners, sampler
-        self._buffer, self._size, self._concurrent = buffer, size, concurrent
-        self._config, self._layout = config.appo, buffer.layout
-        self._batches = [TrainingBatch(buffer) for _ in learners]
+        self._config, self._concurrent = config.appo, concurrent
+        self._buffers = [buffers[policy % len(buffers)] for policy in range(len(learners))]
+        self._sizes = [sizes[policy % len(sizes)] for policy in range(len(learners))]
+        """By policy, like `_buffers`."""
+        self._batches = [TrainingBatch(buffer) for buffer in self._buffers]
         self._arrived: list[deque[Submission]] = [deque() for _ in learners]
         """By policy: batches that the learner thread has received, and not learned from yet."""
         self._submissions: queue.SimpleQueue[Submission] = queue.SimpleQueue()
@@ -217,17 +229,19 @@ class BatchQueue:
         return (self._config.waiting + 1) * policies - 1
 
     def _fullest(self) -> int | None:
-        """The policy with the most full chunks, if they make a batch."""
-        policy = max(range(len(self._learners)), key=self._layout.num_full)
-        return policy if self._layout.num_full(policy) >= self._size else None
+        """The policy with the most full chunks for the size of its batches, if they make a batch."""
+        shares = [self._buffers[p].layout.num_full(p) / self._sizes[p] for p in range(len(self._learners))]
+        fullest = max(shares)
+        return shares.index(fullest) if fullest >= 1 else None
 
     def _take(self) -> Submission:
         policy = self._fullest()
         assert policy is not None
-        selection = self._layout.take(self._size, policy)
-        truncations = self._buffer.take_truncations(selection)
+        buffer = self._buffers[policy]
+        selection = buffer.layout.take(self._sizes[policy], policy)
+        truncations = buffer.take_truncations(selection)
         # After that: it gathers truncations on the device.
-        written = torch.cuda.current_stream().record_event() if self._buffer.device.type == "cuda" else None
+        written = torch.cuda.current_stream().record_event() if buffer.device.type == "cuda" else None
         return Submission(policy, selection, truncations, self._sampler.take_finished(), written)
 
     # ---------------------------------------------------------------- the learner thread's side
@@ -248,7 +262,7 @@ class BatchQueue:
 
     def _acknowledge(self, submission: Submission) -> None:
         """Its rows may be overwritten."""
-        self._layout.release(submission.selection)
+        self._buffers[submission.policy].layout.release(submission.selection)
         self._collection_waits = False
         self._acknowledged.release()
 
@@ -306,7 +320,7 @@ class BatchQueue:
         if len(self._learners) == 1:
             return losses
         surplus, self._dropped_batches[policy] = self._dropped_batches[policy], 0
-        losses["dropped_rows"] += surplus * self._size * self._layout.steps
+        losses["dropped_rows"] += surplus * self._sizes[policy] * self._buffers[policy].layout.steps
         self._losses[policy] = losses
         return by_policy(self._losses)
 

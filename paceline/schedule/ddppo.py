@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from paceline.collect.kind_slots import KindSlots, all_kinds
 from paceline.collect.sampler import Sampler
 from paceline.config import Config
 from paceline.distributed.config import PreemptionKind
@@ -29,14 +30,14 @@ class DDPPO:
         return False
 
     @staticmethod
-    def update_rows(config: Config, num_slots: int) -> int:
+    def update_rows(config: Config, kind: KindSlots) -> int:
         """Rows of an update."""
-        return config.rollout_steps * num_slots
+        return config.rollout_steps * kind.spec.num_slots
 
     @staticmethod
-    def buffer_rows(config: Config, num_slots: int) -> int:
-        """Rows of the buffer, to check its memory before it is made."""
-        return config.rollout_steps * num_slots
+    def buffer_rows(config: Config, kind: KindSlots) -> int:
+        """Rows of the buffer of a kind, to check its memory before it is made."""
+        return config.rollout_steps * kind.spec.num_slots
 
     def __init__(
         self,
@@ -47,12 +48,13 @@ class DDPPO:
         preempts_by: PreemptionKind = "count",
     ) -> None:
         self._run, self._sampler, self._steps = run, sampler, config.rollout_steps
-        spec = run.pool.spec
-        layout = LockStep(config.rollout_steps, spec.num_slots)
-        self._buffer = RolloutBuffer(layout, run.group.device, truncation_gap=spec.truncation_gap)
-        self._updates = PolicyUpdates(learners, sampler, self._buffer, run.group)
+        spec, steps = run.pool.spec, config.rollout_steps
+        layouts = [LockStep(steps, kind.spec.num_slots) for kind in all_kinds(spec)]
+        self._buffers = [RolloutBuffer(own, run.group.device, truncation_gap=spec.truncation_gap) for own in layouts]
+        """By kind."""
+        self._updates = PolicyUpdates(learners, sampler, self._buffers, run.group)
         self._preemption = make_preemption(
-            config.preemption, run.group, layout.capacity, preempts_by, deterministic=config.deterministic
+            config.preemption, run.group, steps * spec.num_slots, preempts_by, deterministic=config.deterministic
         )
         self._held: StepBatch | None = None
 
@@ -60,10 +62,11 @@ class DDPPO:
         """Collect, learn, collect, learn."""
         run, preemption, clock = self._run, self._preemption, self._run.clock
         if self._held is None:
-            self._sampler.fill(self._buffer)
+            self._sampler.fill(self._buffers)
             self._held = run.receive_all()
         while run.begin_iteration():
-            self._buffer.start_rollout()
+            for buffer in self._buffers:
+                buffer.start_rollout()
             steps = self._collect()
             run.stop.raise_if_agreed()
             finished = self._sampler.take_finished()  # before learning: simulators on a device raise their errors here

@@ -1,10 +1,9 @@
-"""Updates from the rollouts of one buffer: each learner learns from the rows of its own policy."""
+"""Updates from rollouts: each learner learns from the rows of its own policy."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,7 +13,6 @@ from paceline.experience.layouts import LockStep, Variable
 from paceline.experience.rollout_buffer import RolloutBuffer
 from paceline.experience.training_batch import TrainingBatch
 from paceline.learner.ppo import PPOLearner
-from paceline.pool.batches import rows_of
 from paceline.pool.protocol import StepBatch
 
 
@@ -25,13 +23,16 @@ class PolicyUpdates:
         self,
         learners: Sequence[PPOLearner],
         sampler: Sampler,
-        buffer: RolloutBuffer[LockStep] | RolloutBuffer[Variable],
+        buffers: Sequence[RolloutBuffer[LockStep]] | Sequence[RolloutBuffer[Variable]],
         group: Group,
         *,
         weighted: bool = False,
     ) -> None:
-        self._learners, self._sampler, self._buffer, self._group = learners, sampler, buffer, group
-        self._batches = [TrainingBatch(buffer, weighted=weighted) for _ in learners]
+        """Each kind of agents has one of `buffers`."""
+        self._learners, self._sampler, self._group = learners, sampler, group
+        self._buffers = [buffers[policy % len(buffers)] for policy in range(len(learners))]
+        """By policy."""
+        self._batches = [TrainingBatch(buffer, weighted=weighted) for buffer in self._buffers]
         self._dropped: list[Tensor] = []
 
     @property
@@ -48,21 +49,17 @@ class PolicyUpdates:
             self._complete(0, held, None)
             return
         following = {part.policy: part.batch for part in assignment.parts(held)}
-        nothing = rows_of(held, torch.zeros(0, dtype=torch.int64) if self._on_device else np.zeros(0, np.int64))
         for policy in range(len(self._learners)):
-            self._complete(policy, following.get(policy, nothing), policy)
+            own = following[policy] if policy in following else assignment.no_rows(policy, held).batch
+            self._complete(policy, own, policy)
 
     def _complete(self, policy: int, following: StepBatch, selected: int | None) -> None:
-        learner, batch, buffer = self._learners[policy], self._batches[policy], self._buffer
+        learner, batch, buffer = self._learners[policy], self._batches[policy], self._buffers[policy]
         selection = buffer.layout.select(selected)
         batch.select(selection, buffer.take_truncations(None if selected is None else selection))
         if learner.first_version:
             self._dropped.append(batch.drop_older(torch.tensor(learner.first_version, device=batch.device)))
         learner.targets.complete(batch, following, self._sampler.actors[policy])
-
-    @property
-    def _on_device(self) -> bool:
-        return self._sampler.pool.spec.on_device
 
     def learn(self, progress: float) -> dict[str, float]:
         """One update of every policy that has rows on any rank. Returns their losses."""

@@ -15,15 +15,15 @@ import numpy as np
 import torch
 
 from paceline.accel.kernels import use_threads
+from paceline.collect.kind_slots import KindSlots
 from paceline.collect.sampler import Sampler
 from paceline.config import Config
 from paceline.distributed.config import PreemptionKind
 from paceline.distributed.preemption import make_preemption
-from paceline.experience.layouts import Variable
-from paceline.experience.rollout_buffer import RolloutBuffer
 from paceline.learner.ppo import PPOLearner
 from paceline.pool.batches import part, union
 from paceline.pool.protocol import StepBatch
+from paceline.schedule.kind_rollouts import KindRollouts
 from paceline.schedule.policy_updates import PolicyUpdates
 from paceline.schedule.protocol import TrainingRun
 
@@ -41,14 +41,14 @@ class VER:
         return config.ver.overlap
 
     @staticmethod
-    def update_rows(config: Config, num_slots: int) -> int:
+    def update_rows(config: Config, kind: KindSlots) -> int:
         """Rows of an update."""
-        return config.rollout_steps * num_slots
+        return config.rollout_steps * kind.spec.num_slots
 
     @staticmethod
-    def buffer_rows(config: Config, num_slots: int) -> int:
-        """Rows of the buffer, to check its memory before it is made."""
-        return Variable.rows_needed(config.rollout_steps, num_slots, KEPT if config.ver.overlap else 0)
+    def buffer_rows(config: Config, kind: KindSlots) -> int:
+        """Rows of the buffer of a kind, to check its memory before it is made."""
+        return KindRollouts.rows_needed(config.rollout_steps, kind, KEPT if config.ver.overlap else 0)
 
     def __init__(
         self,
@@ -64,15 +64,16 @@ class VER:
         self._run, self._learners, self._sampler, self._config = run, learners, sampler, config
         self._lock_step, self._overlap = lock_step, config.ver.overlap and not lock_step
         self._variable = config.ver.variable or lock_step
-        slots, overlap = run.pool.spec.num_slots, self._overlap
         weighted = config.ver.importance_weights and not lock_step
-        self._layout = Variable(config.rollout_steps, slots, kept=KEPT if overlap else 0, weighted=weighted)
-        self._buffer = RolloutBuffer(self._layout, run.group.device, spare=True)
-        self._updates = PolicyUpdates(learners, sampler, self._buffer, run.group, weighted=weighted)
+        kept = KEPT if self._overlap else 0
+        self._rollout = KindRollouts(
+            config.rollout_steps, run.pool.spec, run.group.device, kept=kept, weighted=weighted
+        )
+        self._updates = PolicyUpdates(learners, sampler, self._rollout.buffers, run.group, weighted=weighted)
         self._preemption = make_preemption(
             config.preemption,
             run.group,
-            self._layout.goal,
+            self._rollout.goal,
             "count" if lock_step else self.preempts_by,
             deterministic=config.deterministic,
         )
@@ -82,7 +83,7 @@ class VER:
 
     def __call__(self) -> None:
         if self._held is None:
-            self._sampler.fill(self._buffer)
+            self._sampler.fill(self._rollout.buffers)
             self._held = self._run.receive_all()
             self._sampler.begin(self._held)
         with self._sampler:
@@ -103,7 +104,7 @@ class VER:
                 losses = self._updates.learn(run.progress)
             self._preemption.learned()
             run.report(self._updates.num_steps, losses, self._sampler.take_finished())
-            self._buffer.start_rollout()
+            self._rollout.start()
 
     def _overlapping(self) -> None:
         """Learn from a rollout while collecting the next. Ranks communicate here or in the update, never in both."""
@@ -123,7 +124,7 @@ class VER:
                 if self._has_batch:
                     run.report(steps, losses, self._sampler.take_finished())
                 self._has_batch = True
-                self._buffer.start_rollout()
+                self._rollout.start()
 
     def _learn(self) -> tuple[dict[str, float], int, float]:
         begin = time.monotonic()
@@ -133,18 +134,19 @@ class VER:
     def _complete(self) -> None:
         """The rollout becomes what is learned from."""
         assert self._held is not None
+        self._rollout.end()
         self._updates.complete(self._held)
 
     def _collect(self) -> None:
         """Steps until the rollout is full, or until the deadline."""
-        run, sampler, layout, preemption = self._run, self._sampler, self._layout, self._preemption
+        run, sampler, rollout, preemption = self._run, self._sampler, self._rollout, self._preemption
         parked: list[StepBatch] = []
         held = self._held
         assert held is not None
-        preemption.begin(layout.completed)
-        while not (layout.is_full or run.stop.is_requested or preemption.should_stop(layout.completed)):
-            run.phases.show("collecting", layout.completed, layout.goal)
-            missing = layout.goal - layout.completed
+        preemption.begin(rollout.completed)
+        while not (rollout.is_full or run.stop.is_requested or preemption.should_stop(rollout.completed)):
+            run.phases.show("collecting", rollout.completed, rollout.goal)
+            missing = rollout.goal - rollout.completed
             if not self._variable:
                 held = self._park(held, parked)
             if len(held):
@@ -152,15 +154,15 @@ class VER:
             if self._lock_step:
                 held = sampler.receive_all()
             else:
-                held = sampler.receive(missing, preemption.seconds_left(), first=layout.collected)
-        preemption.finished(layout.completed)
+                held = sampler.receive(missing, preemption.seconds_left(), first=rollout.collected)
+        preemption.finished(rollout.completed)
         sampler.flush()
         self._held = union([*parked, held]) if parked else held
 
     def _park(self, held: StepBatch, parked: list[StepBatch]) -> StepBatch:
         """The paper's NoVER: environments that have given T steps per slot wait. Returns the slots that continue."""
         agents = self._run.pool.spec.agents_per_env
-        collected = self._layout.collected.reshape(-1, agents).sum(axis=1)
+        collected = self._rollout.collected.reshape(-1, agents).sum(axis=1)
         done = collected[held.slots // agents] >= self._config.rollout_steps * agents
         if not np.any(done):
             return held
