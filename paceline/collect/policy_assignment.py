@@ -1,7 +1,8 @@
 """`PolicyAssignment`: which policy acts in each slot.
 
 A match is an episode of an environment with all its agents. When a match begins, a policy is drawn for each agent. It
-acts until the match ends, so no recurrent state and no stream of rows passes from one policy to another.
+acts until the match ends, so no recurrent state and no stream of rows passes from one policy to another. Where agents
+take turns, slots may still wait when a match begins: a drawn policy takes its slot over when the slot is next received.
 
 Legend: E environments, A agents of each, N = E * A slots, B slots of a batch.
 """
@@ -70,7 +71,9 @@ class PolicyAssignment:
     def __init__(self, spec: PoolSpec, draw: Draw, generator: np.random.Generator) -> None:
         self._spec, self._draw, self._generator = spec, draw, generator
         self.policies = np.zeros(spec.num_slots, np.int64)
-        """[N]."""
+        """[N]: those that act now."""
+        self._drawn = self.policies.copy()
+        """[N]: those that were drawn for the present match."""
         self.kinds = all_kinds(spec)
         self.by_kind = [self.policies] if len(self.kinds) == 1 else [self.policies[kind.slots] for kind in self.kinds]
         """By kind: the policies of its slots. The arrays stay the same; layouts read them."""
@@ -91,6 +94,7 @@ class PolicyAssignment:
         self._early: dict[tuple[int, int], list[Episode]] = {}
         """Episodes of agents that have left a match which is not over."""
         self._set(np.arange(spec.num_envs))
+        self._take_over(np.arange(spec.num_slots))
 
     def parts(self, batch: StepBatch) -> list[PolicyPart]:
         """The batch, divided by policy."""
@@ -122,24 +126,36 @@ class PolicyAssignment:
         lost, active = self._on_host(batch.lost), self._on_host(batch.active)
         agents = self._spec.agents_per_env
         for slot in slots[ended].tolist():
-            self._ended[slot].append((int(self.policies[slot]), int(self._match[slot // agents])))
+            self._ended[slot].append((int(self._drawn[slot]), int(self._match[slot // agents])))
         if not (ended.any() or lost.any()):
             self._is_playing[slots] = active
-            return slots[:0]
+            return self._take_over(slots) if self._spec.turn_based else slots[:0]
         # Nobody who played plays on: a new match.
         self._is_playing[slots] &= ~(ended | lost)
         envs = np.unique(slots[ended | lost] // agents)
         envs = envs[~self._is_playing.reshape(-1, agents)[envs].any(1)]
         self._is_playing[slots] = active
-        return self._begin_matches(envs, complete=~np.isin(envs, slots[lost] // agents))
+        self._begin_matches(envs, complete=~np.isin(envs, slots[lost] // agents))
+        return self._take_over(slots)
 
-    def _begin_matches(self, envs: np.ndarray, complete: np.ndarray) -> np.ndarray:
-        before = self.policies.copy()
+    def _begin_matches(self, envs: np.ndarray, complete: np.ndarray) -> None:
         for env in envs[complete].tolist():
             self._over.append((env, int(self._match[env]), self._players[env], tuple(self._of(env).tolist())))
         self._match[envs] += 1
         self._set(envs)
-        return np.flatnonzero(before != self.policies)
+
+    def _take_over(self, slots: np.ndarray) -> np.ndarray:
+        """The drawn policies act in `slots` from now on. Returns the slots in which other policies acted before."""
+        changed = slots[self.policies[slots] != self._drawn[slots]]
+        self.policies[changed] = self._drawn[changed]
+        if len(changed) and len(self.kinds) > 1:
+            for kind, policies in zip(self.kinds, self.by_kind, strict=True):
+                policies[:] = self.policies[kind.slots]
+        return changed
+
+    def is_used(self, policy: int) -> bool:
+        """Whether the policy plays anywhere, or is about to."""
+        return bool((self.policies == policy).any() or (self._drawn == policy).any())
 
     def take_finished(self, episodes: Sequence[Episode]) -> Finished:
         """Episodes that the pool has reported, with their policies, and the matches that are over."""
@@ -165,11 +181,13 @@ class PolicyAssignment:
         """New matches begin in the environments of `slots`. Returns the slots in which another policy acts now."""
         envs = np.unique(slots // self._spec.agents_per_env)
         self._is_playing[slots] = True
-        return self._begin_matches(envs, complete=np.zeros(len(envs), bool))
+        self._begin_matches(envs, complete=np.zeros(len(envs), bool))
+        return self._take_over(slots)
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "policies": torch.from_numpy(self.policies.copy()),
+            "drawn": torch.from_numpy(self._drawn.copy()),
             "is_playing": torch.from_numpy(self._is_playing.copy()),
             "generator": self._generator.bit_generator.state,
             "match": torch.from_numpy(self._match.copy()),
@@ -180,8 +198,9 @@ class PolicyAssignment:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Matches continue. Agents that had left them before the checkpoint do not count in their results."""
-        self.policies[:] = state["policies"].numpy()
-        self._update_kinds()
+        self._drawn[:] = state["policies"].numpy()
+        self._take_over(np.arange(self._spec.num_slots))
+        self._drawn[:] = state["drawn"].numpy()
         self._is_playing[:] = state["is_playing"].numpy()
         self._generator.bit_generator.state = state["generator"]
         self._match[:] = state["match"].numpy()
@@ -192,19 +211,13 @@ class PolicyAssignment:
     def _set(self, envs: np.ndarray) -> None:
         if len(envs) == 0:
             return
-        self.policies.reshape(self._spec.num_envs, -1)[envs] = self._draw(envs, self._generator)
-        self._update_kinds()
+        self._drawn.reshape(self._spec.num_envs, -1)[envs] = self._draw(envs, self._generator)
         for env in envs.tolist():
             self._players[env] = tuple(self.players.get(policy, str(policy)) for policy in self._of(env).tolist())
 
-    def _update_kinds(self) -> None:
-        if len(self.kinds) > 1:
-            for kind, policies in zip(self.kinds, self.by_kind, strict=True):
-                policies[:] = self.policies[kind.slots]
-
     def _of(self, env: int) -> np.ndarray:
         """[A]: the policies of an environment's agents."""
-        return self.policies.reshape(self._spec.num_envs, -1)[env]
+        return self._drawn.reshape(self._spec.num_envs, -1)[env]
 
     def _on_host(self, values: Array) -> np.ndarray:
         return values.cpu().numpy() if self._spec.on_device else values

@@ -172,7 +172,7 @@ class League:
         if len(self._snapshots) == 0:
             return
         for seat, module in enumerate(self._modules):
-            if self._is_open(seat) or (self.assignment.policies == self._first + seat).any():
+            if self._is_open(seat) or self.assignment.is_used(self._first + seat):
                 continue
             drawn = self._snapshots.draw(self._generator, self.win_rates)
             weights = None if drawn is None else self._snapshots.weights(drawn)

@@ -1,0 +1,347 @@
+"""Agents with different spaces in one run: every policy plays one kind, and learns from its own rows only."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from paceline.checkpoint import CheckpointFolder
+from paceline.collect.config import BatchingConfig
+from paceline.collect.kind_slots import kind_of_agents
+from paceline.collect.policy_assignment import PolicyAssignment
+from paceline.config import Config
+from paceline.envs.factory import Factory
+from paceline.errors import UsageError
+from paceline.learner.config import OptimizerConfig, PPOConfig
+from paceline.learner.ppo import PPOLearner
+from paceline.nets.config import PolicyConfig
+from paceline.pool.config import PoolConfig
+from paceline.pool.serial import SerialPool
+from paceline.population.config import LeagueConfig, PBTConfig, PopulationConfig
+from paceline.population.mapping import AgentMapping, RandomMapping
+from paceline.schedule.config import VERConfig
+from paceline.session import Session, train
+from tests.integration.ranks import on_ranks
+from tests.integration.test_training import assert_equal, tiny
+from tests.pool.turn_based import AGENTS, Court
+
+SYSTEMS = ("ddppo", "ver", "appo")
+LIVES = {"wolf_0": (0, 3), "sheep_0": (0, 5), "sheep_1": (0, 2), "wolf_1": (0, 4), "sheep_2": (2, 5)}
+"""The steps at which agents join and leave."""
+TRUNCATED = ("sheep_1", "wolf_1")
+"""The others die."""
+NAMES = list(LIVES)
+
+
+class Pasture:
+    """Observations name the environment, the agent, the match and the step. A reward is 10 * agent number + steps, plus
+    a quarter of the action."""
+
+    def __init__(self, env: int) -> None:
+        self.env, self.match, self.steps = env, -1, 0
+        self.possible_agents = list(LIVES)
+        self.agents: list[str] = []
+
+    def observation_space(self, agent: str) -> spaces.Space:
+        if agent.startswith("wolf"):
+            return spaces.Box(-np.inf, np.inf, (3,), np.float32)
+        return spaces.Dict({"where": spaces.Box(-np.inf, np.inf, (5,), np.float32), "dry": spaces.Discrete(2)})
+
+    def action_space(self, agent: str) -> spaces.Space:
+        return spaces.Discrete(2) if agent.startswith("wolf") else spaces.Box(-1, 1, (2,), np.float32)
+
+    @property
+    def unwrapped(self) -> Pasture:
+        return self
+
+    def reset(self, seed: int | None = None, options: Any = None):
+        self.match += 1
+        self.steps = 0
+        self.agents = [agent for agent, (joins, _) in LIVES.items() if joins == 0]
+        return {agent: self._observe(agent) for agent in self.agents}, {agent: {} for agent in self.agents}
+
+    def step(self, actions: dict[str, Any]):
+        assert set(actions) == set(self.agents), "exactly the living act"
+        self.steps += 1
+        playing, ends = self.agents, {agent: LIVES[agent][1] == self.steps for agent in self.agents}
+        rewards = {a: 10.0 * NAMES.index(a) + self.steps + 0.25 * float(np.sum(actions[a])) for a in playing}
+        terminations = {agent: ends[agent] and agent not in TRUNCATED for agent in playing}
+        truncations = {agent: ends[agent] and agent in TRUNCATED for agent in playing}
+        self.agents = [agent for agent, (joins, leaves) in LIVES.items() if joins <= self.steps < leaves]
+        observations = {agent: self._observe(agent) for agent in {*playing, *self.agents}}
+        return observations, rewards, terminations, truncations, {agent: {} for agent in playing}
+
+    def _observe(self, agent: str) -> Any:
+        number = NAMES.index(agent)
+        if agent.startswith("wolf"):
+            return np.array([10 * self.env + number, self.match, self.steps], np.float32)
+        where = np.array([self.env, number, self.match, self.steps, -1], np.float32)
+        return {"where": where, "dry": self.steps % 2}
+
+    def close(self) -> None:
+        pass
+
+
+def pasture(env_index: int) -> Pasture:
+    return Pasture(env_index)
+
+
+def place(obs: dict[str, torch.Tensor], row: int) -> tuple[int, ...]:
+    """Environment, agent, match and step of an observation."""
+    if "where" not in obs:
+        who, match, step = (int(x) for x in obs["obs"][row].tolist())
+        return who // 10, who % 10, match, step
+    env, agent, match, step, _ = (int(x) for x in obs["where"][row].tolist())
+    assert int(obs["dry"][row]) == step % 2
+    return env, agent, match, step
+
+
+def several(system: str, core: str = "lstm", policies: int = 5, **changes) -> Config:
+    options = {
+        "env": "tests.population.test_kinds:pasture",
+        "system": system,
+        "deterministic": False,
+        "population": PopulationConfig(policies=policies),
+    }
+    if system != "ddppo":
+        options["batching"] = BatchingConfig(minimum=0.25, maximum=0.5)
+    return tiny(core, **(options | changes))
+
+
+def unscaled(config: Config) -> Config:
+    """With rewards and observations as they are."""
+    policy, ppo = config.policy, config.ppo
+    return dataclasses.replace(
+        config,
+        policy=dataclasses.replace(policy, normalize_obs=False),
+        ppo=dataclasses.replace(ppo, normalize_returns=False),
+    )
+
+
+class Account:
+    """What the test knows: the policy that was drawn for each agent of each match, and which rows were learned from."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.drawn: dict[tuple[int, int, int], int] = {}
+        self.learned: Counter[tuple[int, ...]] = Counter()
+        self.by_policy: Counter[int] = Counter()
+        self.num_values = self.num_states = 0
+        self._matches: Counter[int] = Counter()
+        self._learners: list[PPOLearner] = []
+        make, draw, learn = PPOLearner.__init__, RandomMapping.__call__, PPOLearner.learn
+
+        def made(learner, *arguments, **options):
+            make(learner, *arguments, **options)
+            self._learners.append(learner)
+
+        def drawn(mapping, envs, generator):
+            chosen = draw(mapping, envs, generator)
+            self._note_drawn(envs, chosen)
+            return chosen
+
+        def learned(learner, batch, progress):
+            self._check_rows(self._learners.index(learner), batch)
+            self._check_truncations(batch)
+            self._check_values(learner, batch)
+            return learn(learner, batch, progress)
+
+        monkeypatch.setattr(PPOLearner, "__init__", made)
+        monkeypatch.setattr(RandomMapping, "__call__", drawn)
+        monkeypatch.setattr(PPOLearner, "learn", learned)
+
+    def _note_drawn(self, envs: np.ndarray, chosen: np.ndarray) -> None:
+        for env, row in zip(envs.tolist(), chosen, strict=True):
+            for agent, policy in enumerate(row.tolist()):
+                assert policy % 2 == NAMES[agent].startswith("sheep"), "wolves are the first kind"
+                self.drawn[env, self._matches[env], agent] = policy
+            self._matches[env] += 1
+
+    def _check_rows(self, policy: int, batch) -> None:
+        for row in batch.valid_rows().tolist():
+            env, agent, match, step = place(batch.obs, row)
+            assert self.drawn[env, match, agent] == policy
+            (joins, leaves), action = LIVES[NAMES[agent]], batch.actions["action"][row].float().clamp(-1, 1).sum()
+            expected = 10 * agent + step + 1 + 0.25 * float(action)
+            assert float(batch.reward[row]) == pytest.approx(expected, abs=1e-4), "its own reward for its own action"
+            assert bool(batch.episode_start[row]) == (step == joins)
+            last, is_cut = step + 1 == leaves, NAMES[agent] in TRUNCATED
+            assert bool(batch.terminated[row]) == (last and not is_cut)
+            assert bool(batch.truncated[row]) == (last and is_cut)
+            self.learned[env, match, agent, step] += 1
+            self.by_policy[policy] += 1
+
+    def _check_truncations(self, batch) -> None:
+        found = [] if batch.truncations is None else batch.truncations.rows.tolist()
+        assert set(found) >= set(torch.nonzero(batch.valid & batch.truncated).squeeze(1).tolist())
+        for at, row in enumerate(found):
+            env, agent, match, step = place(batch.obs, row)
+            assert place(batch.truncations.obs, at) == (env, agent, match, step + 1)
+
+    def _check_values(self, learner: PPOLearner, batch) -> None:
+        rows, joined = batch.selection.in_order()
+        with torch.no_grad():
+            obs = {name: column[rows] for name, column in batch.obs.items()}
+            _, value, after = learner.policy.act(obs, batch.state[rows])
+        own = batch.valid[rows] & (batch.version[rows] == learner.policy.version)
+        torch.testing.assert_close(batch.value[rows][own], value[own], rtol=1e-4, atol=1e-4)
+        follows = joined & own & own.roll(1) & ~batch.episode_start[rows]
+        torch.testing.assert_close(batch.state[rows][follows], after.roll(1, 0)[follows], rtol=1e-4, atol=1e-4)
+        assert not batch.state[rows][own & batch.episode_start[rows]].any(), "a match begins without a memory"
+        self.num_values += int(own.sum())
+        self.num_states += int(follows.sum())
+
+    def check(self, run) -> None:
+        assert set(self.learned.values()) == {1}, "each decision is learned from once"
+        assert sum(self.learned.values()) == run.step
+        assert len(self.by_policy) == len(self._learners) and min(self.by_policy.values()) > 0.05 * run.step
+        assert self.num_values > 100 and self.num_states > 50
+
+
+@pytest.mark.parametrize(("kind", "core"), [("serial", "none"), ("serial", "gru"), ("process", "gru")])
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_rows_go_to_the_policy_that_acted_and_each_is_learned_once(tmp_path, monkeypatch, system, kind, core):
+    """Agents join late and die one after the other; policies change with every match."""
+    account = Account(monkeypatch)
+    pool = PoolConfig(num_envs=4, kind=kind, workers=2 if kind == "process" else None)
+    account.check(train(unscaled(several(system, core, steps=600, pool=pool)), tmp_path))
+
+
+@pytest.mark.parametrize("ver", [VERConfig(overlap=True), VERConfig(variable=False)], ids=["overlap", "equal"])
+def test_other_collection_of_ver(tmp_path, monkeypatch, ver):
+    account = Account(monkeypatch)
+    account.check(train(unscaled(several("ver", "gru", steps=600, ver=ver)), tmp_path))
+
+
+@pytest.mark.parametrize("mapping", ["random", "agent"])
+@pytest.mark.parametrize("system", ["ddppo", "ver"])
+def test_a_resumed_run_is_bit_equal(tmp_path, system, mapping):
+    config = several(
+        system,
+        deterministic=True,
+        batching=BatchingConfig(),
+        steps=400,
+        population=PopulationConfig(policies=3, mapping=mapping),
+    )
+    train(config, tmp_path / "whole")
+    with Session(config, tmp_path / "parts") as session:
+        session.run(until=200)
+    train(config, tmp_path / "parts", resume="latest")
+    whole, parts = (CheckpointFolder(tmp_path / name / "checkpoints").load() for name in ("whole", "parts"))
+    assert whole.num_policies == parts.num_policies == 3
+    for policy in range(3):
+        assert_equal(whole.weights_of(policy), parts.weights_of(policy))
+
+
+class Unsaved(Pasture):
+    """The second environment cannot be saved."""
+
+    def __init__(self, env: int) -> None:
+        super().__init__(env)
+        self.lock = threading.Lock() if env == 1 else None
+
+
+def unsaved(env_index: int) -> Unsaved:
+    return Unsaved(env_index)
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_environments_that_were_not_saved_begin_new_matches(tmp_path, monkeypatch, system):
+    """Their slots have other numbers in the tables of each kind."""
+    config = unscaled(several(system, "gru", env="tests.population.test_kinds:unsaved"))
+    train(dataclasses.replace(config, steps=200), tmp_path)
+    plain, found = PPOLearner.learn, []
+
+    def learn(learner, batch, progress):
+        for row in batch.valid_rows().tolist():
+            env, agent, match, step = place(batch.obs, row)
+            joins, _ = LIVES[NAMES[agent]]
+            assert bool(batch.episode_start[row]) == (step == joins)
+            found.append((env, match))
+        return plain(learner, batch, progress)
+
+    monkeypatch.setattr(PPOLearner, "learn", learn)
+    assert train(dataclasses.replace(config, steps=400), tmp_path, resume="latest").step >= 400
+    assert min(match for env, match in found if env == 1) == 1, "it was made anew, and reset twice"
+    assert min(match for env, match in found if env != 1) > 1
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_two_ranks_have_the_same_weights_of_every_policy(tmp_path, system):
+    config, folder = several(system, policies=3, steps=1200), str(tmp_path)
+
+    def work():
+        run = train(config, Path(folder))
+        return run.step, [learner.policy.state_dict() for learner in run.learners]
+
+    (steps, first), (other, second) = on_ranks(2, work)
+    assert steps == other >= 1200
+    for mine, theirs in zip(first, second, strict=True):
+        assert_equal(mine, theirs)
+        assert int(mine["version"]) >= 3
+
+
+class Turns(Court):
+    """bert sees a dictionary and has more actions than the others."""
+
+    def observation_space(self, agent: str) -> spaces.Space:
+        space = super().observation_space(agent)
+        return spaces.Dict({"where": space}) if agent == "bert" else space
+
+    def action_space(self, agent: str) -> spaces.Space:
+        return spaces.Discrete(7) if agent == "bert" else super().action_space(agent)
+
+    def last(self) -> tuple[Any, ...]:
+        obs, *rest = super().last()
+        return ({"where": obs} if self.agent_selection == "bert" else obs, *rest)
+
+
+@pytest.fixture
+def turns(monkeypatch) -> list[Turns]:
+    """The games that are played, with their accounts."""
+    made: list[Turns] = []
+    original = Court.__init__
+
+    def remember(self, env):
+        original(self, env)
+        made.append(self)
+
+    monkeypatch.setattr(Court, "__init__", remember)
+    return made
+
+
+@pytest.mark.parametrize("policies", [2, 4])
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_kinds_that_take_turns(tmp_path, monkeypatch, turns, system, policies):
+    """One kind acts far more often than the other. Each decision is learned from once, with its whole outcome."""
+    learn, learned = PPOLearner.learn, defaultdict(dict)
+
+    def spy(learner, batch, progress):
+        (obs,), (actions,) = batch.obs.values(), batch.actions.values()
+        for row in batch.valid_rows().tolist():
+            env, agent, game, turn = (int(x) for x in obs[row].tolist())
+            assert turn not in learned[env, agent, game], "learned from once"
+            end = "terminated" if batch.terminated[row] else "truncated" if batch.truncated[row] else ""
+            outcome = int(actions[row]), float(batch.reward[row]), end, bool(batch.episode_start[row])
+            learned[env, agent, game][turn] = outcome
+        return learn(learner, batch, progress)
+
+    monkeypatch.setattr(PPOLearner, "learn", spy)
+    config = several(system, "gru", policies, env="tests.population.test_kinds:Turns?env=0", steps=600)
+    config = dataclasses.replace(config, pool=PoolConfig(kind="serial", num_envs=1), rollout_steps=32)
+    run = train(unscaled(config), tmp_path)
+    (game,) = turns[-1:]
+    for number, agent in enumerate(AGENTS):
+        for decision in game.account[agent]:
+            _, _, match, turn = (int(x) for x in decision.obs)
+            if (outcome := learned[0, number, match].pop(turn, None)) is not None:
+                assert outcome == (decision.action, decision.reward, decision.end, decision.is_first)
+    assert not any(learned.values()), "nothing is learned that was not decided"
+    assert run.step >= 600
