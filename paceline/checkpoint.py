@@ -240,9 +240,7 @@ def _weights_name(policy: int) -> str:
     return WEIGHTS if policy == 0 else f"weights_{policy}.safetensors"
 
 
-def _write(
-    folder: Path, weights: Sequence[dict[str, Tensor]], state: dict[str, Any], pools: dict[int, bytes]
-) -> None:
+def _write(folder: Path, weights: Sequence[dict[str, Tensor]], state: dict[str, Any], pools: dict[int, bytes]) -> None:
     for policy, tensors in enumerate(weights):
         on_host = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         save_file(on_host, folder / _weights_name(policy))

@@ -193,7 +193,8 @@ class Run:
             total = self.group.sum_(torch.tensor(mine, dtype=torch.float64, device=self.group.device)).tolist()
         all_steps, due, *rest = total
         count = self.episodes.num_sums
-        sums, (self._restarts, self.agreed_seconds), of_policies = rest[:count], rest[count : count + 2], rest[count + 2 :]
+        sums, of_policies = rest[:count], rest[count + 2 :]
+        self._restarts, self.agreed_seconds = rest[count : count + 2]
         self.step += int(all_steps)
         self.checkpoint_due = due > 0
         self.iterations += 1

@@ -164,9 +164,7 @@ class Saver:
         pools = {rank: pool for rank, (_, pool, _) in enumerate(ranks) if pool is not None}
         try:
             weights, *others = snapshot.weights
-            self._checkpoints.save(
-                snapshot.step, weights, state, pools, best=snapshot.best, other_weights=others
-            )
+            self._checkpoints.save(snapshot.step, weights, state, pools, best=snapshot.best, other_weights=others)
         except DiskFull as error:
             return str(error)
         return None

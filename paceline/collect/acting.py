@@ -14,8 +14,7 @@ from paceline.experience.rows import Decision
 from paceline.experience.selection import Rows
 from paceline.pool.protocol import StepBatch
 
-
-ACTING_STREAMS = 4
+ACTING_STREAMS = 8
 """CUDA streams on which policies act side by side."""
 
 

@@ -124,7 +124,7 @@ class Sampler:
             self._acted = self._acting
             self._acting[0].start(batch)
             return self._acting[0].actions()
-        parts = self.assignment.parts(batch)
+        parts = self.assignment.parts(batch, obs="shared")
         self._acted = [self._acting[part.policy] for part in parts]
         for acting, part in zip(self._acted, parts, strict=True):
             acting.start(part.batch)
@@ -167,7 +167,7 @@ class Sampler:
                 if self.assignment is None:
                     self._acting[0].write_outcomes(batch)
                     return
-                for part in self.assignment.parts(batch):
+                for part in self.assignment.parts(batch, obs="none"):
                     self._acting[part.policy].write_outcomes(part.batch)
                 self._assign(self.assignment.observe(batch))
 

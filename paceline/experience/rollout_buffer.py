@@ -44,9 +44,7 @@ class RolloutBuffer(Generic[LayoutT]):
         those after the end of a chunk that was closed early."""
         self.layout, self.device = layout, device
         self.capacity = layout.capacity + spare
-        self.log_prob, self.value, self.reward = (
-            torch.full((self.capacity,), fresh, device=device) for _ in range(3)
-        )
+        self.log_prob, self.value, self.reward = (torch.full((self.capacity,), fresh, device=device) for _ in range(3))
         self.version = torch.zeros(self.capacity, dtype=torch.int64, device=device)
         self.terminated, self.truncated, self.episode_start, self.valid = (
             torch.zeros(self.capacity, dtype=torch.bool, device=device) for _ in range(4)

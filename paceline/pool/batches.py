@@ -29,6 +29,13 @@ def rows_of(batch: StepBatch, rows: Array) -> StepBatch:
     return StepBatch(obs={name: o[rows] for name, o in batch.obs.items()}, final_obs=batch.final_obs, **columns)
 
 
+def span_of(batch: StepBatch, begin: int, end: int) -> StepBatch:
+    """The rows from `begin` to `end`, without a copy."""
+    columns = {name: getattr(batch, name)[begin:end] for name in _COLUMNS}
+    obs = {name: rows[begin:end] for name, rows in batch.obs.items()}
+    return StepBatch(obs=obs, final_obs=batch.final_obs, **columns)
+
+
 def copied(batch: StepBatch) -> StepBatch:
     kept = without_obs(batch)
     kept.obs = {name: rows.copy() for name, rows in batch.obs.items()}

@@ -78,7 +78,9 @@ class Snapshots:
                 if path not in needed:
                     path.unlink()
 
-    def draw(self, generator: np.random.Generator, win_rates: Mapping[Snapshot, float] | None = None) -> Snapshot | None:
+    def draw(
+        self, generator: np.random.Generator, win_rates: Mapping[Snapshot, float] | None = None
+    ) -> Snapshot | None:
         """A past self of any policy. With `win_rates` against them, those that still win are more likely."""
         with self._lock:
             some = [policy for policy, past in enumerate(self._past) if past.steps]

@@ -90,7 +90,8 @@ class PopulationParts:
             generator = device_generator(group.device) if own_numbers else None
             league, opponents = _league(config, group, clock, pool, learners, snapshots, draw, generator)
             draw = league
-        assignment = PolicyAssignment(spec, draw, np.random.default_rng((config.seed, group.rank)))
+        pinned = group.device.type == "cuda"
+        assignment = PolicyAssignment(spec, draw, np.random.default_rng((config.seed, group.rank)), pinned=pinned)
         if league is not None:
             league.assignment = assignment
             league.name_opponents()

@@ -160,8 +160,8 @@ class Population:
         assert self._config.pbt.every is not None
         number = step // self._config.pbt.every
         members = [
-            Member(name=str(policy), objective=self.objectives[policy], hyperparameters=self._tuned_values(policy), step=step)
-            for policy in range(len(self._learners))
+            Member(name=str(policy), objective=objective, hyperparameters=self._tuned_values(policy), step=step)
+            for policy, objective in enumerate(self.objectives)
         ]
         generator = round_generator(self._config.seed, number)
         changes = []

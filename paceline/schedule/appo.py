@@ -125,8 +125,8 @@ def _is_concurrent(run: TrainingRun, config: Config, sampler: Sampler) -> bool:
     meets = run.group.size > 1 and config.population.policies > 1
     if config.appo.concurrent is False and meets:
         raise UsageError(
-            "appo.concurrent cannot be off for several ranks with several policies: each rank collects until all have a "
-            "batch of the same policy; allowed: on, or one rank, or one policy"
+            "appo.concurrent cannot be off for several ranks with several policies: each rank collects until all have "
+            "a batch of the same policy; allowed: on, or one rank, or one policy"
         )
     if config.appo.concurrent is not None:
         return config.appo.concurrent

@@ -11,8 +11,8 @@ import threading
 
 import numpy as np
 
-from paceline.collect.policy_assignment import Finished
 from paceline.collect.batching import AdaptiveBatching
+from paceline.collect.policy_assignment import Finished
 from paceline.collect.replay_sampler import ReplaySampler
 from paceline.config import Config
 from paceline.learner.d4pg import D4PGLearner
