@@ -197,6 +197,8 @@ def d4pg_parts(config: Config, services: Services, pool: Pool, folder: Path) -> 
     """The learner of D4PG, and the sampler that fills its replay. `folder` is the run's."""
     group, spec, d4pg = services.group, pool.spec, config.d4pg
     _require_possible(config, group)
+    if len(spec.kinds) > 1:
+        raise UsageError(f"the agents of {config.env} have different spaces: allowed: --system ddppo, ver or appo")
     policy = DeterministicPolicy(spec, config.control).to(group.device)
     critic = ActionCritic(spec, config.control).to(group.device)
     precision = choose_precision(policy, config.compute.precision, group.device)

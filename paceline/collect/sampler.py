@@ -225,7 +225,7 @@ class Sampler:
         if keeps and not self.pool.spec.turn_based:
             assert self.num_in_flight == 0, f"{self.num_in_flight} slots have a row in flight"
         first, *others = [buffer.state_dict() if keeps else None for buffer in self._buffers] or [None]
-        state = {
+        state: dict[str, Any] = {
             "numbers": [generator.get_state() for generator in self._generators],
             "actor": self.actors[0].state_dict(),
             "rollout": first,

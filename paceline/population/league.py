@@ -9,6 +9,8 @@ Legend: M matches that begin, A agents of an environment.
 | from P + S on | fixed opponents |
 
 A seat changes its weights only while nobody plays with them. So a match has the same players from its start to its end.
+
+With K kinds of agents, policy p plays agents of kind p modulo K, and so do seats. A past self plays only its own kind.
 """
 
 from __future__ import annotations
@@ -79,11 +81,15 @@ class Snapshots:
                     path.unlink()
 
     def draw(
-        self, generator: np.random.Generator, win_rates: Mapping[Snapshot, float] | None = None
+        self,
+        generator: np.random.Generator,
+        win_rates: Mapping[Snapshot, float] | None = None,
+        policies: slice = slice(None),
     ) -> Snapshot | None:
-        """A past self of any policy. With `win_rates` against them, those that still win are more likely."""
+        """A past self of one of `policies`, by default of any policy. With `win_rates` against them, those that still
+        win are more likely."""
         with self._lock:
-            some = [policy for policy, past in enumerate(self._past) if past.steps]
+            some = [policy for policy in range(len(self._past))[policies] if self._past[policy].steps]
             if not some:
                 return None
             policy = some[generator.integers(len(some))]
@@ -136,9 +142,12 @@ class League:
         first_seat: int,
         opponents: Sequence[str],
         generator: np.random.Generator,
+        kinds: np.ndarray,
     ) -> None:
         """`draw` is the mapping of the policies that learn. `seats` are the modules that act for past selves. They are
-        policies from `first_seat` on, followed by the `opponents`, given by their names."""
+        policies from `first_seat` on, followed by the `opponents`, given by their names. `kinds` [A] has the kind of
+        each agent."""
+        self._kinds, self._num_kinds = kinds, int(kinds.max()) + 1
         self._config, self._snapshots, self._draw_learned = config, snapshots, draw
         self._modules, self._first, self._generator = list(seats), first_seat, generator
         self._occupants: list[Snapshot | None] = [None] * len(seats)
@@ -159,12 +168,26 @@ class League:
             chance, learner = generator.random(), generator.integers(len(match))
             others = np.arange(len(match)) != learner
             if chance < past_share and open_seats:
-                seat = open_seats[generator.integers(len(open_seats))]
-                self._matches[seat] += 1
-                match[others] = self._first + seat
+                self._seat(match, others, open_seats, generator)
             elif past_share <= chance < past_share + fixed_share:
                 match[others] = generator.choice(self._opponents, size=int(others.sum()))
         return policies
+
+    def _seat(
+        self, match: np.ndarray, others: np.ndarray, open_seats: Sequence[int], generator: np.random.Generator
+    ) -> None:
+        """A past self plays the `others` [A] of `match` [A]: one for each kind. Kinds without an open seat keep their
+        policies."""
+        for kind in range(self._num_kinds):
+            agents = others & (self._kinds == kind)
+            seats = [seat for seat in open_seats if self._kind(seat) == kind]
+            if seats and agents.any():
+                seat = seats[generator.integers(len(seats))]
+                self._matches[seat] += 1
+                match[agents] = self._first + seat
+
+    def _kind(self, seat: int) -> int:
+        return (self._first + seat) % self._num_kinds
 
     def _is_open(self, seat: int) -> bool:
         return self._occupants[seat] is not None and self._matches[seat] < MATCHES_PER_SEAT
@@ -176,7 +199,8 @@ class League:
         for seat, module in enumerate(self._modules):
             if self._is_open(seat) or self.assignment.is_used(self._first + seat):
                 continue
-            drawn = self._snapshots.draw(self._generator, self.win_rates)
+            own = slice(self._kind(seat), None, self._num_kinds)
+            drawn = self._snapshots.draw(self._generator, self.win_rates, own)
             weights = None if drawn is None else self._snapshots.weights(drawn)
             if drawn is not None and weights is not None:
                 self._sit(seat, drawn, weights, module)

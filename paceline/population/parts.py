@@ -12,6 +12,7 @@ import torch
 
 from paceline.accel.config import ComputeConfig
 from paceline.collect.actor import Actor
+from paceline.collect.kind_slots import all_kinds, kind_of_agents
 from paceline.collect.policy_assignment import Draw, PolicyAssignment
 from paceline.collect.sampler import device_generator
 from paceline.config import Config
@@ -20,7 +21,7 @@ from paceline.errors import UsageError
 from paceline.learner.hyperparameters import ppo_hyperparameters
 from paceline.learner.ppo import PPOLearner
 from paceline.nets.actor_critic import ActorCritic
-from paceline.pool.protocol import Pool
+from paceline.pool.protocol import Pool, PoolSpec
 from paceline.population.league import League, Snapshots
 from paceline.population.mapping import make_draw
 from paceline.population.mutation import REWARD, tuned_paths
@@ -76,16 +77,13 @@ class PopulationParts:
         if len(learners) == 1 and not plays:
             return None
         spec = pool.spec
-        draw, opponents, refreshes = make_draw(config.population, spec), [], []
-        league, snapshots = None, None
+        opponents: list[Any] = []
+        refreshes: list[Callable[[], object]] = []
+        draw, league, snapshots = make_draw(config.population, spec), None, None
         if plays:
             if spec.agents_per_env == 1:
                 raise UsageError(f"league needs matches of several agents, and {config.env} has one agent")
-            if len(spec.kinds) > 1:
-                raise UsageError(
-                    f"league is for agents with equal spaces, and those of {config.env} differ; allowed: "
-                    "--league.past-share 0 and --league.opponent-share 0"
-                )
+            _require_seats(config, spec)
             snapshots = Snapshots(folder / SNAPSHOTS, len(learners), config.league.keep, writes=group.is_first)
             generator = device_generator(group.device) if own_numbers else None
             league, opponents = _league(config, group, clock, pool, learners, snapshots, draw, generator)
@@ -127,14 +125,17 @@ def _league(
     generator: torch.Generator | None,
 ) -> tuple[League, list[Any]]:
     """The league, and the actors of its seats and fixed opponents."""
-    settings, spec, seats = config.league, pool.spec, []
-    if settings.past_share > 0:
-        for _ in range(settings.seats):
-            seat = ActorCritic(spec, config.policy).to(group.device).eval().requires_grad_(False)
-            seat.precision = learners[0].policy.precision
-            seats.append(seat)
+    settings, spec, kinds = config.league, pool.spec, all_kinds(pool.spec)
+    seats: list[ActorCritic] = []
+    actors: list[Any] = []
     compute = ComputeConfig(cuda_graphs=False)
-    actors: list[Any] = [Actor(seat, spec, group.device, compute, clock, generator) for seat in seats]
+    if settings.past_share > 0:
+        for number in range(len(learners), len(learners) + settings.seats):
+            own = kinds[number % len(kinds)].spec
+            seat = ActorCritic(own, config.policy).to(group.device).eval().requires_grad_(False)
+            seat.precision = learners[number % len(kinds)].policy.precision
+            seats.append(seat)
+            actors.append(Actor(seat, own, group.device, compute, clock, generator))
     actors += make_opponents(settings.opponents, spec, group.device, clock)
     league = League(
         settings,
@@ -144,5 +145,22 @@ def _league(
         first_seat=len(learners),
         opponents=settings.opponents,
         generator=np.random.default_rng((config.seed, group.rank, 1)),
+        kinds=kind_of_agents(spec),
     )
     return league, actors
+
+
+def _require_seats(config: Config, spec: PoolSpec) -> None:
+    """Refuse opponents that cannot play all kinds of agents."""
+    kinds, league = len(spec.kinds), config.league
+    if kinds == 1:
+        return
+    if league.opponents:
+        raise UsageError(
+            f"league.opponents are for agents with equal spaces, and those of {config.env} differ; allowed: past selves"
+        )
+    if league.seats < kinds:
+        raise UsageError(
+            f"league.seats is {league.seats}, but the agents of {config.env} have {kinds} different spaces; allowed: "
+            f"--league.seats {kinds} or more"
+        )

@@ -69,6 +69,9 @@ class KindRollouts:
 
 
 def _room(steps: int, kind: KindSlots) -> int:
-    """Rows of a kind that a rollout can complete. Where agents take turns, it may be that only this kind acts. Where
-    all act at once, all slots of an environment come back together, so every kind has its share."""
+    """Rows of a kind that a rollout can complete.
+
+    Where agents take turns, all rows may be of one kind. Where all act at once, all slots of an environment come back
+    together, so every kind has its share.
+    """
     return steps * (kind.whole if kind.whole.turn_based else kind.spec).num_slots

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import threading
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -266,9 +267,9 @@ def test_environments_that_were_not_saved_begin_new_matches(tmp_path, monkeypatc
     assert min(match for env, match in found if env != 1) > 1
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
-def test_two_ranks_have_the_same_weights_of_every_policy(tmp_path, system):
-    config, folder = several(system, policies=3, steps=1200), str(tmp_path)
+def test_two_ranks_have_the_same_weights_of_every_policy(tmp_path):
+    """Under APPO they have to find a policy for which both have a batch, of either kind."""
+    config, folder = several("appo", policies=3, steps=1200), str(tmp_path)
 
     def work():
         run = train(config, Path(folder))
@@ -338,3 +339,155 @@ def test_kinds_that_take_turns(tmp_path, monkeypatch, turns, system, policies):
                 assert outcome == (decision.action, decision.reward, decision.end, decision.is_first)
     assert not any(learned.values()), "nothing is learned that was not decided"
     assert run.step >= 600
+
+
+class Signs:
+    """An episode is one step. The wolf should choose what it sees; the sheep should go where it looks."""
+
+    def __init__(self, env: int) -> None:
+        self.possible_agents, self.agents, self._rng = ["wolf", "sheep"], [], np.random.default_rng(env)
+
+    def observation_space(self, agent: str) -> spaces.Space:
+        return spaces.Box(-1, 1, (1 if agent == "wolf" else 2,), np.float32)
+
+    def action_space(self, agent: str) -> spaces.Space:
+        return spaces.Discrete(2) if agent == "wolf" else spaces.Box(-1, 1, (1,), np.float32)
+
+    @property
+    def unwrapped(self) -> Signs:
+        return self
+
+    def reset(self, seed: int | None = None, options: Any = None):
+        self.agents, self._sign = list(self.possible_agents), int(self._rng.choice([-1, 1]))
+        return self._observe(), {agent: {} for agent in self.agents}
+
+    def step(self, actions: dict[str, Any]):
+        rewards = {
+            "wolf": float(2 * actions["wolf"] - 1 == self._sign),
+            "sheep": self._sign * float(actions["sheep"][0]),
+        }
+        ended, self.agents = dict.fromkeys(self.agents, True), []
+        return self._observe(), rewards, ended, dict.fromkeys(ended, False), {agent: {} for agent in ended}
+
+    def _observe(self):
+        return {"wolf": np.array([self._sign], np.float32), "sheep": np.array([self._sign, 0], np.float32)}
+
+    def close(self) -> None:
+        pass
+
+
+def signs(env_index: int) -> Signs:
+    return Signs(env_index)
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_each_kind_learns(tmp_path, system):
+    config = Config(
+        env="tests.population.test_kinds:signs",
+        system=system,
+        steps=8000,
+        rollout_steps=16,
+        device="cpu",
+        threads=1,
+        pool=PoolConfig(num_envs=8, kind="serial"),
+        policy=PolicyConfig(hidden=(16,)),
+        ppo=PPOConfig(epochs=4, minibatches=2),
+        optimizer=OptimizerConfig(learning_rate=0.01),
+        population=PopulationConfig(policies=2),
+    )
+    run = train(config, tmp_path)
+    wolf, sheep = (learner.policy.cpu().eval() for learner in run.learners)
+    sign = torch.tensor([[-1.0], [1.0]])
+    choice, _ = wolf.play({"obs": sign}, wolf.initial_state(2))
+    assert choice["action"].tolist() == [0, 1]
+    way, _ = sheep.play({"obs": torch.cat([sign, torch.zeros(2, 1)], 1)}, sheep.initial_state(2))
+    assert (way["action"] * sign).min() > 0.5
+
+
+def test_past_selves_play_their_own_kind(tmp_path):
+    """Their weights fit no other kind. Rows of past selves are not learned from."""
+    played: set[int] = set()
+    league = LeagueConfig(past_share=0.9, every=100, seats=3)
+    with Session(several("ver", "gru", policies=2, steps=1500, league=league), tmp_path) as session:
+        assignment, kinds = session.state.collection.assignment, np.tile(kind_of_agents(session.state.pool.spec), 4)
+        while not session.is_over:
+            session.run(until=session.state.step + 100)
+            assert (assignment.policies % 2 == kinds).all()
+            played |= set(assignment.policies.tolist())
+    assert played == {0, 1, 2, 3, 4}
+
+
+def test_population_based_training_exchanges_within_a_kind(tmp_path):
+    pbt = PBTConfig(every=100, mutation_rate=1.0, replaced_share=0.5)
+    run = train(several("ddppo", policies=4, steps=1200, pbt=pbt), tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "population.jsonl").read_text().splitlines()]
+    donors = {(int(line["member"]), int(line["donor"])) for line in lines if line["donor"] is not None}
+    assert donors and all(member % 2 == donor % 2 for member, donor in donors)
+    assert all(learner.version > 0 for learner in run.learners)
+
+
+def test_a_part_has_the_numbers_and_names_of_its_kind():
+    with SerialPool(Factory(make=pasture), PoolConfig(num_envs=2), seed=0) as pool:
+        spec = pool.spec
+        draw = AgentMapping(3, 5, kind_of_agents(spec))
+        assert draw(np.arange(2), np.random.default_rng(0)).tolist() == [[0, 1, 1, 2, 1]] * 2
+        assignment = PolicyAssignment(spec, draw, np.random.default_rng(0))
+        assert [policies.tolist() for policies in assignment.by_kind] == [[0, 2, 0, 2], [1] * 6]
+        for _ in range(2):
+            batch = pool.recv(min_slots=None)
+            pool.send({"wolf": np.zeros(10, np.int64), "sheep": np.zeros((10, 2), np.float32)}, batch.slots)
+        batch = pool.recv(min_slots=None)
+        first, sheep, second = assignment.parts(batch)
+        assert [part.policy for part in (first, sheep, second)] == [0, 1, 2]
+        assert first.batch.slots.tolist() == [0, 2] and second.batch.slots.tolist() == [1, 3]
+        assert first.rows.tolist() == [0, 5] and second.rows.tolist() == [3, 8]
+        assert sheep.batch.slots.tolist() == list(range(6))
+        assert second.batch.obs["obs"].tolist() == [[3, 0, 2], [13, 0, 2]]
+        assert sheep.batch.obs["where"][:, 1].tolist() == [1, 2, 4, 1, 2, 4]
+        assert sheep.batch.truncated.tolist() == [False, True, False] * 2
+        assert sheep.batch.final_obs["where"][np.array([1, 4])].tolist() == [[0, 2, 0, 2, -1], [1, 2, 0, 2, -1]]
+        assert len(assignment.no_rows(1, batch).batch) == 0
+
+
+def test_random_policies_of_each_kind_are_spread():
+    drawn = RandomMapping(5, 3, np.array([0, 1, 0]))(np.arange(3000), np.random.default_rng(0))
+    for agent, allowed in enumerate([{0, 2, 4}, {1, 3}, {0, 2, 4}]):
+        counts = Counter(drawn[:, agent].tolist())
+        assert set(counts) == allowed and min(counts.values()) > 900
+
+
+def crossed(env, agents, generator):
+    return [0, 1, 1, 3, 1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"population": PopulationConfig()},
+            r"test_kinds:pasture have different spaces \(wolf, sheep\): allowed: --population.policies 2 or more",
+        ),
+        (
+            {"population": PopulationConfig(policies=4, mapping="tests.population.test_kinds:crossed")},
+            "returned policy 3 for wolf_1, which plays agents with other spaces; allowed: 0, 2",
+        ),
+        ({"pbt": PBTConfig(every=100)}, "several policies of each kind of agents; allowed: --population.policies 4"),
+        ({"league": LeagueConfig(past_share=0.5, seats=1)}, "allowed: --league.seats 2 or more"),
+        (
+            {"league": LeagueConfig(opponent_share=0.5, opponents=("tests.population.games:Nobody",))},
+            "league.opponents are for agents with equal spaces.*allowed: past selves",
+        ),
+    ],
+)
+def test_bad_input(tmp_path, changes, message):
+    with pytest.raises(UsageError, match=message) as error:
+        train(several(**({"system": "ddppo", "policies": 2} | changes)), tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_games_of_mpe(tmp_path):
+    """The adversary of this game sees less than the others."""
+    pytest.importorskip("mpe2")
+    config = several("ver", "none", policies=3, env="pettingzoo:mpe2.simple_adversary_v3", steps=300)
+    run = train(config, tmp_path)
+    assert run.step >= 300 and all(learner.version > 0 for learner in run.learners)
