@@ -246,7 +246,7 @@ def unsaved(env_index: int) -> Unsaved:
     return Unsaved(env_index)
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", ["ver", "appo"])
 def test_environments_that_were_not_saved_begin_new_matches(tmp_path, monkeypatch, system):
     """Their slots have other numbers in the tables of each kind."""
     config = unscaled(several(system, "gru", env="tests.population.test_kinds:unsaved"))
@@ -269,17 +269,17 @@ def test_environments_that_were_not_saved_begin_new_matches(tmp_path, monkeypatc
 
 def test_two_ranks_have_the_same_weights_of_every_policy(tmp_path):
     """Under APPO they have to find a policy for which both have a batch, of either kind."""
-    config, folder = several("appo", policies=3, steps=1200), str(tmp_path)
+    config, folder = several("appo", policies=3, steps=800), str(tmp_path)
 
     def work():
         run = train(config, Path(folder))
         return run.step, [learner.policy.state_dict() for learner in run.learners]
 
     (steps, first), (other, second) = on_ranks(2, work)
-    assert steps == other >= 1200
+    assert steps == other >= 800
     for mine, theirs in zip(first, second, strict=True):
         assert_equal(mine, theirs)
-        assert int(mine["version"]) >= 3
+        assert int(mine["version"]) >= 2
 
 
 class Turns(Court):
@@ -311,9 +311,8 @@ def turns(monkeypatch) -> list[Turns]:
     return made
 
 
-@pytest.mark.parametrize("policies", [2, 4])
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_kinds_that_take_turns(tmp_path, monkeypatch, turns, system, policies):
+def test_kinds_that_take_turns(tmp_path, monkeypatch, turns, system):
     """One kind acts far more often than the other. Each decision is learned from once, with its whole outcome."""
     learn, learned = PPOLearner.learn, defaultdict(dict)
 
@@ -328,7 +327,7 @@ def test_kinds_that_take_turns(tmp_path, monkeypatch, turns, system, policies):
         return learn(learner, batch, progress)
 
     monkeypatch.setattr(PPOLearner, "learn", spy)
-    config = several(system, "gru", policies, env="tests.population.test_kinds:Turns?env=0", steps=600)
+    config = several(system, "gru", 4, env="tests.population.test_kinds:Turns?env=0", steps=600)
     config = dataclasses.replace(config, pool=PoolConfig(kind="serial", num_envs=1), rollout_steps=32)
     run = train(unscaled(config), tmp_path)
     (game,) = turns[-1:]
@@ -380,7 +379,7 @@ def signs(env_index: int) -> Signs:
     return Signs(env_index)
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", ["ddppo", "appo"])
 def test_each_kind_learns(tmp_path, system):
     config = Config(
         env="tests.population.test_kinds:signs",
