@@ -30,7 +30,6 @@ SHARES = (*(f"time/{name}" for name in ACTIVITIES), "learner_busy")
 
 def config_of(options: dict) -> Config:
     core = CoreConfig(kind="lstm", hidden=options["lstm"]) if options["lstm"] else CoreConfig()
-    of_system = {"appo": APPOConfig(batch=options["batch"])} if "batch" in options else {}
     return Config(
         env=options.get("env") or f"envpool:{options['task']}",
         system=options.get("system", "ddppo"),
@@ -54,7 +53,7 @@ def config_of(options: dict) -> Config:
             sequences=options.get("sequences", "auto"),
         ),
         population=PopulationConfig(policies=options.get("policies", 1)),
-        **of_system,
+        appo=APPOConfig(batch=options.get("batch")),
     )
 
 

@@ -10,15 +10,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from paceline.assembly import Services, ppo_parts
+from paceline.collect.policy_assignment import Finished
 from paceline.config import Config
 from paceline.distributed.runtime import Group
 from paceline.pool import Pool
-from paceline.pool.protocol import Episode, StepBatch
+from paceline.pool.protocol import StepBatch
 from paceline.stop import Stop
 from paceline.telemetry.clock import Clock
 from paceline.telemetry.phases import Phases
@@ -66,7 +68,7 @@ class Rounds:
         self.clock, self.stop, self.phases = Clock(), Stop(group), Phases()
         self.threads = torch.get_num_threads()
         services = Services(group=group, stop=self.stop, clock=self.clock, phases=self.phases)
-        self.learner, self.sampler = ppo_parts(config, services, pool)
+        self.learners, self.sampler, _ = ppo_parts(config, services, pool, Path())  # one policy writes no files
         self.progress = 0.0
         self.marks: list[float] = []
         self.steps: list[int] = []
@@ -77,11 +79,9 @@ class Rounds:
         enough = self.group.is_first and self.marks[-1] - self.marks[0] >= self._seconds
         return self.group.any(enough)
 
-    def report(self, steps: int, losses: dict[str, float], episodes: list[Episode] | None = None) -> None:
+    def report(self, steps: int, losses: dict[str, float], finished: Finished) -> None:
         self.marks.append(time.perf_counter())
         self.steps.append(steps)
-        if episodes is None:
-            self.pool.take_episodes()
 
     checkpoint_due = False
 

@@ -43,7 +43,7 @@ def measure(group: Group, setting: dict[str, Any]) -> tuple[float, float]:
     with contextlib.closing(pool):
         rounds: Any = Rounds(config, group, pool, ROUNDS, setting["seconds"])
         group.any(False)  # all ranks start together
-        make_schedule(rounds, config, rounds.learner, rounds.sampler)()
+        make_schedule(rounds, config, rounds.learners, rounds.sampler)()
         return rounds.rates()
 
 

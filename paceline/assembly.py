@@ -35,6 +35,7 @@ from paceline.experience.replay import Replay
 from paceline.free_memory import require_memory
 from paceline.learner.d4pg import D4PGLearner
 from paceline.learner.ppo import PPOLearner
+from paceline.learner.publication import Reader
 from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.deterministic import ActionCritic, DeterministicPolicy
 from paceline.pool import Pool
@@ -86,7 +87,9 @@ def ppo_parts(
     schedule, kinds = ppo_schedule(config.system, on_device=spec.on_device, turn_based=spec.turn_based), all_kinds(spec)
     require_rows(config.ppo.minibatches, min(schedule.update_rows(config, kind) for kind in kinds))
     concurrent = schedule.learns_concurrently(config)
-    learners, actors, readers = [], [], []
+    learners: list[PPOLearner] = []
+    actors: list[Actor] = []
+    readers: list[Reader] = []
     # Recordings that run at the same time need generators of their own.
     own_numbers = group.device.type == "cuda" and (concurrent or policies > 1)
     for number in range(policies):

@@ -69,7 +69,7 @@ class Run:
         group: Group,
         pool: Pool,
         folder: Path,
-        learners: list[Learner],
+        learners: Sequence[Learner],
         *,
         clock: Clock,
         stop: Stop,

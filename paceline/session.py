@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import logging
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -69,7 +70,7 @@ class Session:
         self._is_over = False
 
     @property
-    def learners(self) -> list[Learner]:
+    def learners(self) -> Sequence[Learner]:
         """One for each policy. Their hyper-parameters may be changed between two calls of `run`."""
         return self.state.learners
 

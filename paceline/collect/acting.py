@@ -67,7 +67,7 @@ class OpponentActing:
 
     def __init__(self, actor: Actor, buffer: RolloutBuffer) -> None:
         self._actor, self._layout = actor, buffer.layout
-        self._chosen: Mapping[str, Any] = {}
+        self._chosen: dict[str, Any] = {}
 
     def start(self, batch: StepBatch) -> None:
         self._chosen = self._actor.decide(batch).actions

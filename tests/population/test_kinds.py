@@ -16,11 +16,18 @@ from gymnasium import spaces
 
 from paceline.checkpoint import CheckpointFolder
 from paceline.collect.config import BatchingConfig
+from paceline.collect.kind_slots import kind_of_agents
+from paceline.collect.policy_assignment import PolicyAssignment
 from paceline.config import Config
+from paceline.envs.factory import Factory
+from paceline.errors import UsageError
+from paceline.learner.config import OptimizerConfig, PPOConfig
 from paceline.learner.ppo import PPOLearner
+from paceline.nets.config import PolicyConfig
 from paceline.pool.config import PoolConfig
-from paceline.population.config import PopulationConfig
-from paceline.population.mapping import RandomMapping
+from paceline.pool.serial import SerialPool
+from paceline.population.config import LeagueConfig, PBTConfig, PopulationConfig
+from paceline.population.mapping import AgentMapping, RandomMapping
 from paceline.schedule.config import VERConfig
 from paceline.session import Session, train
 from tests.integration.ranks import on_ranks
