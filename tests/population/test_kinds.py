@@ -480,7 +480,7 @@ def crossed(env, agents, generator):
         ({"pbt": PBTConfig(every=100)}, "several policies of each kind of agents; allowed: --population.policies 4"),
         ({"league": LeagueConfig(past_share=0.5, seats=1)}, "allowed: --league.seats 2 or more"),
         (
-            {"league": LeagueConfig(opponent_share=0.5, opponents=("tests.population.games:Nobody",))},
+            {"league": LeagueConfig(opponent_share=0.5, opponents=("paceline.envs.pong_opponents:RandomOpponent",))},
             "league.opponents are for agents with equal spaces.*allowed: past selves",
         ),
     ],
