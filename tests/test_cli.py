@@ -21,6 +21,7 @@ BENCHMARKS = [
     "halfcheetah",
     "learner_apart",
     "pointnav",
+    "policies",
     "pool",
     "ppo",
     "publication",

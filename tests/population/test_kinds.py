@@ -480,15 +480,21 @@ def crossed(env, agents, generator):
         ({"pbt": PBTConfig(every=100)}, "several policies of each kind of agents; allowed: --population.policies 4"),
         ({"league": LeagueConfig(past_share=0.5, seats=1)}, "allowed: --league.seats 2 or more"),
         (
-            {"league": LeagueConfig(opponent_share=0.5, opponents=("paceline.envs.pong_opponents:RandomOpponent",))},
+            {"league": LeagueConfig(opponent_share=0.5, opponents=("tests.population.games:Kuhn",))},
             "league.opponents are for agents with equal spaces.*allowed: past selves",
         ),
     ],
 )
 def test_bad_input(tmp_path, changes, message):
     with pytest.raises(UsageError, match=message) as error:
-        train(several(**({"system": "ddppo", "policies": 2} | changes)), tmp_path)
+        train(several("ddppo", policies=2, **changes), tmp_path)
     assert "\n" not in str(error.value)
+
+
+def test_d4pg_refuses_different_spaces(tmp_path):
+    config = Config(env="tests.population.test_kinds:signs", system="d4pg", steps=100_000, device="cpu")
+    with pytest.raises(UsageError, match="have different spaces: allowed: --system ddppo, ver or appo"):
+        train(dataclasses.replace(config, pool=PoolConfig(num_envs=2, kind="serial")), tmp_path)
 
 
 def test_games_of_mpe(tmp_path):
