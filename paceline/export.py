@@ -72,6 +72,8 @@ class Exported:
 
     path: Path
     checkpoint: str
+    policy: str
+    """Number of the policy, or K@STEP for a past self."""
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     verified_with: str | None
@@ -79,9 +81,16 @@ class Exported:
 
 
 def export(
-    folder: Path, format: Format, *, checkpoint: str = "latest", output: Path | None = None, trust: bool = False
+    folder: Path,
+    format: Format,
+    *,
+    checkpoint: str = "latest",
+    policy: str | None = None,
+    output: Path | None = None,
+    trust: bool = False,
 ) -> Exported:
-    """Write the deterministic policy of the run in `folder`, by default into that folder as policy.onnx or policy.pt.
+    """Write a deterministic policy of the run in `folder`, by default into that folder as policy.onnx or policy.pt.
+    `policy` is as in `SavedRun.load`.
 
     The file gets its name only after it has been compared with the policy. The environment that the folder names is
     made, for its spaces; with `trust`, also if somebody else wrote the folder.
@@ -91,18 +100,19 @@ def export(
     path = output or folder / f"policy{SUFFIX[format]}"
     if not path.absolute().parent.is_dir():
         raise UsageError(f"output {str(path)!r}: the folder {path.absolute().parent} does not exist")
-    run = SavedRun.load(folder, checkpoint, trust=trust)
+    run = SavedRun.load(folder, checkpoint, policy=policy, trust=trust)
     spec = run.spec()
-    policy = run.policy(spec, choose_device("cpu", 0))
-    function = PolicyFunction(policy, spec)
+    module = run.policy(spec, choose_device("cpu", 0))
+    function = PolicyFunction(module, spec)
     with replacing(path) as temporary:
         (write_onnx if format == "onnx" else write_torchscript)(function, temporary)
         reader = read_onnx(temporary) if format == "onnx" else ("PyTorch", read_torchscript(temporary))
         if reader is not None:
-            verify(reader[1], policy, function)
+            verify(reader[1], module, function)
     return Exported(
         path=path,
         checkpoint=run.checkpoint,
+        policy=run.policy_name,
         inputs=function.inputs,
         outputs=function.outputs,
         verified_with=reader[0] if reader is not None else None,

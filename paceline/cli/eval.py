@@ -1,19 +1,20 @@
-"""`paceline eval`: play episodes with a trained policy or a baseline."""
+"""`paceline eval`: play episodes or matches with a trained policy, or episodes with a baseline."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from paceline.errors import UsageError
-from paceline.evaluation.evaluators import EvaluationOptions, Evaluator, checked_evaluator, evaluate_baseline
+from paceline.evaluation.evaluators import EvaluationOptions, checked_evaluator, evaluate_baseline
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,13 @@ class Eval:
     """The folder of a run."""
     agent: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """Instead of a run, a baseline of the simulator, for example oracle or random in pointnav."""
+    opponent: Annotated[str | None, tyro.conf.arg(metavar="X")] = None
+    """Play matches against X, and report wins and losses: a policy of the same run (K, best, or K@STEP for a past
+    self), another run (FOLDER or FOLDER:K), or a scripted opponent (package.module:Class). --episodes is the number of
+    matches."""
+    tournament: bool = False
+    """Let the policies and past selves of the run play each other: win rates and Elo ratings. --episodes is the number
+    of matches of each pair, by default 20."""
     json: bool = False
     """Print one JSON object instead of a table."""
     options: Annotated[EvaluationOptions, tyro.conf.arg(name="")] = field(default_factory=EvaluationOptions)
@@ -31,20 +39,40 @@ class Eval:
     def run(self) -> None:
         # Environments may print, also when they are imported. Only the result goes to stdout.
         with contextlib.redirect_stdout(sys.stderr):
-            evaluator, report = self._evaluate()
+            table, report = self._evaluate()
         if self.json:
             print(json.dumps(report, allow_nan=False))
         else:
-            Console().print(evaluator.table(report))
+            Console().print(table(report))
 
-    def _evaluate(self) -> tuple[Evaluator, dict[str, Any]]:
+    def _evaluate(self) -> tuple[Callable[[dict[str, Any]], RenderableType], dict[str, Any]]:
+        """How to show the result, and the result."""
         if self.agent is not None:
             if self.run_folder is not None:
                 raise UsageError("two things to evaluate: give a run folder or --agent, not both")
-            return evaluate_baseline(self.agent, self.options)
+            if self.opponent is not None or self.tournament or self.options.policy is not None:
+                raise UsageError("--policy, --opponent and --tournament are for the policies of a run, not for --agent")
+            evaluator, report = evaluate_baseline(self.agent, self.options)
+            return evaluator.table, report
         if self.run_folder is None:
             raise UsageError("nothing to evaluate: give a run folder or --agent")
+        if self.tournament:
+            return self._tournament(self.run_folder)
+        if self.opponent is not None:
+            from paceline.evaluation.matches import evaluate_match
+            from paceline.evaluation.matches import table as match_table
+
+            return match_table, evaluate_match(self.run_folder, self.opponent, self.options)
         from paceline.evaluation.saved import run_config
 
         evaluator = checked_evaluator(self.options.env or run_config(self.run_folder).env, self.options)
-        return evaluator, evaluator.evaluate_policy(self.run_folder, self.options)
+        return evaluator.table, evaluator.evaluate_policy(self.run_folder, self.options)
+
+    def _tournament(self, folder: Path) -> tuple[Callable[[dict[str, Any]], RenderableType], dict[str, Any]]:
+        if self.opponent is not None or self.options.policy is not None or self.options.video is not None:
+            raise UsageError(
+                "--tournament is for all policies of a run; allowed: without --policy, --opponent, --video"
+            )
+        from paceline.evaluation.tournament import play_tournament, table
+
+        return table, play_tournament(folder, self.options)

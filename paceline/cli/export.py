@@ -23,6 +23,8 @@ class Export:
     value and the new state."""
     checkpoint: str = "latest"
     """The checkpoint: latest, best or step_N."""
+    policy: Annotated[str | None, tyro.conf.arg(metavar="K")] = None
+    """The policy, in a run with several: its number, best (the default), or K@STEP for a past self."""
     output: Path | None = None
     """The file to write. None: policy.onnx or policy.pt in the run folder."""
     trust: bool = False
@@ -31,13 +33,20 @@ class Export:
     def run(self) -> None:
         from paceline.export import export
 
-        done = export(self.run_folder, self.format, checkpoint=self.checkpoint, output=self.output, trust=self.trust)
+        done = export(
+            self.run_folder,
+            self.format,
+            checkpoint=self.checkpoint,
+            policy=self.policy,
+            output=self.output,
+            trust=self.trust,
+        )
         table = Table("", "name", "type", "shape", box=None, header_style="bold", pad_edge=False)
         for side, ports in (("input", done.inputs), ("output", done.outputs)):
             for port in ports:
                 table.add_row(side, port.name, port.dtype, str(["batch", *port.shape]))
         Console().print(table, markup=False)
-        print(f"{done.checkpoint} is in {done.path}")
+        print(f"policy {done.policy} of {done.checkpoint} is in {done.path}")
         if done.verified_with is not None:
             print(f"verified: {done.verified_with} gives the same outputs as the policy")
         else:

@@ -41,7 +41,7 @@ def evaluate(folder: Path, **options: Any) -> dict[str, Any]:
 
 def evaluate_policy(folder: Path, options: EvaluationOptions) -> dict[str, Any]:
     """Play episodes with the policy of the run in `folder`."""
-    run = SavedRun.load(folder, options.checkpoint, trust=options.trust)
+    run = SavedRun.load(folder, options.checkpoint, policy=options.policy, trust=options.trust)
     env = options.env or run.env()  # `options.env` is the user's own choice and needs no trust
     if options.video is not None:
         from paceline.evaluation.video import film
@@ -58,6 +58,8 @@ def evaluate_policy(folder: Path, options: EvaluationOptions) -> dict[str, Any]:
     return {
         "run": str(folder),
         "checkpoint": run.checkpoint,
+        "policy": run.policy_name,
+        "policies": run.num_policies,
         "env": env,
         "seed": options.seed,
         "sampled": options.sampled,
@@ -68,14 +70,14 @@ def evaluate_policy(folder: Path, options: EvaluationOptions) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def progress_bar(num_episodes: int) -> Iterator[Callable[[int], None] | None]:
-    """A progress bar on stderr: a function to call with the number of finished episodes. None without a terminal."""
+def progress_bar(num_episodes: int, what: str = "episodes") -> Iterator[Callable[[int], None] | None]:
+    """A progress bar on stderr: a function to call with the number that are finished. None without a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield None
         return
     with Progress(console=console, transient=True) as progress:
-        task = progress.add_task("episodes", total=num_episodes)
+        task = progress.add_task(what, total=num_episodes)
         yield lambda done: progress.update(task, completed=done)
 
 
@@ -108,7 +110,8 @@ def play(pool: Pool, player: Player, num_episodes: int, show: Callable[[int], No
                     show(num_episodes - int(remaining.sum()))
         if not remaining.any():
             return Played([episode for slot in finished for episode in slot], num_lost)
-        _send_needed(pool, player, batch, remaining)
+        actions = player.act(batch, on_device=pool.spec.on_device)
+        send_needed(pool, actions, batch, remaining.reshape(pool.spec.num_envs, -1).max(1) > 0)
 
 
 def quotas(num_episodes: int, num_slots: int) -> np.ndarray:
@@ -116,13 +119,12 @@ def quotas(num_episodes: int, num_slots: int) -> np.ndarray:
     return num_episodes // num_slots + (np.arange(num_slots) < num_episodes % num_slots)
 
 
-def _send_needed(pool: Pool, player: Player, batch: StepBatch, remaining: np.ndarray) -> None:
-    """Step the environments that have a slot with `remaining` episodes."""
-    actions = player.act(batch, on_device=pool.spec.on_device)
+def send_needed(pool: Pool, actions: dict[str, Any], batch: StepBatch, needed: np.ndarray) -> None:
+    """Step the environments that are `needed` (bool [num_envs])."""
     if not pool.spec.on_device:  # simulators on a device only step together
-        needed = np.repeat(remaining.reshape(pool.spec.num_envs, -1).any(1), pool.spec.agents_per_env)[batch.slots]
-        if not needed.all():
-            pool.send({name: values[needed] for name, values in actions.items()}, batch.slots[needed])
+        rows = np.repeat(needed, pool.spec.agents_per_env)[batch.slots]
+        if not rows.all():
+            pool.send({name: values[rows] for name, values in actions.items()}, batch.slots[rows])
             return
     pool.send(actions, batch.slots)
 
@@ -175,23 +177,25 @@ def _number(value: Any) -> float | None:
 def table(report: dict[str, Any]) -> Group:
     """A result of `evaluate_policy` for the terminal."""
     actions = "sampled" if report["sampled"] else "deterministic"
-    title = f"{report['episodes']} episodes of {report['env']}, {report['checkpoint']}, {actions}"
+    who = f", policy {report['policy']}" if report["policies"] > 1 or "@" in report["policy"] else ""
+    title = f"{report['episodes']} episodes of {report['env']}, {report['checkpoint']}{who}, {actions}"
     columns = ("", "mean", "95 % interval", "std", "min", "median", "max")
     rows = Table(*columns, box=None, header_style="bold", pad_edge=False)
     for name in ("return", "length"):
         interval = report[f"ci95_{name}"]
-        rest = [_shown(report[f"{statistic}_{name}"]) for statistic in ("std", "min", "median", "max")]
-        shown = f"{_shown(interval[0])} to {_shown(interval[1])}" if interval else "-"
-        rows.add_row(name, _shown(report[f"mean_{name}"]), shown, *rest)
+        rest = [shown(report[f"{statistic}_{name}"]) for statistic in ("std", "min", "median", "max")]
+        bounds = f"{shown(interval[0])} to {shown(interval[1])}" if interval else "-"
+        rows.add_row(name, shown(report[f"mean_{name}"]), bounds, *rest)
     for name, value in report["info"].items():
-        rows.add_row(name, _shown(value))
+        rows.add_row(name, shown(value))
     lines: list[RenderableType] = [Text(title), rows, Text(f"intervals of the mean by {report['ci95_method']}")]
     if report["lost_episodes"]:
         lines.append(Text(f"{report['lost_episodes']} episodes were lost with their simulators; others were played"))
     return Group(*lines)
 
 
-def _shown(value: float | None) -> str:
+def shown(value: float | None) -> str:
+    """A number in a table."""
     return "-" if value is None else f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 

@@ -11,8 +11,9 @@ import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import tyro
 from rich.console import RenderableType
 
 from paceline.envs.ids import EnvId
@@ -39,6 +40,9 @@ class EvaluationOptions:
     """With --sampled, how often each episode is played, in a simulator with a fixed list of episodes."""
     checkpoint: str = "latest"
     """latest, best or step_N."""
+    policy: Annotated[str | None, tyro.conf.arg(metavar="K")] = None
+    """The policy, in a run with several: its number, best (the default) for the one with the highest objective, or
+    K@STEP for policy K as it was then, if self-play has kept it."""
     sampled: bool = False
     """Sample actions, as in training, instead of taking the most likely ones."""
     seed: int = SEED

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -48,6 +49,10 @@ class Player:
         self._was_active[slots] = active
         actions = self.decide({name: tensor(values) for name, values in batch.obs.items()}, fresh, slots)
         return {name: values if on_device else values.cpu().numpy() for name, values in actions.items()}
+
+    def start_anew(self, slots: np.ndarray) -> None:
+        """Forget the recurrent state of `slots`, in which another player acted before."""
+        self._state[torch.as_tensor(slots, device=self._device)] = 0.0
 
     @torch.no_grad()
     def decide(self, obs: dict[str, Tensor], fresh: Tensor, slots: Tensor | slice = slice(None)) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""`SavedRun`: the configuration, a checkpoint and the policy of a run, read from its folder."""
+"""`SavedRun`: the configuration, a checkpoint and one policy of a run, read from its folder."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 
-from paceline.checkpoint import CheckpointFolder
+from paceline.checkpoint import Checkpoint, CheckpointFolder
 from paceline.config import Config
 from paceline.distributed.runtime import choose_device
 from paceline.envs.registry import resolve
@@ -24,6 +26,14 @@ from paceline.pool.config import PoolConfig
 from paceline.pool.protocol import PoolSpec
 from paceline.systems import SYSTEMS
 from paceline.trust import may_run
+
+PAST_SELVES = "past_selves"
+"""The folder of past selves in a run folder."""
+
+
+def is_policy_name(name: str) -> bool:
+    """Whether `name` is a policy of a run: K, best, or K@STEP for a past self."""
+    return re.fullmatch(r"best|\d+(@\d+)?", name) is not None
 
 
 def run_config(folder: Path) -> Config:
@@ -42,17 +52,38 @@ class SavedRun:
     checkpoint: str
     """Name of the checkpoint's folder, step_N, also for `latest` and `best`."""
     weights: dict[str, Tensor]
+    policy_name: str = "0"
+    """The number of the policy; K@STEP for a past self."""
+    num_policies: int = 1
     trust: bool = False
     """Whether the user trusts the folder, even if somebody else wrote it."""
 
     @classmethod
-    def load(cls, folder: Path, checkpoint: str = "latest", *, trust: bool = False) -> SavedRun:
-        """Read a run's configuration and its checkpoint `latest`, `best` or `step_N`."""
+    def load(
+        cls, folder: Path, checkpoint: str = "latest", *, policy: str | None = None, trust: bool = False
+    ) -> SavedRun:
+        """Read a run's configuration and a policy of its checkpoint `latest`, `best` or `step_N`.
+
+        `policy` is a number, `best` for the one with the highest objective (the default), or K@STEP for a past self.
+        """
         if re.fullmatch(r"latest|best|step_\d+", checkpoint) is None:
             raise UsageError(f"checkpoint {checkpoint!r} does not exist; allowed: latest, best, step_N")
         config = run_config(folder)
         loaded = CheckpointFolder(folder / "checkpoints").load(checkpoint)
-        return cls(folder=folder, config=config, checkpoint=loaded.folder.name, weights=loaded.weights, trust=trust)
+        name = policy or "best"
+        if not is_policy_name(name):
+            raise UsageError(f"policy {name!r} does not exist; allowed: {_allowed_policies(folder, loaded)}")
+        if name == "best":
+            name = str(_best_policy(loaded))
+        return cls(
+            folder=folder,
+            config=config,
+            checkpoint=loaded.folder.name,
+            weights=_weights(folder, loaded, name),
+            policy_name=name,
+            num_policies=loaded.num_policies,
+            trust=trust,
+        )
 
     def env(self) -> str:
         """The run's environment. Refused if it runs code that this user neither wrote nor trusts."""
@@ -97,3 +128,44 @@ class SavedRun:
                 f"and actions: {spec.observation_space}, {spec.action_space} ({str(error).splitlines()[-1].strip()})"
             ) from error
         return policy.to(device).eval().requires_grad_(False)
+
+
+def past_selves(folder: Path) -> list[tuple[int, int]]:
+    """Step and policy of every past self in a run folder, ascending."""
+    names = [path.stem for path in (folder / PAST_SELVES).glob("policy_*_step_*.safetensors")]
+    found = [re.fullmatch(r"policy_(\d+)_step_(\d+)", name) for name in names]
+    return sorted((int(match[2]), int(match[1])) for match in found if match is not None)
+
+
+def _best_policy(checkpoint: Checkpoint) -> int:
+    """The policy with the highest mean objective over its latest episodes. Without any objective it is policy 0."""
+    means: dict[int, float] = {}
+    for policy, sums in enumerate(checkpoint.state.get("population", {}).get("objectives", [])):
+        if sums:
+            means[policy] = sum(total for _, total in sums) / sum(count for count, _ in sums)
+    return max(means, key=lambda policy: means[policy], default=0)
+
+
+def _weights(folder: Path, checkpoint: Checkpoint, name: str) -> dict[str, Tensor]:
+    """The weights of a policy or a past self, by its name."""
+    policy, _, step = name.partition("@")
+    if not step:
+        if int(policy) >= checkpoint.num_policies:
+            raise UsageError(f"{folder} has no policy {policy}; allowed: {_allowed_policies(folder, checkpoint)}")
+        return checkpoint.weights_of(int(policy))
+    path = folder / PAST_SELVES / f"policy_{int(policy)}_step_{int(step)}.safetensors"
+    if not path.is_file():
+        raise UsageError(f"{folder} has no past self {name}; allowed: {_allowed_policies(folder, checkpoint)}")
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise UsageError(f"the past self {path} cannot be read: {error}") from error
+
+
+def _allowed_policies(folder: Path, checkpoint: Checkpoint) -> str:
+    last = checkpoint.num_policies - 1
+    allowed = ["best", "0" if last == 0 else f"0 to {last}"]
+    if steps := sorted({step for step, _ in past_selves(folder)}):
+        shown = ", ".join(map(str, steps if len(steps) <= 6 else [*steps[:5], "...", steps[-1]]))
+        allowed.append(f"K@STEP for a past self (steps {shown})")
+    return ", ".join(allowed)

@@ -10,9 +10,10 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+import torch
 from gymnasium import spaces
 
 from paceline.envs.factory import Factory
@@ -39,13 +40,29 @@ SMALLEST_SIDE = 256
 """Observed images are enlarged by a whole factor to about this many pixels."""
 
 
+class Filmed(Protocol):
+    """Chooses actions for the slots of a pool."""
+
+    def act(self, batch: StepBatch, *, on_device: bool) -> dict[str, Any]: ...
+
+
 def film(run: SavedRun, path: Path, *, env: str, sampled: bool = False, seed: int = 0) -> int:
     """Write one episode in `env` to `path`, .mp4 or .gif; the number of frames."""
+
+    def make(spec: PoolSpec, device: torch.device) -> Player:
+        return Player(run.policy(spec, device), spec.num_slots, device, sampled=sampled, seed=seed)
+
+    return film_player(make, path, env=env, seed=seed, device=run.device())
+
+
+def film_player(
+    make: Callable[[PoolSpec, torch.device], Filmed], path: Path, *, env: str, seed: int, device: torch.device
+) -> int:
+    """Write one episode of a player that is made for the pool; the number of frames."""
     check_path(path)
-    device = run.device()
     camera, pool = open_camera(env, seed, str(device))
     with contextlib.closing(pool):
-        player = Player(run.policy(pool.spec, device), pool.spec.num_slots, device, sampled=sampled, seed=seed)
+        player = make(pool.spec, device)
         with replacing(path) as temporary, WRITERS[path.suffix](temporary, camera.frames_per_second) as write:
             return _film_episode(pool, player, camera, write)
 
@@ -66,7 +83,7 @@ def check_path(path: Path) -> None:
 
 
 def _film_episode(
-    pool: Pool, player: Player, camera: RenderCamera | ObservationCamera, write: Callable[[Frame], None]
+    pool: Pool, player: Filmed, camera: RenderCamera | ObservationCamera, write: Callable[[Frame], None]
 ) -> int:
     count = 0
     while True:

@@ -18,6 +18,7 @@ from paceline.collect.sampler import device_generator
 from paceline.config import Config
 from paceline.distributed.runtime import Group
 from paceline.errors import UsageError
+from paceline.evaluation.saved import PAST_SELVES
 from paceline.learner.hyperparameters import ppo_hyperparameters
 from paceline.learner.ppo import PPOLearner
 from paceline.nets.actor_critic import ActorCritic
@@ -30,9 +31,6 @@ from paceline.population.population import Population
 from paceline.population.reward_weights import PolicyRewardWeights
 from paceline.systems import SYSTEMS
 from paceline.telemetry.clock import Clock
-
-SNAPSHOTS = "past_selves"
-"""The folder of past selves in a run folder."""
 
 
 def require_possible(config: Config) -> None:
@@ -84,7 +82,7 @@ class PopulationParts:
             if spec.agents_per_env == 1:
                 raise UsageError(f"league needs matches of several agents, and {config.env} has one agent")
             _require_seats(config, spec)
-            snapshots = Snapshots(folder / SNAPSHOTS, len(learners), config.league.keep, writes=group.is_first)
+            snapshots = Snapshots(folder / PAST_SELVES, len(learners), config.league.keep, writes=group.is_first)
             generator = device_generator(group.device) if own_numbers else None
             league, opponents = _league(config, group, clock, pool, learners, snapshots, draw, generator)
             draw = league

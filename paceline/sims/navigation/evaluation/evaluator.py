@@ -24,7 +24,7 @@ def evaluate_policy(folder: Path, options: EvaluationOptions) -> dict[str, Any]:
 
     `options.env` replaces the run's environment, including the scenes.
     """
-    run = SavedRun.load(folder, options.checkpoint, trust=options.trust)
+    run = SavedRun.load(folder, options.checkpoint, policy=options.policy, trust=options.trust)
     if options.env is not None:
         config = env_config(options.env, options.split)
     else:
@@ -37,6 +37,7 @@ def evaluate_policy(folder: Path, options: EvaluationOptions) -> dict[str, Any]:
     return {
         "run": str(folder),
         "checkpoint": run.checkpoint,
+        "policy": run.policy_name,
         "env": options.env or run.config.env,
         "tier": played.bank.tier,
         "split": config.split,
