@@ -13,10 +13,11 @@ import tyro
 
 @dataclass(frozen=True)
 class Report:
-    """Write a report of a run to one HTML file: learning curves, speed, settings, and what the simulator adds."""
+    """Write a report of a run to one HTML file: learning curves, speed, settings, its population, and what the
+    simulator adds. Or of a population of runs: results, hyper-parameters and lineage of its members."""
 
     run_folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """The folder of a run."""
+    """The folder of a run, or of a population of runs."""
     output: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """The file; by default report.html in the run's folder."""
     episodes: int = 200

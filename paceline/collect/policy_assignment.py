@@ -240,6 +240,13 @@ class PolicyAssignment:
         if len(envs) == 0:
             return
         self._drawn.reshape(self._spec.num_envs, -1)[envs] = self._draw(envs, self._generator)
+        self._name(envs)
+
+    def name_first_matches(self) -> None:
+        """Those who play the first matches get the names in `players`, which is filled after these were drawn."""
+        self._name(np.arange(self._spec.num_envs))
+
+    def _name(self, envs: np.ndarray) -> None:
         for env in envs.tolist():
             self._players[env] = tuple(self.players.get(policy, str(policy)) for policy in self._of(env).tolist())
 

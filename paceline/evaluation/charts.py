@@ -32,11 +32,11 @@ styled = matplotlib.rc_context(fname=Path(__file__).with_name("report.mplstyle")
 """Decorator of functions that draw."""
 
 
-def _axes(size: tuple[float, float] = WIDE) -> Any:
+def new_axes(size: tuple[float, float] = WIDE) -> Any:
     return Figure(figsize=size, layout="constrained").add_subplot()
 
 
-def _svg(axes: Any) -> str:
+def as_svg(axes: Any) -> str:
     file = io.StringIO()
     axes.figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
     return data_uri("image/svg+xml", file.getvalue().replace("'DejaVu Sans'", FONTS).encode())
@@ -56,20 +56,20 @@ def curves(
     limits: tuple[float, float] | None = None,
 ) -> str:
     """Lines over a common x, with a legend if there are several."""
-    axes = _axes(size)
+    axes = new_axes(size)
     for (label, values), color in zip(series.items(), COLORS, strict=False):
         known = np.isfinite(values)
-        _line(axes, x[known], values[known], color, label)
+        draw_line(axes, x[known], values[known], color, label)
     if limits is not None:
         axes.set_ylim(*limits)
-    _number_axes(axes, x_label)
+    number_axes(axes, x_label)
     axes.margins(x=0.01)
     if len(series) > 1:
         axes.legend(loc="best", ncols=len(series), handlelength=1.2, columnspacing=1.2)
-    return _svg(axes)
+    return as_svg(axes)
 
 
-def _line(axes: Any, x: np.ndarray, values: np.ndarray, color: str, label: str) -> None:
+def draw_line(axes: Any, x: np.ndarray, values: np.ndarray, color: str, label: str) -> None:
     if len(x) <= MANY_POINTS or np.ptp(values) == 0:  # the mean of a constant would show rounding errors
         few = {"marker": "o", "markersize": 3.0} if len(x) <= 3 else {}
         axes.plot(x, values, color=color, label=label, **few)
@@ -90,7 +90,7 @@ def running_mean(values: np.ndarray, width: int) -> np.ndarray:
 @styled
 def shares(x: np.ndarray, parts: Mapping[str, np.ndarray], *, x_label: str) -> str:
     """Shares of a whole, stacked; `parts` add up to 1."""
-    axes = _axes()
+    axes = new_axes()
     stack = np.nan_to_num(np.stack(list(parts.values())))
     if len(x) > MANY_POINTS:
         width = max(3, round(SMOOTHED_SHARE * len(x)))
@@ -99,12 +99,12 @@ def shares(x: np.ndarray, parts: Mapping[str, np.ndarray], *, x_label: str) -> s
         x, stack = np.array([0.0, x[0]]), np.repeat(stack, 2, 1)
     axes.stackplot(x, stack, labels=list(parts), colors=COLORS, alpha=0.85, linewidth=0)
     axes.set_ylim(0.0, 1.0)
-    _number_axes(axes, x_label)
+    number_axes(axes, x_label)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
     axes.margins(x=0.0)
     axes.grid(False)
     axes.figure.legend(loc="outside lower center", ncols=min(len(parts), 6), handlelength=0.9, columnspacing=1.1)
-    return _svg(axes)
+    return as_svg(axes)
 
 
 @styled
@@ -116,7 +116,7 @@ def grouped_bars(
     x_label: str,
 ) -> str:
     """Up to two bars in [0, 1] per label: means [labels] and their intervals [labels, 2]. `marks` are lines across."""
-    axes = _axes()
+    axes = new_axes()
     at = np.arange(len(labels))
     width = 0.76 / len(bars)
     for index, ((name, (means, intervals)), color) in enumerate(zip(bars.items(), (LIGHT_BLUE, BLUE), strict=False)):
@@ -131,13 +131,13 @@ def grouped_bars(
     axes.grid(False, axis="x")
     axes.set_xlabel(x_label)
     axes.figure.legend(loc="outside upper center", ncols=3, handlelength=1.2)
-    return _svg(axes)
+    return as_svg(axes)
 
 
 @styled
 def histogram(groups: Mapping[str, np.ndarray], *, x_label: str) -> str:
     """Episodes by a number from 0 to 1, in bins of 0.05. The first group is blue, the second red."""
-    axes = _axes()
+    axes = new_axes()
     edges = np.linspace(0.0, 1.0, 21).tolist()
     for (name, values), color in zip(groups.items(), (BLUE, RED), strict=True):
         if len(values):
@@ -148,7 +148,7 @@ def histogram(groups: Mapping[str, np.ndarray], *, x_label: str) -> str:
     axes.grid(False, axis="x")
     axes.set_xlim(-0.01, 1.01)
     axes.figure.legend(loc="outside upper center", ncols=2, handlelength=1.2)
-    return _svg(axes)
+    return as_svg(axes)
 
 
 def colored(values: np.ndarray) -> np.ndarray:
@@ -156,10 +156,12 @@ def colored(values: np.ndarray) -> np.ndarray:
     return (255.0 * matplotlib.colormaps["viridis"](values)[..., :3]).round().astype(np.uint8)
 
 
-def _number_axes(axes: Any, x_label: str) -> None:
+def number_axes(axes: Any, x_label: str, *, only_x: bool = False) -> None:
+    """Label the x axis, and show short numbers along the axes."""
     axes.set_xlabel(x_label)
     wide = axes.figure.get_figwidth() > SMALL[0]
-    for axis, count, middle in ((axes.xaxis, 8 if wide else 3, 4), (axes.yaxis, 6 if wide else 4, 2.5)):
+    both = ((axes.xaxis, 8 if wide else 3, 4), (axes.yaxis, 6 if wide else 4, 2.5))
+    for axis, count, middle in both[:1] if only_x else both:
         axis.set_major_locator(MaxNLocator(count, steps=sorted([1, 2, middle, 5, 10])))
         axis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
 

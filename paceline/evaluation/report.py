@@ -1,4 +1,7 @@
-"""`paceline report`: one HTML file about a run, from its configuration, its metrics and what its simulator adds."""
+"""`paceline report`: one HTML file about a run, from its configuration, its metrics and what its simulator adds.
+
+A population of whole runs has a report too, about what became of its members.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import dataclasses
 import math
 import platform
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,7 @@ import torch
 from paceline import __version__
 from paceline.config import Config
 from paceline.errors import UsageError
-from paceline.evaluation import charts, report_page
+from paceline.evaluation import charts, population_report, report_page
 from paceline.evaluation.evaluators import Evaluator, evaluator_of
 from paceline.evaluation.history import History
 from paceline.evaluation.report_page import Tile
@@ -32,30 +35,58 @@ LABELS = {"approx_kl": "approximate KL", "grad_norm": "gradient norm", "length":
 def write_report(folder: Path, *, evaluate_episodes: int = 200, output: Path | None = None) -> Path:
     """Write the report of the run in `folder` to `output`, by default report.html in `folder`; the file's path.
 
-    A simulator that adds sections to the report plays `evaluate_episodes` episodes for them.
+    `folder` may also be that of a population of whole runs. A simulator that adds sections to the report of a run plays
+    `evaluate_episodes` episodes for them.
     """
     path = output or folder / "report.html"
-    config = run_config(folder)
+    members = population_report.member_folders(folder)
+    config = run_config(members[0] if members else folder)
     if evaluate_episodes < 1:
         raise UsageError(f"episodes must be at least 1, got {evaluate_episodes}")
     if not path.absolute().parent.is_dir():
         raise UsageError(f"output {str(path)!r}: the folder {path.absolute().parent} does not exist")
-    history, evaluator = History.load(folder), evaluator_of(config.env)
-    tiles = _tiles(config, history)
-    sections = [_learning(history, evaluator), _speed(history), _optimisation(history), _configuration(config)]
-    if evaluator.report is not None and (folder / "checkpoints" / "latest").exists():
-        part = evaluator.report(folder, evaluate_episodes)
-        tiles, sections = [*part.tiles, *tiles], [*part.sections, *sections]
+    if members:
+        kind, body = f"population of {len(members)} {config.system} runs", _population(members, config)
+    else:
+        kind, body = f"{config.system} training run", _run(folder, config, evaluate_episodes)
     text = report_page.page(
         title=config.env,
-        kind=f"{config.system} training run",
+        kind=kind,
         about=f"{folder.resolve().name}: {_about(config)}.",
-        body=report_page.tiles(tiles) + "".join(sections),
+        body=body,
         footer=f"Written on {time.strftime('%Y-%m-%d %H:%M')} by paceline {__version__}, PyTorch {torch.__version__} "
         f"and Python {platform.python_version()} on {_machine()}.",
     )
     replace_text(path, text)
     return path
+
+
+def _run(folder: Path, config: Config, episodes: int) -> str:
+    """Tiles and sections of one run."""
+    history, evaluator = History.load(folder), evaluator_of(config.env)
+    tiles = _tiles(config, history)
+    sections = [_learning(history, evaluator), _speed(history), _optimisation(history), _configuration(config)]
+    data = population_report.data_of_run(folder, config, history)
+    if data is not None:
+        sections.insert(1, population_report.section(data))
+    if evaluator.report is not None and (folder / "checkpoints" / "latest").exists():
+        part = evaluator.report(folder, episodes)
+        tiles, sections = [*part.tiles, *tiles], [*part.sections, *sections]
+    return report_page.tiles(tiles) + "".join(sections)
+
+
+def _population(members: Sequence[Path], config: Config) -> str:
+    """Tiles and sections of a population of whole runs. The configuration is that of the first member."""
+    data = population_report.data_of_runs(members, config)
+    latest = {name: y[np.isfinite(y)][-1] for name, (_, y) in data.results.items()}
+    tiles = [Tile("Members", str(len(members)), f"{charts.short(data.end)} steps of {charts.short(config.steps)} each")]
+    if latest:
+        best = max(latest, key=lambda name: latest[name])
+        tiles.append(Tile(f"Best {data.objective}", charts.short(latest[best]), best, is_main=True))
+    rounds = [event.change for event in data.events]
+    taken = sum(change.donor is not None for change in rounds)
+    tiles.append(Tile("Weights taken over", str(taken), f"in {len(rounds)} rounds of members"))
+    return report_page.tiles(tiles) + population_report.section(data) + _configuration(config)
 
 
 def _about(config: Config) -> str:
@@ -171,7 +202,9 @@ def _slowest(history: History) -> str:
 
 def _optimisation(history: History) -> str:
     """All other metrics."""
-    names = [name for name in history.columns if name not in COUNTED and not name.startswith(("time/", "episode_"))]
+    shown_elsewhere = ("time/", "episode_")
+    names = [name for name in history.columns if name not in COUNTED and not name.startswith(shown_elsewhere)]
+    names = [name for name in names if not population_report.is_of_policies(name)]
     return report_page.section("optimisation", "Optimisation", "", _small_charts(history, names, {}))
 
 

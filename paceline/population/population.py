@@ -67,6 +67,7 @@ class Population:
         """The step at which the policies next count as new players."""
         self._events = LineFile(folder / FILE)
         self._name_players(0)
+        assignment.name_first_matches()
 
     # ---------------------------------------------------------------- statistics
 
