@@ -143,7 +143,7 @@ def pair_fixtures(num_matches: int, num_agents: int, player: int = 0, other: int
     return np.where(agents == np.arange(num_agents), player, other)
 
 
-class MatchPlayers:
+class SeatedPlayers:
     """Several players in the slots of one pool, with the `act` of a single one."""
 
     def __init__(self, spec: PoolSpec, players: Sequence[Acts], fixtures: Fixtures) -> None:
@@ -194,7 +194,7 @@ def play_matches(
     Each `recv` waits for all simulators that still play, so results do not depend on timing.
     """
     spec, drawn, over = pool.spec, Fixtures(fixtures, pool.spec.num_envs), []
-    players = MatchPlayers(spec, [make(spec, device) for make in makers], drawn)
+    players = SeatedPlayers(spec, [make(spec, device) for make in makers], drawn)
     with progress_bar(len(fixtures), what) as show:
         while True:
             batch = pool.recv(min_slots=pool.num_in_flight)
@@ -306,9 +306,9 @@ def _film_match(env: str, makers: Sequence[MakePlayer], options: EvaluationOptio
     """Film one match. The evaluated policy is the first agent."""
     from paceline.evaluation.video import film_player
 
-    def make(spec: PoolSpec, device: torch.device) -> MatchPlayers:
+    def make(spec: PoolSpec, device: torch.device) -> SeatedPlayers:
         fixtures = Fixtures(pair_fixtures(1, spec.agents_per_env), 1)
-        return MatchPlayers(spec, [maker(spec, device) for maker in makers], fixtures)
+        return SeatedPlayers(spec, [maker(spec, device) for maker in makers], fixtures)
 
     assert options.video is not None
     film_player(make, options.video, env=env, seed=options.seed, device=device)

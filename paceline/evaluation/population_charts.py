@@ -12,16 +12,21 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-from matplotlib.colors import to_hex
+from matplotlib.colors import LinearSegmentedColormap, to_hex
 from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.transforms import ScaledTranslation
 
-from paceline.evaluation.charts import COLORS, WIDE, as_svg, draw_line, new_axes, number_axes, short, styled
+from paceline.evaluation.charts import COLORS, ORANGE, WIDE, as_svg, draw_line, new_axes, number_axes, short, styled
 from paceline.evaluation.report_page import BLUE, GRID, INK, MUTED
 
 Curve = tuple[np.ndarray, np.ndarray]
 """x and y [K]."""
-MOST_LABELS = 12
-"""A matrix of more players has no numbers in its cells. Lanes of more members have no gaps."""
+MANY_LANES = 12
+"""Lanes of more members are thinner."""
+RATES = LinearSegmentedColormap.from_list("rates", [ORANGE, "#ffffff", BLUE]).with_extremes(bad=GRID)
+DARK = 0.35
+"""Rates that differ from one half by more are dark."""
+POINTS_PER_INCH = 72
 LOG_RATIO = 4.0
 """Positive values that differ by more than this factor are on a logarithmic axis."""
 
@@ -66,29 +71,35 @@ def spread(x: np.ndarray, best: np.ndarray, mean: np.ndarray, deviation: np.ndar
 @styled
 def steps_over_time(
     values: Mapping[str, Curve],
-    taken: Sequence[tuple[float, float, str]],
+    taken: Sequence[tuple[float, float, str, str]],
     colors: Mapping[str, str],
     *,
     x_label: str,
     end: float,
 ) -> str:
-    """A hyper-parameter of each member, constant between rounds, until `end`. `taken` are x, value and donor where a
-    member took over another's."""
+    """A hyper-parameter of each member, constant between rounds, until `end`. `taken` are step, value, member and
+    donor of take-overs."""
     axes = new_axes()
-    for number, (member, (x, y)) in enumerate(values.items()):
-        # Members with equal values are drawn on top of each other: later lines are thinner, so all stay visible.
-        width = max(1.0, 3.4 - 2.4 * number / max(1, len(values) - 1))
+    # Members often have equal values: their lines run side by side, so all stay visible.
+    gap = min(2.4, 14.0 / len(values)) / POINTS_PER_INCH
+    beside = {
+        member: axes.transData
+        + ScaledTranslation(0, gap * ((len(values) - 1) / 2 - number), axes.figure.dpi_scale_trans)
+        for number, member in enumerate(values)
+    }
+    for member, (x, y) in values.items():
         x, y = np.append(x, max(end, x[-1])), np.append(y, y[-1])
-        axes.plot(x, y, color=colors[member], drawstyle="steps-post", linewidth=width, alpha=0.9)
-    for at, value, donor in taken:
-        axes.plot(at, value, "o", color=colors[donor], markersize=5.0, markeredgecolor="white", zorder=3)
+        axes.plot(x, y, color=colors[member], drawstyle="steps-post", linewidth=1.6)[0].set_transform(beside[member])
+    for at, value, member, donor in taken:
+        mark = {"color": colors[donor], "markersize": 5.0, "markeredgecolor": "white", "zorder": 3}
+        axes.plot(at, value, "o", **mark)[0].set_transform(beside[member])
     known = np.concatenate([y for _, y in values.values()])
     number_axes(axes, x_label)
     if (known > 0).all() and known.max() > LOG_RATIO * known.min():
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
         axes.yaxis.set_minor_locator(NullLocator())
-    axes.margins(x=0.01)
+    axes.margins(x=0.01, y=0.12)
     return as_svg(axes)
 
 
@@ -117,7 +128,7 @@ def lineage(
     members = list(ancestors)
     axes = new_axes((WIDE[0] * 2, max(1.6, 0.42 * len(members) + 0.8)))
     lanes = {member: -number for number, member in enumerate(members)}
-    thick = 7.0 if len(members) <= MOST_LABELS else 4.0
+    thick = 7.0 if len(members) <= MANY_LANES else 4.0
     for member, descent in ancestors.items():
         starts = [step for step, _ in descent]
         for (start, ancestor), stop in zip(descent, [*starts[1:], max(end, starts[-1])], strict=True):
@@ -145,19 +156,17 @@ def _connect(axes: Any, event: TakeOver, lanes: Mapping[str, int]) -> None:
 @styled
 def win_rate_matrix(names: Sequence[str], rates: np.ndarray) -> str:
     """Win rates [P, P] of the row against the column; NaN where two have not met often enough."""
-    size = 0.42 * len(names) + 1.1 if len(names) <= MOST_LABELS else 5.6
+    size = 0.4 * len(names) + 1.1
     axes = new_axes((max(2.9, size + 0.5), max(2.4, size)))
-    shades = matplotlib.colormaps["RdYlBu"].with_extremes(bad=GRID)
-    image = axes.imshow(np.ma.masked_invalid(rates), cmap=shades, vmin=0.0, vmax=1.0)
-    every = -(-len(names) // 24)
-    axes.set_xticks(range(0, len(names), every), names[::every], rotation=90)
-    axes.set_yticks(range(0, len(names), every), names[::every])
+    image = axes.imshow(np.ma.masked_invalid(rates), cmap=RATES, vmin=0.0, vmax=1.0)
+    axes.set_xticks(range(len(names)), names, rotation=90)
+    axes.set_yticks(range(len(names)), names)
     axes.grid(False)
     axes.spines[:].set_visible(False)
-    if len(names) <= MOST_LABELS:
-        for row, column in np.argwhere(np.isfinite(rates)).tolist():
-            text = f"{100 * rates[row, column]:.0f}"
-            axes.text(column, row, text, ha="center", va="center", fontsize=8.0, color=INK)
+    for row, column in np.argwhere(np.isfinite(rates)).tolist():
+        rate = rates[row, column]
+        color = "white" if abs(rate - 0.5) > DARK else INK
+        axes.text(column, row, f"{100 * rate:.0f}", ha="center", va="center", fontsize=8.5, color=color)
     bar = axes.figure.colorbar(image, ax=axes, fraction=0.05, pad=0.02, ticks=[0.0, 0.5, 1.0])
     bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
     bar.outline.set_visible(False)

@@ -26,8 +26,10 @@ OWN = r"policy_(\d+)/(.+)"
 RATINGS = "ratings.json"
 LEAST_MATCHES = 5
 """Pairs with fewer matches are blank in the matrix."""
-MOST_PLAYERS = 24
-"""Of more players, those of some steps are in the matrix, spread over training."""
+LEAST_RATED = 10
+"""Players with fewer matches have no rating, because their intervals would hide the others."""
+MOST_PLAYERS = 16
+"""Of more players, those that have met most others are in the matrix."""
 STEPS = "agent steps"
 
 
@@ -170,7 +172,7 @@ def _hyperparameters(data: PopulationData, colors: Mapping[str, str]) -> list[st
         if not values or all(np.ptp(y) == 0 for _, y in values.values()):
             continue
         taken = [
-            (float(event.step), event.change.after[path], event.change.donor)
+            (float(event.step), event.change.after[path], event.change.member, event.change.donor)
             for event in data.events
             if event.change.donor is not None and {event.change.donor, event.change.member} <= set(colors)
         ]
@@ -191,11 +193,14 @@ def _lineage(data: PopulationData, colors: Mapping[str, str]) -> str:
     descents = ancestors(data.events)
     shown = {m: [(s, a if a in colors else m) for s, a in descents.get(m, [(0, m)])] for m in data.members}
     take_overs, mutations = [], []
+    before = {(event.change.member, event.step): event.change.before for event in data.events}
     for event in data.events:
         change = event.change
         if change.donor is not None:
             take_overs.append(TakeOver(change.member, event.step, change.donor, change.donor_step or event.step))
-        if _is_mutation(event) and change.member in colors:
+        # What a member took over is known if the donor was in the same round.
+        source = change.before if change.donor is None else before.get((change.donor, event.step), change.after)
+        if change.after != source and change.member in colors:
             mutations.append((change.member, float(event.step)))
     uri = population_charts.lineage(shown, take_overs, mutations, colors, x_label=STEPS, end=data.end)
     caption = (
@@ -204,11 +209,6 @@ def _lineage(data: PopulationData, colors: Mapping[str, str]) -> str:
     )
     words = f"{len(take_overs)} take-overs and {len(mutations)} mutations over steps"
     return report_page.figure(uri, words, heading="Lineage", caption=caption)
-
-
-def _is_mutation(event: PopulationEvent) -> bool:
-    """Whether a hyper-parameter changed. What it was taken from is unknown for a replaced member, so it is not one."""
-    return event.change.donor is None and event.change.before != event.change.after
 
 
 def _read_ratings(folder: Path) -> dict[str, Any] | None:
@@ -237,7 +237,7 @@ def _elo(ratings: Mapping[str, Sequence[float]], matches: Matches, colors: Mappi
     fixed: dict[str, tuple[float, float, float]] = {}
     for name, (elo, low, high) in ratings.items():
         policy, _, step = name.partition("@")
-        if counts.get(name, 0) < LEAST_MATCHES:
+        if counts.get(name, 0) < LEAST_RATED:
             continue
         if step.isdigit() and policy in colors:
             points.setdefault(policy, []).append((int(step), elo, low, high))
@@ -252,19 +252,20 @@ def _elo(ratings: Mapping[str, Sequence[float]], matches: Matches, colors: Mappi
 
 
 def _matrix(matches: Matches) -> str:
-    order = sorted(range(len(matches.players)), key=lambda index: _age(matches.players[index]))
-    order = [index for index in order if matches.counts[index].sum() >= LEAST_MATCHES]
-    if len(order) > MOST_PLAYERS:
-        places = np.linspace(0, len(order) - 1, MOST_PLAYERS).round().astype(int)
-        order = [order[place] for place in places]
-    rates = np.where(matches.counts >= LEAST_MATCHES, matches.win_rates(), np.nan)[np.ix_(order, order)]
-    if not np.isfinite(rates).any():
+    rates = np.where(matches.counts >= LEAST_MATCHES, matches.win_rates(), np.nan)
+    met = np.isfinite(rates).sum(1)
+    chosen = [int(index) for index in np.argsort(-met, kind="stable")[:MOST_PLAYERS] if met[index]]
+    if not chosen:
         return ""
-    uri = population_charts.win_rate_matrix([_short_name(matches.players[index]) for index in order], rates)
+    chosen.sort(key=lambda index: _age(matches.players[index]))
+    rates = rates[np.ix_(chosen, chosen)]
+    uri = population_charts.win_rate_matrix([_short_name(matches.players[index]) for index in chosen], rates)
     caption = (
         "In per cent, of the row against the column; a draw is half a win. 0@40k is policy 0 up to step 40,000. "
         f"Pairs with fewer than {LEAST_MATCHES} matches are grey."
     )
+    if len(matches.players) > len(chosen):
+        caption += f" These are {len(chosen)} of {len(matches.players)} players, those that have met most others."
     return report_page.figure(uri, "Win rates of all pairs of players", heading="Win rates", caption=caption)
 
 
