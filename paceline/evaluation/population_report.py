@@ -76,7 +76,7 @@ def data_of_run(folder: Path, config: Config, history: History) -> PopulationDat
     if history.has("population/best"):
         best, mean, spread = (history.columns[f"population/{name}"] for name in ("best", "mean", "spread"))
         summary = history.columns["step"], best, mean, spread
-    hidden = {objective, "elo", *tuned}
+    hidden = {objective, f"episode_{objective}", "elo", *tuned}
     return PopulationData(
         kind="policy",
         members=members,
@@ -84,7 +84,7 @@ def data_of_run(folder: Path, config: Config, history: History) -> PopulationDat
         results=own.get(objective, {}),
         summary=summary,
         events=events,
-        losses={name: curves for name, curves in own.items() if name not in hidden and f"episode_{name}" not in own},
+        losses={name: curves for name, curves in own.items() if name not in hidden},
         ratings=ratings,
         end=history.last("step") or 0.0,
     )

@@ -43,6 +43,10 @@ _WIDE_COLUMNS = {
 }
 """Shown if the terminal is wide and the run reports them."""
 _WIDE = 120
+OTHER_LINES = 10
+"""Lines of the display and of the prompt, without the rows of policies."""
+POLICY_COLUMN = 16
+"""Columns of the terminal that a number of a policy takes at most."""
 
 
 class Progress:
@@ -79,7 +83,7 @@ class Progress:
 
     def _render(self) -> RenderableType:
         head = f"{self._title}   {duration(time.monotonic() - self._began)}   {self._phases}"
-        report = [] if self._shown is None else [render(*self._shown, self._console.width)]
+        report = [] if self._shown is None else [render(*self._shown, *self._console.size)]
         foot = Text(f"run folder: {self._folder}", style="bright_black", overflow="fold")
         return Group(Text(head, style="bold"), *report, foot)
 
@@ -96,8 +100,10 @@ class Progress:
         file.flush()
 
 
-def render(report: Mapping[str, Any], share_done: float, seconds_left: float | None, width: int) -> RenderableType:
-    """One report, for a terminal of `width` columns."""
+def render(
+    report: Mapping[str, Any], share_done: float, seconds_left: float | None, width: int, height: int = 24
+) -> RenderableType:
+    """One report, for a terminal of `width` columns and `height` lines."""
     columns = _COLUMNS if width < _WIDE else _COLUMNS | {n: c for n, c in _WIDE_COLUMNS.items() if c[0] in report}
     numbers = Table.grid(padding=(0, 3))
     numbers.add_row(*columns, style="bright_black")
@@ -108,7 +114,46 @@ def render(report: Mapping[str, Any], share_done: float, seconds_left: float | N
     bar.add_row(ProgressBar(total=1.0, completed=share_done, width=max(10, width - len(label) - 4)), label)
     shares = _shares(report)
     advice = Text("; try: ".join(bottleneck(shares)), style="italic bright_black")
-    return Group(bar, numbers, share_bar(shares, width), advice)
+    policies = [_policy_table(report, width)] if 1 < len(_policies(report)) <= height - OTHER_LINES else []
+    return Group(bar, numbers, *policies, share_bar(shares, width), advice)
+
+
+def _policies(report: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
+    """By policy: its own numbers."""
+    found: dict[int, dict[str, Any]] = {}
+    for key, value in report.items():
+        policy, slash, name = key.partition("/")
+        if slash and policy.startswith("policy_") and policy[7:].isdigit():
+            found.setdefault(int(policy[7:]), {})[name] = value
+    return dict(sorted(found.items()))
+
+
+def _policy_table(report: Mapping[str, Any], width: int) -> Table:
+    """One row for each policy: its results, its rating and its tuned hyper-parameters, as many as fit."""
+    policies = _policies(report)
+    names = dict.fromkeys(name for own in policies.values() for name in own)
+    results = [name for name in names if name.startswith("episode_") and name != "episode_length"]
+    tuned = [name for name in names if "." in name]
+    shown = [*results, *(["elo"] if "elo" in names else []), *tuned][: max(1, width // POLICY_COLUMN - 1)]
+    table = Table.grid(padding=(0, 3))
+    labels = [name.removeprefix("episode_").rpartition(".")[2].replace("_", " ") for name in shown]
+    table.add_row("policy", *labels, style="bright_black")
+    best = _best_policy(report)
+    for policy, own in policies.items():
+        digits = {name: ".0f" if name == "elo" else ".3g" if name in tuned else ".2f" for name in shown}
+        style = "bold" if policy == best else ""
+        table.add_row(str(policy), *(_number(own.get(name), digits[name]) for name in shown), style=style)
+    return table
+
+
+def _best_policy(report: Mapping[str, Any]) -> int | None:
+    """The policy with the population's best objective; None if the report does not say which it is."""
+    best = report.get("population/best")
+    for policy, own in _policies(report).items():
+        results = [value for name, value in own.items() if "." not in name and "loss" not in name]
+        if best is not None and best in results:
+            return policy
+    return None
 
 
 def share_bar(shares: Mapping[str, float], width: int) -> Text:
@@ -128,6 +173,9 @@ def line(report: Mapping[str, Any], share_done: float, seconds_left: float | Non
     """One report as one line of text."""
     parts = [f"step {report['step']:,} ({share_done:.0%})", f"sps {report['sps']:,.0f}", f"fps {report['fps']:,.0f}"]
     parts.append(f"return {_number(report.get('episode_return'), '.1f')}")
+    if report.get("population/best") is not None:
+        policy = _best_policy(report)
+        parts.append(f"best policy{'' if policy is None else f' {policy}'} {report['population/best']:.2f}")
     if report.get("policy_lag") is not None:
         parts.append(f"lag {report['policy_lag']:.1f}")
     if seconds_left is not None:

@@ -14,7 +14,7 @@ from rich.logging import RichHandler
 from paceline.telemetry.clock import ACTIVITIES, Clock, bottleneck
 from paceline.telemetry.console import console
 from paceline.telemetry.phases import Phases
-from paceline.telemetry.progress import Progress, render
+from paceline.telemetry.progress import Progress, line, render
 
 REPORT = {
     "step": 24576,
@@ -30,9 +30,9 @@ REPORT = {
 }
 
 
-def text_of(report, width: int = 110) -> list[str]:
+def text_of(report, width: int = 110, height: int = 24) -> list[str]:
     console = Console(file=io.StringIO(), width=width, force_terminal=False)
-    console.print(render(report, 0.25, 90.0, width))
+    console.print(render(report, 0.25, 90.0, width, height))
     return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
 
 
@@ -53,6 +53,32 @@ def test_the_display_uses_the_width_and_no_more(width):
     assert max(map(len, lines)) <= width
     assert len(lines[0]) >= width - 4, "the bar goes from side to side"
     assert ("grad norm" in lines[1]) == (width >= 120)
+
+
+def of_policies(count: int) -> dict[str, float]:
+    """A report of several policies, the best of them policy 1."""
+    report: dict[str, float] = {"population/best": 0.75}
+    for policy in range(count):
+        own = {"episode_return": -1.5, "episode_win": 0.75 if policy == 1 else 0.25, "optimizer.learning_rate": 3e-4}
+        report |= {f"policy_{policy}/{name}": value for name, value in {**own, "elo": 10.0, "policy_loss": 1.0}.items()}
+    return REPORT | report
+
+
+def test_each_policy_has_a_row_if_the_terminal_is_tall_enough():
+    lines = text_of(of_policies(12))
+    start = next(number for number, text in enumerate(lines) if text.startswith("policy "))
+    assert lines[start].split() == ["policy", "return", "win", "elo", "learning", "rate"]
+    assert [text.split()[0] for text in lines[start + 1 : start + 13]] == [str(policy) for policy in range(12)]
+    assert lines[start + 2].split() == ["1", "-1.50", "0.75", "10", "0.0003"]
+    assert len(text_of(of_policies(12), height=20)) == 5, "12 rows do not fit"
+    assert len(text_of(of_policies(1))) == 5
+    assert max(map(len, text_of(of_policies(3), width=60))) <= 60
+
+
+def test_the_line_names_the_best_policy():
+    assert "best policy 1 0.75" in line(of_policies(3), 0.25, None)
+    assert "best policy 0.60" in line(of_policies(3) | {"population/best": 0.6}, 0.25, None)
+    assert "best policy" not in line(REPORT, 0.25, None)
 
 
 def plain(phases: Phases, **options) -> tuple[Progress, io.StringIO]:
