@@ -41,7 +41,7 @@ def require_opponents(names: Sequence[str]) -> None:
 
 def _import(name: str) -> Any:
     module, _, attribute = name.partition(":")
-    return find(module, attribute, f"league.opponents {name}")
+    return find(module, attribute, name)
 
 
 def _make(name: str, spec: PoolSpec, device: torch.device, clock: Clock) -> Actor | ScriptedActor:
