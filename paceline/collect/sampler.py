@@ -7,6 +7,7 @@ a buffer of its own, in which slots have the kind's own numbers.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,8 @@ from paceline.experience.rollout_buffer import RolloutBuffer
 from paceline.pool.batches import copied, inactive, merge_actions, union
 from paceline.pool.protocol import Array, Pool, StepBatch
 from paceline.stop import Stop, StopRun
+
+log = logging.getLogger(__name__)
 
 
 class Sampler:
@@ -250,17 +253,26 @@ class Sampler:
 
     def restore_episodes(self, state: dict[str, Any], anew: np.ndarray) -> None:
         """The simulators are where they were when `state` was saved. Only the slots in `anew` begin new episodes."""
-        for actor, saved in zip(self.actors, [state["actor"], *state.get("other_actors", [])], strict=True):
-            actor.load_state_dict(saved)
+        saved = [state["actor"], *state.get("other_actors", [])]
+        if len(saved) != len(self.actors) or ("assignment" in state) != (self.assignment is not None):
+            log.warning("the run has other opponents than its checkpoint: all matches are drawn anew")
+            self._start_anew(np.arange(self.pool.spec.num_slots))
+            return
+        for actor, own in zip(self.actors, saved, strict=True):
+            actor.load_state_dict(own)
         if self.assignment is not None:
             self.assignment.load_state_dict(state["assignment"])
-        if not len(anew):
-            self._restored = [state["rollout"], *state.get("other_rollouts", [])]
-        elif self.assignment is None:
-            self.actors[0].start_anew(anew)
+        if len(anew):
+            self._start_anew(anew)
         else:
-            self.assignment.start_anew(anew)
-            self._start_actors(anew)
+            self._restored = [state["rollout"], *state.get("other_rollouts", [])]
+
+    def _start_anew(self, slots: np.ndarray) -> None:
+        if self.assignment is None:
+            self.actors[0].start_anew(slots)
+            return
+        self.assignment.start_anew(slots)
+        self._start_actors(slots)
 
     def observe_stopped(self, batch: StepBatch) -> None:
         if self.assignment is None:

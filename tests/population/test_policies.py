@@ -15,7 +15,7 @@ from paceline.collect.config import BatchingConfig
 from paceline.config import Config
 from paceline.learner.ppo import PPOLearner
 from paceline.pool.config import PoolConfig
-from paceline.population.config import PopulationConfig
+from paceline.population.config import LeagueConfig, PopulationConfig
 from paceline.population.mapping import RandomMapping
 from paceline.schedule.config import VERConfig
 from paceline.session import Session, train
@@ -200,3 +200,14 @@ def test_np_draws_are_spread():
     found = RandomMapping(4, 2)(np.arange(4000), np.random.default_rng(0))
     pairs = Counter(map(tuple, found.tolist()))
     assert len(pairs) == 16 and min(pairs.values()) > 180
+
+
+def test_opponents_may_join_a_resumed_run(tmp_path):
+    """Matches are drawn anew; weights, counters and simulators continue."""
+    config = several("ver", env="tests.population.test_policies:mortals", policies=1, steps=256)
+    train(config, tmp_path)
+    league = LeagueConfig(past_share=0.5, every=100, seats=1)
+    run = train(dataclasses.replace(config, steps=768, league=league), tmp_path, resume="latest")
+    assert run.step >= 768 and (tmp_path / "past_selves").is_dir()
+    run = train(dataclasses.replace(config, steps=1024), tmp_path, resume="latest")
+    assert run.step >= 1024
