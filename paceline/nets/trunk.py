@@ -63,8 +63,15 @@ class Trunk(nn.Module):
 
 
 def is_image(leaf: Leaf) -> bool:
-    """A leaf of three dimensions is an image."""
-    return len(leaf.shape) == 3
+    """A leaf of three dimensions is an image, unless all of its values are 0 or 1: that is a board, of one plane for each
+    kind of piece."""
+    return len(leaf.shape) == 3 and not _is_binary(leaf.space)
+
+
+def _is_binary(space: spaces.Space) -> bool:
+    if isinstance(space, spaces.MultiBinary):
+        return True
+    return isinstance(space, spaces.Box) and space.dtype.kind in "biu" and bool((space.high <= 1).all())
 
 
 def is_channels_last(leaf: Leaf) -> bool:
