@@ -173,8 +173,8 @@ def test_two_ranks_agree_and_a_straggler_is_preempted(tmp_path):
         collected, filled = [], []
         plain = Variable.select
 
-        def noting(self):
-            selection = plain(self)
+        def noting(self, policy=None):
+            selection = plain(self, policy)
             collected.append(self.completed)
             filled.append(0 if selection.older is None else len(selection.older[0]))
             return selection
