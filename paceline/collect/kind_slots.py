@@ -44,8 +44,8 @@ class KindSlots:
         """A copy of `rows` of a batch, all of this kind. Its `final_obs` hold until the next `recv` only."""
         if self.is_only:
             return rows_of(batch, rows)
-        kind, final = self.kind, batch.final_obs
-        found = rows_of(replace(batch, obs=kind.obs_of(batch.obs), final_obs={}), rows)
+        kind, obs, final = self.kind, batch.obs, batch.final_obs
+        found = rows_of(replace(batch, obs=kind.obs_of(obs) if obs else {}, final_obs={}), rows)
         found.slots = self._local[found.slots]
         if final:
             found.final_obs = {name: _OfSlots(column, self.slots) for name, column in kind.obs_of(final).items()}

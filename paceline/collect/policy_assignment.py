@@ -111,7 +111,7 @@ class PolicyAssignment:
         if len(found) == 1 and len(self.kinds) == 1:
             return [PolicyPart(int(found[0]), slice(None), batch)]
         spans = list(zip(starts.tolist(), [*starts[1:].tolist(), len(order)], strict=True))
-        if obs == "none" and len(self.kinds) == 1:
+        if obs == "none":
             batch = replace(batch, obs={})
         if len(self.kinds) == 1 and not self._spec.on_device:
             whole = self._sorted(batch, order, shared=obs == "shared")
