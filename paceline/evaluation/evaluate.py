@@ -20,9 +20,9 @@ from rich.table import Table
 from rich.text import Text
 
 from paceline.evaluation.evaluators import EvaluationOptions, Evaluator, checked_evaluator
-from paceline.evaluation.player import Player
 from paceline.evaluation.saved import SavedRun, run_config
-from paceline.pool.protocol import Episode, Pool, StepBatch
+from paceline.evaluation.seated_players import Acts, make_player, quotas
+from paceline.pool.protocol import Episode, Pool, PoolSpec, StepBatch
 
 NUM_EPISODES = 100
 NUM_RESAMPLES = 2000
@@ -51,8 +51,8 @@ def evaluate_policy(folder: Path, options: EvaluationOptions) -> dict[str, Any]:
     num_envs = options.num_envs or min(run.config.pool.num_envs, num_episodes)
     device = run.device()
     with contextlib.closing(run.pool(env, num_envs=num_envs, seed=options.seed, device=device)) as pool:
-        policy = run.policy(pool.spec, device)
-        player = Player(policy, pool.spec.num_slots, device, sampled=options.sampled, seed=options.seed)
+        spec = pool.spec
+        player = make_player(run, spec, device, sampled=options.sampled, seed=options.seed)
         with progress_bar(num_episodes) as show:
             played = play(pool, player, num_episodes, show)
     return {
@@ -64,6 +64,7 @@ def evaluate_policy(folder: Path, options: EvaluationOptions) -> dict[str, Any]:
         "seed": options.seed,
         "sampled": options.sampled,
         **summarize(played.episodes),
+        **({"kinds": _by_kind(run, spec, played.episodes)} if len(spec.kinds) > 1 else {}),
         "lost_episodes": played.num_lost,
         "video": None if options.video is None else str(options.video),
     }
@@ -90,7 +91,7 @@ class Played:
     """Episodes that ended with a failure of their simulator. Their slots played others instead."""
 
 
-def play(pool: Pool, player: Player, num_episodes: int, show: Callable[[int], None] | None = None) -> Played:
+def play(pool: Pool, player: Acts, num_episodes: int, show: Callable[[int], None] | None = None) -> Played:
     """Play until every slot has finished its share of `num_episodes`. Further episodes of fast slots are ignored.
 
     Each `recv` waits for all simulators that still play, so batches and results do not depend on timing.
@@ -112,11 +113,6 @@ def play(pool: Pool, player: Player, num_episodes: int, show: Callable[[int], No
             return Played([episode for slot in finished for episode in slot], num_lost)
         actions = player.act(batch, on_device=pool.spec.on_device)
         send_needed(pool, actions, batch, remaining.reshape(pool.spec.num_envs, -1).max(1) > 0)
-
-
-def quotas(num_episodes: int, num_slots: int) -> np.ndarray:
-    """[num_slots]: how many episodes each slot contributes; they differ by at most one."""
-    return num_episodes // num_slots + (np.arange(num_slots) < num_episodes % num_slots)
 
 
 def send_needed(pool: Pool, actions: dict[str, Any], batch: StepBatch, needed: np.ndarray) -> None:
@@ -143,6 +139,16 @@ def summarize(episodes: Sequence[Episode]) -> dict[str, Any]:
         # Means over the episodes that have the value: for example, Atari scores exist only at the end of a game.
         "info": {name: _number(np.mean(values)) for name, values in sorted(info.items())},
     }
+
+
+def _by_kind(run: SavedRun, spec: PoolSpec, episodes: Sequence[Episode]) -> dict[str, dict[str, Any]]:
+    """By kind of agents: who played it, and how well."""
+    found = {}
+    for member, kind in zip(run.team(spec), spec.kinds, strict=True):
+        returns = [e.episode_return for e in episodes if e.slot % spec.agents_per_env in kind.agents]
+        mean = _number(np.mean(returns)) if returns else None
+        found[kind.name] = {"policy": member.policy_name, "episodes": len(returns), "mean_return": mean}
+    return found
 
 
 def _statistics(name: str, values: Sequence[float]) -> dict[str, Any]:
@@ -188,6 +194,8 @@ def table(report: dict[str, Any]) -> Group:
         rows.add_row(name, shown(report[f"mean_{name}"]), bounds, *rest)
     for name, value in report["info"].items():
         rows.add_row(name, shown(value))
+    for name, kind in report.get("kinds", {}).items():
+        rows.add_row(f"return of {name}, policy {kind['policy']}", shown(kind["mean_return"]))
     lines: list[RenderableType] = [Text(title), rows, Text(f"intervals of the mean by {report['ci95_method']}")]
     if report["lost_episodes"]:
         lines.append(Text(f"{report['lost_episodes']} episodes were lost with their simulators; others were played"))

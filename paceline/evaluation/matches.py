@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,15 +21,16 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from paceline.collect.policy_assignment import PlayedMatch, PolicyAssignment
+from paceline.collect.policy_assignment import PlayedMatch
 from paceline.envs.ids import EnvId
 from paceline.envs.registry import resolve
 from paceline.errors import UsageError
-from paceline.evaluation.evaluate import NUM_EPISODES, confidence_interval, progress_bar, quotas, send_needed, shown
+from paceline.evaluation.evaluate import NUM_EPISODES, confidence_interval, progress_bar, send_needed, shown
 from paceline.evaluation.evaluators import EvaluationOptions, checked_evaluator
 from paceline.evaluation.player import Player
 from paceline.evaluation.saved import SavedRun, is_policy_name
-from paceline.pool.protocol import Episode, Pool, PoolSpec, StepBatch
+from paceline.evaluation.seated_players import Fixtures, SeatedPlayers, TakesTurns
+from paceline.pool.protocol import Pool, PoolSpec, StepBatch
 from paceline.population.config import is_import_path
 from paceline.population.opponents import ScriptedActor
 from paceline.population.ratings import NORMAL_95
@@ -37,16 +38,6 @@ from paceline.population.ratings import NORMAL_95
 CI_METHOD = "Wilson; a draw is half a win"
 BATCHED_ENVS = 256
 """Matches at a time in a batched simulator."""
-
-
-class Acts(Protocol):
-    """Chooses actions for the slots of a pool."""
-
-    def act(self, batch: StepBatch, *, on_device: bool) -> dict[str, Any]: ...
-
-    def start_anew(self, slots: np.ndarray) -> None:
-        """Another player acted in `slots` before."""
-        ...
 
 
 class ScriptedPlayer:
@@ -62,7 +53,7 @@ class ScriptedPlayer:
         """Nothing to forget."""
 
 
-MakePlayer = Callable[[PoolSpec, torch.device], Acts]
+MakePlayer = Callable[[PoolSpec, torch.device], TakesTurns]
 
 
 @dataclass(frozen=True)
@@ -76,7 +67,7 @@ class Opponent:
 def player_of(run: SavedRun, *, sampled: bool, seed: int) -> MakePlayer:
     """The policy of a run as a player."""
 
-    def make(spec: PoolSpec, device: torch.device) -> Acts:
+    def make(spec: PoolSpec, device: torch.device) -> Player:
         return Player(run.policy(spec, device), spec.num_slots, device, sampled=sampled, seed=seed)
 
     return make
@@ -107,83 +98,10 @@ def find_opponent(name: str, run: SavedRun, env: str, options: EvaluationOptions
     return Opponent(called, player_of(other, sampled=options.sampled, seed=options.seed + 1))
 
 
-class Fixtures:
-    """Which players meet in which match, agent by agent. A `Draw` for `PolicyAssignment`.
-
-    Every environment plays a part of the list, in order. One that has played its part plays on, and its further matches
-    do not count.
-    """
-
-    def __init__(self, players: np.ndarray, num_envs: int) -> None:
-        """`players` [M, A]: the player of each agent."""
-        self._players = players
-        self.remaining = quotas(len(players), num_envs)
-        """[num_envs]: matches that are not over."""
-        self._next = np.cumsum(self.remaining) - self.remaining
-
-    def __call__(self, envs: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-        drawn = self._players[self._next[envs] % len(self._players)]
-        self._next[envs] += 1
-        return drawn
-
-    def repeat(self, envs: np.ndarray) -> None:
-        """The present matches of `envs` do not end. They are the next to be drawn there."""
-        self._next[envs] -= 1
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing to restore."""
-
-
 def pair_fixtures(num_matches: int, num_agents: int, player: int = 0, other: int = 1) -> np.ndarray:
     """[M, A]: matches of two players. `player` is one agent after the other, `other` is all others."""
     agents = np.arange(num_matches)[:, None] % num_agents
     return np.where(agents == np.arange(num_agents), player, other)
-
-
-class SeatedPlayers:
-    """Several players in the slots of one pool, with the `act` of a single one."""
-
-    def __init__(self, spec: PoolSpec, players: Sequence[Acts], fixtures: Fixtures) -> None:
-        self._spec, self._players, self._fixtures = spec, players, fixtures
-        self._assignment = PolicyAssignment(spec, fixtures, np.random.default_rng(0))
-        self.num_lost = 0
-        """Matches that ended with a failure of their simulator. They were played again."""
-
-    def act(self, batch: StepBatch, *, on_device: bool) -> dict[str, Any]:
-        """Actions for every row. Where a match is over, the players of the next one act."""
-        self._observe(batch)
-        merged: dict[str, Any] = {}
-        for part in self._assignment.parts(batch):
-            for name, values in self._players[part.policy].act(part.batch, on_device=on_device).items():
-                if name not in merged:
-                    shape = (len(batch), *values.shape[1:])
-                    merged[name] = values.new_empty(shape) if on_device else np.empty(shape, values.dtype)
-                merged[name][part.rows] = values
-        return merged
-
-    def _observe(self, batch: StepBatch) -> None:
-        lost, slots = (values.cpu().numpy() if self._spec.on_device else values for values in (batch.lost, batch.slots))
-        if lost.any():
-            envs = np.unique(slots[lost] // self._spec.agents_per_env)
-            self.num_lost += int((self._fixtures.remaining[envs] > 0).sum())
-            self._fixtures.repeat(envs)
-        changed = self._assignment.observe(batch)
-        if len(changed):
-            for player in self._players:
-                player.start_anew(changed)
-
-    def take_finished(self, episodes: Sequence[Episode]) -> list[PlayedMatch]:
-        """The matches that are over and count."""
-        counted = []
-        for match in self._assignment.take_finished(episodes).matches:
-            env = next(episode.slot for played in match.episodes for episode in played) // self._spec.agents_per_env
-            if self._fixtures.remaining[env]:
-                self._fixtures.remaining[env] -= 1
-                counted.append(match)
-        return counted
 
 
 def play_matches(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +55,8 @@ class SavedRun:
     weights: dict[str, Tensor]
     policy_name: str = "0"
     """The number of the policy; K@STEP for a past self."""
-    num_policies: int = 1
+    ranking: tuple[int, ...] = (0,)
+    """All policies of the run, best first."""
     trust: bool = False
     """Whether the user trusts the folder, even if somebody else wrote it."""
 
@@ -73,15 +75,16 @@ class SavedRun:
         name = policy or "best"
         if not is_policy_name(name):
             raise UsageError(f"policy {name!r} does not exist; allowed: {_allowed_policies(folder, loaded)}")
+        ranking = _ranking(loaded)
         if name == "best":
-            name = str(_best_policy(loaded))
+            name = str(ranking[0])
         return cls(
             folder=folder,
             config=config,
             checkpoint=loaded.folder.name,
             weights=_weights(folder, loaded, name),
             policy_name=name,
-            num_policies=loaded.num_policies,
+            ranking=ranking,
             trust=trust,
         )
 
@@ -109,10 +112,37 @@ class SavedRun:
         factory = resolve(self.env())
         config = PoolConfig(kind="serial" if factory.steps_singly else "auto", num_envs=1)
         with contextlib.closing(make_pool(factory, config)) as pool:
-            return pool.spec
+            return self.seen_by_policy(pool.spec)
+
+    @property
+    def num_policies(self) -> int:
+        return len(self.ranking)
+
+    def kind_of_policy(self, spec: PoolSpec) -> int:
+        """Which kind of agents the policy plays."""
+        return int(self.policy_name.partition("@")[0]) % len(spec.kinds)
+
+    def seen_by_policy(self, spec: PoolSpec) -> PoolSpec:
+        """The observations and actions of the policy's own kind of agents."""
+        return spec if len(spec.kinds) == 1 else spec.of_kind(spec.kinds[self.kind_of_policy(spec)])
+
+    def team(self, spec: PoolSpec) -> list[SavedRun]:
+        """By kind of agents: the policy that plays it. Beside this policy these are the best of the other kinds."""
+        count, own = len(spec.kinds), self.kind_of_policy(spec)
+        if self.num_policies < count:
+            raise UsageError(
+                f"{self.folder} has {self.num_policies} policies, and the environment {count} kinds of agents"
+            )
+        best = [next(policy for policy in self.ranking if policy % count == kind) for kind in range(count)]
+        return [
+            self if kind == own else SavedRun.load(self.folder, self.checkpoint, policy=str(policy), trust=self.trust)
+            for kind, policy in enumerate(best)
+        ]
 
     def policy(self, spec: PoolSpec, device: torch.device) -> ActorCritic | DeterministicPolicy:
-        """The trained policy. The observations and actions of `spec` must be those of the run."""
+        """The trained policy. The observations and actions of `spec` must be those of the run, or of the policy's kind
+        of agents."""
+        spec = self.seen_by_policy(spec)
         classes = named_classes(self.config.policy, self.config.control)
         may_run(None, self.folder / "config.json", trust=self.trust, classes=classes)
         policy: ActorCritic | DeterministicPolicy
@@ -137,13 +167,13 @@ def past_selves(folder: Path) -> list[tuple[int, int]]:
     return sorted((int(match[2]), int(match[1])) for match in found if match is not None)
 
 
-def _best_policy(checkpoint: Checkpoint) -> int:
-    """The policy with the highest mean objective over its latest episodes. Without any objective it is policy 0."""
+def _ranking(checkpoint: Checkpoint) -> tuple[int, ...]:
+    """The policies by the mean objective of their latest episodes, best first. Those without one come last."""
     means: dict[int, float] = {}
     for policy, sums in enumerate(checkpoint.state.get("population", {}).get("objectives", [])):
         if sums:
             means[policy] = sum(total for _, total in sums) / sum(count for count, _ in sums)
-    return max(means, key=lambda policy: means[policy], default=0)
+    return tuple(sorted(range(checkpoint.num_policies), key=lambda policy: -means.get(policy, -math.inf)))
 
 
 def _weights(folder: Path, checkpoint: Checkpoint, name: str) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,8 +20,8 @@ from paceline.envs.factory import Factory
 from paceline.envs.ids import EnvId
 from paceline.envs.registry import resolve
 from paceline.errors import MissingExtra, UsageError
-from paceline.evaluation.player import Player
 from paceline.evaluation.saved import SavedRun
+from paceline.evaluation.seated_players import Acts, make_player
 from paceline.files import replacing
 from paceline.pool import Pool, make_pool
 from paceline.pool.config import PoolConfig
@@ -40,23 +40,17 @@ SMALLEST_SIDE = 256
 """Observed images are enlarged by a whole factor to about this many pixels."""
 
 
-class Filmed(Protocol):
-    """Chooses actions for the slots of a pool."""
-
-    def act(self, batch: StepBatch, *, on_device: bool) -> dict[str, Any]: ...
-
-
 def film(run: SavedRun, path: Path, *, env: str, sampled: bool = False, seed: int = 0) -> int:
     """Write one episode in `env` to `path`, .mp4 or .gif; the number of frames."""
 
-    def make(spec: PoolSpec, device: torch.device) -> Player:
-        return Player(run.policy(spec, device), spec.num_slots, device, sampled=sampled, seed=seed)
+    def make(spec: PoolSpec, device: torch.device) -> Acts:
+        return make_player(run, spec, device, sampled=sampled, seed=seed)
 
     return film_player(make, path, env=env, seed=seed, device=run.device())
 
 
 def film_player(
-    make: Callable[[PoolSpec, torch.device], Filmed], path: Path, *, env: str, seed: int, device: torch.device
+    make: Callable[[PoolSpec, torch.device], Acts], path: Path, *, env: str, seed: int, device: torch.device
 ) -> int:
     """Write one episode of a player that is made for the pool; the number of frames."""
     check_path(path)
@@ -83,7 +77,7 @@ def check_path(path: Path) -> None:
 
 
 def _film_episode(
-    pool: Pool, player: Filmed, camera: RenderCamera | ObservationCamera, write: Callable[[Frame], None]
+    pool: Pool, player: Acts, camera: RenderCamera | ObservationCamera, write: Callable[[Frame], None]
 ) -> int:
     count = 0
     while True:

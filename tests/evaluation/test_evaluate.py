@@ -14,10 +14,11 @@ from rich.console import Console
 from paceline.cli.eval import Eval
 from paceline.envs.factory import Factory
 from paceline.errors import UsageError
-from paceline.evaluation.evaluate import confidence_interval, evaluate, play, quotas, summarize, table
+from paceline.evaluation.evaluate import confidence_interval, evaluate, play, summarize, table
 from paceline.evaluation.evaluators import SEED, EvaluationOptions
 from paceline.evaluation.player import Player
 from paceline.evaluation.saved import SavedRun
+from paceline.evaluation.seated_players import quotas
 from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.pool import make_pool
 from paceline.pool.config import PoolConfig

@@ -18,7 +18,6 @@ from paceline.errors import UsageError
 from paceline.evaluation.evaluate import evaluate
 from paceline.evaluation.evaluators import EvaluationOptions
 from paceline.evaluation.matches import (
-    Fixtures,
     MatchResult,
     evaluate_match,
     pair_fixtures,
@@ -31,6 +30,7 @@ from paceline.evaluation.matches import (
 )
 from paceline.evaluation.player import Player
 from paceline.evaluation.saved import SavedRun
+from paceline.evaluation.seated_players import Fixtures
 from paceline.evaluation.tournament import _spread, play_tournament
 from paceline.evaluation.tournament import table as tournament_table
 from paceline.export import export
@@ -43,6 +43,7 @@ from paceline.population.config import LeagueConfig, PBTConfig, PopulationConfig
 from paceline.session import train
 from tests.evaluation.runs import make_run
 from tests.pool.multi_agent import LIVES, Mortal
+from tests.population.test_kinds import several
 
 CPU = torch.device("cpu")
 PONG = "tensor:pong?points=1&max_episode_steps=60"
@@ -335,3 +336,18 @@ def test_one_agent_has_no_opponent(cartpole):
         evaluate_match(cartpole, "0", EvaluationOptions())
     with pytest.raises(UsageError, match="one policy and no past selves"):
         play_tournament(cartpole, EvaluationOptions())
+
+
+def test_agents_of_different_kinds_are_played_by_policies_of_their_own(tmp_path):
+    """Of 5 policies, 0, 2 and 4 play wolves, 1 and 3 play sheep."""
+    folder = tmp_path / "pasture"
+    train(several("ddppo", steps=200), folder)
+    found = evaluate(folder, policy="3", episodes=10, num_envs=2)
+    assert found["policy"] == "3" and found["kinds"]["sheep"]["policy"] == "3"
+    assert int(found["kinds"]["wolf"]["policy"]) % 2 == 0
+    assert {name: kind["episodes"] for name, kind in found["kinds"].items()} == {"wolf": 4, "sheep": 6}
+    assert evaluate(folder, policy="3", episodes=10, num_envs=2) == found
+    run = SavedRun.load(folder, policy="3")
+    assert [leaf.name for leaf in run.spec().obs] == ["dry", "where"]
+    with pytest.raises(UsageError, match=r"different spaces \(wolf, sheep\), so players cannot swap sides"):
+        evaluate_match(folder, "0", EvaluationOptions())
