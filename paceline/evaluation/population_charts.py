@@ -158,6 +158,7 @@ def win_rate_matrix(names: Sequence[str], rates: np.ndarray) -> str:
     """Win rates [P, P] of the row against the column; NaN where two have not met often enough."""
     size = 0.4 * len(names) + 1.1
     axes = new_axes((max(2.9, size + 0.5), max(2.4, size)))
+    axes.figure.set_layout_engine("compressed")  # the layout for cells that are square
     image = axes.imshow(np.ma.masked_invalid(rates), cmap=RATES, vmin=0.0, vmax=1.0)
     axes.set_xticks(range(len(names)), names, rotation=90)
     axes.set_yticks(range(len(names)), names)

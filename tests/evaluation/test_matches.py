@@ -280,6 +280,12 @@ def test_a_recurrent_state_does_not_pass_to_the_next_player():
     assert player.decide(obs, fresh)["action"].tolist() == [1, 0, 1]
 
 
+def test_all_matches_of_training_are_between_named_players(population):
+    """Also the first ones, which are drawn before the players have names."""
+    players = json.loads((population / "ratings.json").read_text())["players"]
+    assert players and all("@" in player for player in players)
+
+
 def test_tournament(population):
     found = play_tournament(population, EvaluationOptions(episodes=2))
     names = found["players"]
