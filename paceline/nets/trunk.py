@@ -63,8 +63,8 @@ class Trunk(nn.Module):
 
 
 def is_image(leaf: Leaf) -> bool:
-    """A leaf of three dimensions is an image, unless all of its values are 0 or 1: that is a board, of one plane for each
-    kind of piece."""
+    """A leaf of three dimensions is an image, unless all of its values are 0 or 1: that is a board, with a plane for
+    each kind of piece."""
     return len(leaf.shape) == 3 and not _is_binary(leaf.space)
 
 
@@ -107,4 +107,6 @@ def flatten(values: Tensor, leaf: Leaf) -> Tensor:
         return torch.cat(
             [functional.one_hot(c, int(n)).float() for c, n in zip(columns, leaf.space.nvec.flat, strict=True)], 1
         )
+    if _is_binary(leaf.space):
+        return values.float().flatten(1)
     return as_float(values).flatten(1)

@@ -12,6 +12,7 @@ from paceline.collect.inference import bucket_of
 from paceline.errors import UsageError
 from paceline.nets.actor_critic import MASK, ActorCritic
 from paceline.nets.config import CoreConfig, PolicyConfig
+from paceline.nets.trunk import flatten, is_image
 from paceline.pool.protocol import PoolSpec, StepBatch
 
 CPU = torch.device("cpu")
@@ -46,6 +47,8 @@ SPACES = {
     "multi_discrete": spaces.MultiDiscrete([2, 4]),
     "channels first": spaces.Box(0, 255, (3, 40, 48), np.uint8),
     "channels last": spaces.Box(0, 255, (40, 48, 3), np.uint8),
+    "board": spaces.Box(0, 1, (3, 3, 2), np.int8),
+    "binary board": spaces.MultiBinary((6, 7, 2)),
     "mixed": spaces.Dict(screen=spaces.Box(0, 255, (1, 40, 40), np.uint8), health=VECTOR, weapon=spaces.Discrete(3)),
 }
 ACTIONS = {
@@ -84,6 +87,13 @@ def test_channels_last_and_first_are_the_same_image():
     values = [policies[0].value({"obs": image}, torch.zeros(2, 0))]
     values.append(policies[1].value({"obs": image.permute(0, 2, 3, 1)}, torch.zeros(2, 0)))
     torch.testing.assert_close(*values)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, bool])
+def test_boards_are_rows_of_zeros_and_ones(dtype):
+    leaf = spec_of(spaces.Box(0, 1, (3, 3, 2), dtype), ACTIONS["discrete"]).obs[0]
+    board = torch.from_numpy(np.stack([leaf.space.sample() for _ in range(4)]))
+    assert not is_image(leaf) and torch.equal(flatten(board, leaf), board.float().flatten(1))
 
 
 def test_masked_actions_are_never_taken():
