@@ -135,7 +135,7 @@ class Population:
         """The latest Elo rating of each policy, and the best of them. The first player that a run had is the zero."""
         if sum(self._matches.counts.sum(1) >= LEAST_MATCHES) < 2:
             return {}
-        rated, counts = elo_ratings(self._matches, anchor=self._matches.players[0]), self._matches.counts.sum(1)
+        rated, counts = elo_ratings(self._matches, anchor=self._first_player), self._matches.counts.sum(1)
         latest = {
             name.split("@")[0]: rated[name].elo
             for name, count in zip(self._matches.players, counts, strict=True)
@@ -223,6 +223,12 @@ class Population:
         for policy in range(len(self._learners)):
             self._assignment.players[policy] = player_name(policy, self._until)
 
+    @property
+    def _first_player(self) -> str:
+        """The earliest player of the matches so far: the zero of the ratings."""
+        own = [name for name in self._matches.players if "@" in name]
+        return min(own or self._matches.players, key=lambda name: int(name.partition("@")[2] or 0))
+
     def _update_win_rates(self) -> None:
         if self._league is None or not self._config.league.prioritized:
             return
@@ -239,7 +245,7 @@ class Population:
         """Write who has beaten whom, and the ratings, for reports. The matches are those of the first rank."""
         if not self._group.is_first or len(self._matches.players) < 2:
             return
-        rated = elo_ratings(self._matches, anchor=self._matches.players[0])
+        rated = elo_ratings(self._matches, anchor=self._first_player)
         content = {
             "players": self._matches.players,
             "wins": self._matches.wins.tolist(),

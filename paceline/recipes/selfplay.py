@@ -16,8 +16,8 @@ def duel_selfplay() -> Config:
         steps=4_000_000,
         rollout_steps=32,
         pool=PoolConfig(num_envs=256),
-        policy=PolicyConfig(hidden=(64, 64), critic="separate"),
-        ppo=PPOConfig(epochs=2, minibatches=4, entropy_coef=0.01, normalize_advantage=True, discount=0.99),
+        policy=PolicyConfig(hidden=(64, 64), activation="relu", critic="separate"),
+        ppo=PPOConfig(epochs=2, minibatches=4, entropy_coef=0.02, normalize_advantage=True, discount=0.99),
         optimizer=OptimizerConfig(learning_rate=2e-3, schedule="linear"),
-        league=LeagueConfig(past_share=0.3, every=250_000),
+        league=LeagueConfig(past_share=0.3, every=100_000),
     )
