@@ -1,6 +1,7 @@
 """Small games with PettingZoo's parallel API, and exact values of policies in them.
 
 `MatrixGame` and its instances, `Coordination` and `Kuhn` are environments: `tests.population.games:Kuhn` is an id.
+`TurnBasedKuhn` has PettingZoo's AEC API.
 """
 
 from __future__ import annotations
@@ -221,6 +222,61 @@ class Kuhn(TwoPlayers):
 
     def _observe(self) -> ByAgent:
         return self._by_agent(*(kuhn_observation(player, self._cards[player], self._history) for player in range(2)))
+
+
+class TurnBasedKuhn:
+    """Kuhn poker in turns: a player observes and acts only when it is its turn. Observations are those of `Kuhn`."""
+
+    possible_agents = Kuhn.possible_agents
+
+    def __init__(self) -> None:
+        self._observation_space = spaces.Box(0.0, 1.0, (3 + NUM_CARDS + len(HISTORIES),), np.float32)
+        self._action_space = spaces.Discrete(2)
+        self._rng = np.random.default_rng()
+        self.agents: list[str] = []
+
+    @property
+    def unwrapped(self) -> TurnBasedKuhn:
+        return self
+
+    def observation_space(self, agent: str) -> spaces.Space:
+        return self._observation_space
+
+    def action_space(self, agent: str) -> spaces.Space:
+        return self._action_space
+
+    def reset(self, seed: int | None = None, options: Any = None) -> None:
+        if seed is not None:
+            self._rng = np.random.default_rng(seed)
+        self.agents = list(self.possible_agents)
+        self.agent_selection = self.agents[0]
+        self._cards = [int(card) for card in self._rng.permutation(NUM_CARDS)[:2]]
+        self._history, self._rewards, self._is_over = "", (0.0, 0.0), False
+
+    def observe(self, agent: str) -> np.ndarray:
+        player = self.possible_agents.index(agent)
+        return kuhn_observation(player, self._cards[player], self._history)
+
+    def last(self) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        agent = self.agent_selection
+        reward = self._rewards[self.possible_agents.index(agent)]
+        return self.observe(agent), reward, self._is_over, False, {}
+
+    def step(self, action: int | None) -> None:
+        assert (action is None) == self._is_over, "nobody acts after the end"
+        if self._is_over:
+            self.agents.remove(self.agent_selection)
+        else:
+            self._history += "pb"[int(action)]
+            self._is_over = self._history not in HISTORIES
+            if self._is_over:
+                won = kuhn_payoff(self._cards, self._history)
+                self._rewards = (won, -won)
+        if self.agents:
+            self.agent_selection = self.agents[0 if self._is_over else len(self._history) % 2]
+
+    def close(self) -> None:
+        pass
 
 
 def kuhn_payoff(cards: Sequence[int], history: str) -> float:

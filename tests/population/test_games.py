@@ -174,3 +174,24 @@ def test_pools_run_the_games(env):
         pool.recv(min_slots=None)
         pool.restore(state)
         assert play(pool, 20) == (want, episodes)
+
+
+def test_kuhn_poker_in_turns_is_kuhn_poker():
+    """The same cards, histories and wins as in the parallel version, for every line of play."""
+    for seed, actions in product(range(8), product((games.PASS, games.BET), repeat=3)):
+        parallel, turns, step = games.Kuhn(), games.TurnBasedKuhn(), 0
+        observations, _ = parallel.reset(seed=seed)
+        turns.reset(seed=seed)
+        while parallel.agents:
+            agent = turns.agent_selection
+            seen, reward, terminated, truncated, _ = turns.last()
+            assert agent == turns.possible_agents[step % 2] and seen.tolist() == observations[agent].tolist()
+            assert not (reward or terminated or truncated)
+            observations, rewards, _, _, _ = parallel.step(dict.fromkeys(parallel.agents, actions[step]))
+            turns.step(actions[step])
+            step += 1
+        for agent in list(turns.agents):
+            assert turns.agent_selection == agent
+            assert turns.last()[1:4] == (rewards[agent], True, False)
+            turns.step(None)
+        assert turns.agents == []
