@@ -214,17 +214,25 @@ class League:
         self.assignment.players |= self._names
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of this rank's seats."""
+        """The state of this rank's seats. A past self may still play after its snapshot was dropped, so their weights
+        are part of it."""
         return {
             "occupants": list(self._occupants),
             "matches": list(self._matches),
+            "weights": [
+                None if occupant is None else {name: tensor.cpu().clone() for name, tensor in module.state_dict().items()}
+                for occupant, module in zip(self._occupants, self._modules, strict=True)
+            ],
+            "win_rates": None if self.win_rates is None else [(*key, rate) for key, rate in self.win_rates.items()],
             "generator": self._generator.bit_generator.state,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._generator.bit_generator.state = state["generator"]
-        for seat, (occupant, matches) in enumerate(zip(state["occupants"], state["matches"], strict=True)):
-            weights = None if occupant is None else self._snapshots.weights(tuple(occupant))
-            if occupant is not None and weights is not None:
-                self._sit(seat, tuple(occupant), weights, self._modules[seat])
+        if state["win_rates"] is not None:
+            self.win_rates = {(policy, step): rate for policy, step, rate in state["win_rates"]}
+        seats = zip(self._modules, state["occupants"], state["matches"], state["weights"], strict=True)
+        for seat, (module, occupant, matches, weights) in enumerate(seats):
+            if occupant is not None:
+                self._sit(seat, tuple(occupant), weights, module)
                 self._matches[seat] = matches

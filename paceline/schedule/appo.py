@@ -322,7 +322,7 @@ class BatchQueue:
         surplus, self._dropped_batches[policy] = self._dropped_batches[policy], 0
         losses["dropped_rows"] += surplus * self._sizes[policy] * self._buffers[policy].layout.steps
         self._losses[policy] = losses
-        return by_policy(self._losses)
+        return by_policy(self._losses) | {"dropped_rows": losses["dropped_rows"]}  # a count of this update, no mean
 
     def _share_cores(self) -> None:
         """On a CPU: learn on all cores while collection waits."""
