@@ -85,7 +85,8 @@ class LeagueConfig:
     keep: int = 16
     """Snapshots to keep of a policy. The first and the latest stay, and those between stay spread over training."""
     seats: int = 2
-    """Past selves that are loaded at the same time."""
+    """Past selves that are loaded at the same time. With a single one, fewer matches than past_share are against past
+    selves: between two of them, all matches against the first have to end."""
     prioritized: bool = False
     """Draw past selves by (1 - win rate)^2, so that those that still win are met more often. Otherwise all are equally
     likely."""

@@ -34,7 +34,7 @@ from paceline.population.past_selves import PastSelves
 log = logging.getLogger(__name__)
 
 MATCHES_PER_SEAT = 64
-"""After so many matches another past self takes the seat."""
+"""After so many matches another past self takes the seat, once nobody plays there."""
 
 Snapshot = tuple[int, int]
 """Policy and step."""
@@ -162,7 +162,7 @@ class League:
     def __call__(self, envs: np.ndarray, generator: np.random.Generator) -> np.ndarray:
         """A `Draw`: in some matches one agent stays with the policy that learns, and the others are opponents."""
         policies = self._draw_learned(envs, generator).copy()
-        open_seats = [seat for seat in range(len(self._modules)) if self._is_open(seat)]
+        open_seats = self._open_seats()
         past_share, fixed_share = self._config.past_share, self._config.opponent_share
         for match in policies:
             chance, learner = generator.random(), generator.integers(len(match))
@@ -188,6 +188,17 @@ class League:
 
     def _kind(self, seat: int) -> int:
         return (self._first + seat) % self._num_kinds
+
+    def _open_seats(self) -> list[int]:
+        """Seats that take new matches. Those that have played enough take none, so that they become free. If that holds
+        for all of several seats of a kind, one goes on until another is free: the share of matches against past selves
+        holds."""
+        found: list[int] = []
+        for kind in range(self._num_kinds):
+            occupied = [s for s, occupant in enumerate(self._occupants) if occupant is not None and self._kind(s) == kind]
+            some = [seat for seat in occupied if self._is_open(seat)]
+            found += some if some or len(occupied) < 2 else [max(occupied, key=self._matches.__getitem__)]
+        return found
 
     def _is_open(self, seat: int) -> bool:
         return self._occupants[seat] is not None and self._matches[seat] < MATCHES_PER_SEAT
