@@ -43,6 +43,9 @@ class PBTConfig:
     """Probability that a hyper-parameter of such a member mutates in a round."""
     factor: float = 1.2
     """A mutation multiplies or divides by this."""
+    spread: float = 1.0
+    """The members begin with hyper-parameters between 1 / spread and spread times the configured ones, drawn
+    log-uniformly. In the paper all begin alike, and only mutations move them. 1: as in the paper."""
     replaced_share: float = 0.3
     """Share of the members, from the worst up, that take weights and hyper-parameters of one of the best. The same
     share counts as best. At least one member of two is replaced."""
@@ -62,6 +65,8 @@ class PBTConfig:
         require_share(self, "pbt", "mutated_share", "mutation_rate", "replaced_share")
         if not 1 < self.factor < float("inf"):
             raise UsageError(f"pbt.factor must be above 1 and finite, got {self.factor}")
+        if not 1 <= self.spread < float("inf"):
+            raise UsageError(f"pbt.spread must be at least 1 and finite, got {self.spread}")
         if not self.min_gap < float("inf"):
             raise UsageError(f"pbt.min_gap must be a finite number, got {self.min_gap}")
         if not self.objective:

@@ -27,7 +27,7 @@ from paceline.learner.hyperparameters import OF_D4PG, Hyperparameters, ppo_hyper
 from paceline.population.adoption import adopt, training_state
 from paceline.population.exchange import ExchangeFolder, MemberResult, shapes_of
 from paceline.population.history import FILE, PopulationEvent
-from paceline.population.mutation import tuned_paths
+from paceline.population.mutation import spread_out, tuned_paths
 from paceline.population.pbt import Change, Member, plan_member, require_rankable, round_generator
 from paceline.run import Run
 from paceline.run_folder import open_run_folder
@@ -87,6 +87,8 @@ class RunMember:
 
     def train(self, *, is_new: bool) -> None:
         """Train to the end of the run, with a round every `pbt.every` steps. `is_new`: the run was not resumed."""
+        if is_new and self._settings.spread > 1:
+            self._spread_out()
         if self._group.is_first:
             self._refuse_other_networks()
             if is_new:  # what an earlier run with this name has left is not this run's
@@ -100,6 +102,14 @@ class RunMember:
                     self._take_part()
         finally:
             self._events.close()
+
+    def _spread_out(self) -> None:
+        """Begin with hyper-parameters that differ from those of the other members, which have other seeds."""
+        hyperparameters, generator = self._learner.hyperparameters, round_generator(self._session.config.seed, 0)
+        configured = {path: hyperparameters.get(path) for path in self._tuned}
+        (values,) = spread_out(configured, 1, self._settings, generator)
+        for path, value in values.items():
+            hyperparameters.set(path, value)
 
     def _publish(self) -> None:
         """Let the others have this member's result and weights."""

@@ -16,7 +16,7 @@ zero: it is not part of the reward.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from numpy.random import Generator
@@ -76,6 +76,23 @@ def mutated(path: str, value: float, settings: PBTConfig, generator: Generator) 
     return moved(path, value, settings.factor if grows else 1 / settings.factor) if happens else value
 
 
+def spread_out(
+    values: Mapping[str, float], count: int, settings: PBTConfig, generator: Generator
+) -> list[dict[str, float]]:
+    """The first hyper-parameters of `count` members: `values` times factors between 1 / spread and spread.
+
+    The range of the factors is divided into `count` equal parts of its logarithm. Each part gives one member its factor,
+    so that a small population covers the range, too.
+    """
+    members: list[dict[str, float]] = [{} for _ in range(count)]
+    for path, value in values.items():
+        exponents = 2 * (generator.permutation(count) + generator.random(count)) / count - 1
+        start = moved(path, value, settings.factor) if _is_zero(path, value) else value
+        for member, exponent in zip(members, exponents.tolist(), strict=True):
+            member[path] = moved(path, start, settings.spread**exponent)
+    return members
+
+
 def moved(path: str, value: float, factor: float) -> float:
     """The value after a mutation by `factor`. The result is allowed if the value is."""
     if not math.isfinite(value):
@@ -84,8 +101,13 @@ def moved(path: str, value: float, factor: float) -> float:
         return max(1, value + (max(1, _change(value, factor)) if factor > 1 else min(-1, _change(value, factor))))
     limits = _RANGES.get(path, Range())
     scaled = 1 - value if limits.on_complement else value
-    scaled = limits.restart or 0.0 if scaled == 0 else scaled * factor
+    scaled = limits.restart or 0.0 if _is_zero(path, value) else scaled * factor
     return min(max(1 - scaled, 0.0) if limits.on_complement else scaled, limits.most)
+
+
+def _is_zero(path: str, value: float) -> bool:
+    """Whether no factor would move the value."""
+    return value == (1 if _RANGES.get(path, Range()).on_complement else 0)
 
 
 def _change(value: int, factor: float) -> int:

@@ -22,7 +22,7 @@ from paceline.files import replace_text
 from paceline.learner.ppo import PPOLearner
 from paceline.population.history import FILE, PopulationEvent
 from paceline.population.league import League, Snapshots, player_name
-from paceline.population.mutation import REWARD, tuned_paths
+from paceline.population.mutation import REWARD, spread_out, tuned_paths
 from paceline.population.pbt import Change, Member, plan_round, round_generator
 from paceline.population.ratings import Matches, elo_ratings
 from paceline.population.reward_weights import PolicyRewardWeights
@@ -61,6 +61,12 @@ class Population:
         self._objectives = [_Mean() for _ in learners]
         self._objective = config.pbt.objective
         self._tuned = self._tuned_paths() if config.pbt.every is not None else ()
+        if self._tuned and config.pbt.spread > 1:
+            generator = round_generator(config.seed, 0)
+            for policy, values in enumerate(
+                spread_out(self._tuned_values(0), len(learners), config.pbt, generator)
+            ):
+                self._set(policy, values)
         self._next_round = config.pbt.next_round(0)
         self._matches = Matches()
         self._until = 0

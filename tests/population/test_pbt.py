@@ -14,7 +14,7 @@ from paceline.errors import UsageError
 from paceline.learner.config import D4PGConfig, OptimizerConfig, PPOConfig
 from paceline.learner.hyperparameters import OF_D4PG, Hyperparameters, ppo_hyperparameters
 from paceline.population.config import LeagueConfig, PBTConfig, PopulationConfig
-from paceline.population.mutation import D4PG_TUNED, PPO_TUNED, moved, tuned_paths
+from paceline.population.mutation import D4PG_TUNED, PPO_TUNED, moved, spread_out, tuned_paths
 from paceline.population.pbt import Member, plan_member, plan_round, round_generator
 
 RATE, ENTROPY, BETA = PPO_TUNED
@@ -239,3 +239,24 @@ def test_settings_that_are_refused(kind, changes):
     with pytest.raises(UsageError, match=next(iter(changes))):
         kind(**changes)
     assert dataclasses.is_dataclass(PopulationConfig(mapping="my.games:roles"))
+
+
+def test_members_begin_spread_over_the_range():
+    """Log-uniformly: one member in each part of the range, and the parts of two hyper-parameters are independent."""
+    settings, pairs = PBTConfig(spread=100.0), Counter()
+    for seed in range(400):
+        members = spread_out({RATE: 1e-3, ENTROPY: 0.0}, 4, settings, np.random.default_rng(seed))
+        logs = np.array([[math.log10(m[RATE] / 1e-3), math.log10(m[ENTROPY] / 1e-3)] for m in members])
+        assert (np.floor(np.sort(logs, 0) + 2) == np.arange(4)[:, None]).all(), "a zero begins at its fixed value"
+        pairs.update(map(tuple, np.floor(logs + 2).astype(int).tolist()))
+    assert len(pairs) == 16 and 60 < min(pairs.values()) and max(pairs.values()) < 140
+    inside = np.array([spread_out({RATE: 1.0}, 1, settings, np.random.default_rng(seed))[0][RATE] for seed in range(999)])
+    logs = np.log10(inside)
+    assert logs.min() > -2 and logs.max() < 2
+    assert abs(logs.mean()) < 0.15 and logs.std() == pytest.approx(2 / math.sqrt(3), rel=0.1)
+
+
+@pytest.mark.parametrize("spread", [0.5, math.inf, math.nan])
+def test_a_bad_spread_is_refused(spread):
+    with pytest.raises(UsageError, match=r"pbt.spread must be at least 1 and finite"):
+        PBTConfig(spread=spread)

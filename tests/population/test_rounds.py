@@ -130,6 +130,15 @@ def test_the_optimiser_uses_mutated_hyperparameters(tmp_path, monkeypatch):
     assert {rate for rate in used if rate in (initial * 1.2, initial / 1.2)} and len(used) > 2
 
 
+def test_policies_begin_with_different_hyperparameters(tmp_path):
+    config = populated(steps=1500, pbt=dataclasses.replace(OFTEN, spread=10.0))
+    train(config, tmp_path)
+    first = [event.change.before["optimizer.learning_rate"] for event in read_events([tmp_path])[:4]]
+    low, high = config.optimizer.learning_rate / 10, config.optimizer.learning_rate * 10
+    assert len(set(first)) == 4 and low <= min(first) < max(first) <= high
+    assert max(first) / min(first) > 10
+
+
 # ---------------------------------------------------------------- rows of replaced weights
 
 
@@ -230,7 +239,7 @@ def in_league(**changes: Any) -> Config:
     """Rounds and snapshots every few iterations, and half of the matches against past selves. An iteration has 192
     steps on average."""
     league = LeagueConfig(past_share=0.5, every=600, keep=2, prioritized=changes.pop("prioritized", False))
-    return populated(league=league, pbt=dataclasses.replace(OFTEN, every=800), **changes)
+    return populated(league=league, pbt=dataclasses.replace(OFTEN, every=800, spread=2.0), **changes)
 
 
 @pytest.mark.parametrize(
