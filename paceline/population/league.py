@@ -195,7 +195,9 @@ class League:
         holds."""
         found: list[int] = []
         for kind in range(self._num_kinds):
-            occupied = [s for s, occupant in enumerate(self._occupants) if occupant is not None and self._kind(s) == kind]
+            occupied = [
+                s for s, occupant in enumerate(self._occupants) if occupant is not None and self._kind(s) == kind
+            ]
             some = [seat for seat in occupied if self._is_open(seat)]
             found += some if some or len(occupied) < 2 else [max(occupied, key=self._matches.__getitem__)]
         return found
@@ -231,7 +233,9 @@ class League:
             "occupants": list(self._occupants),
             "matches": list(self._matches),
             "weights": [
-                None if occupant is None else {name: tensor.cpu().clone() for name, tensor in module.state_dict().items()}
+                None
+                if occupant is None
+                else {name: tensor.cpu().clone() for name, tensor in module.state_dict().items()}
                 for occupant, module in zip(self._occupants, self._modules, strict=True)
             ],
             "win_rates": None if self.win_rates is None else [(*key, rate) for key, rate in self.win_rates.items()],

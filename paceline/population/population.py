@@ -63,9 +63,7 @@ class Population:
         self._tuned = self._tuned_paths() if config.pbt.every is not None else ()
         if self._tuned and config.pbt.spread > 1:
             generator = round_generator(config.seed, 0)
-            for policy, values in enumerate(
-                spread_out(self._tuned_values(0), len(learners), config.pbt, generator)
-            ):
+            for policy, values in enumerate(spread_out(self._tuned_values(0), len(learners), config.pbt, generator)):
                 self._set(policy, values)
         self._next_round = config.pbt.next_round(0)
         self._matches = Matches()

@@ -250,7 +250,9 @@ def test_members_begin_spread_over_the_range():
         assert (np.floor(np.sort(logs, 0) + 2) == np.arange(4)[:, None]).all(), "a zero begins at its fixed value"
         pairs.update(map(tuple, np.floor(logs + 2).astype(int).tolist()))
     assert len(pairs) == 16 and 60 < min(pairs.values()) and max(pairs.values()) < 140
-    inside = np.array([spread_out({RATE: 1.0}, 1, settings, np.random.default_rng(seed))[0][RATE] for seed in range(999)])
+    inside = np.array(
+        [spread_out({RATE: 1.0}, 1, settings, np.random.default_rng(seed))[0][RATE] for seed in range(999)]
+    )
     logs = np.log10(inside)
     assert logs.min() > -2 and logs.max() < 2
     assert abs(logs.mean()) < 0.15 and logs.std() == pytest.approx(2 / math.sqrt(3), rel=0.1)
