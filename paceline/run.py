@@ -186,7 +186,9 @@ class Run:
         `finished` has ended since the last report.
         """
         is_due = time.monotonic() - self.last_checkpoint_at >= self.config.checkpoint.seconds
-        mine = [float(steps), float(is_due), *self.episodes.sums_of(finished.episodes)]
+        # Opponents that do not learn have higher numbers.
+        learned = [episode for episode in finished.episodes if episode.policy < len(self.learners)]
+        mine = [float(steps), float(is_due), *self.episodes.sums_of(learned)]
         mine += [float(self.pool.restarts), self.seconds / self.group.size]
         mine += self.population.sums_of(finished) if self.population is not None else []
         with self.clock.time("communication"):

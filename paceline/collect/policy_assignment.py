@@ -65,6 +65,10 @@ class Finished:
     matches: list[PlayedMatch] = field(default_factory=list)
     """Empty where the run has one policy."""
 
+    @classmethod
+    def join(cls, parts: Sequence[Finished]) -> Finished:
+        return cls([e for part in parts for e in part.episodes], [m for part in parts for m in part.matches])
+
 
 class PolicyAssignment:
     """The policy of every slot, redrawn by `draw` at the end of each match."""
@@ -105,6 +109,8 @@ class PolicyAssignment:
 
         Observations are copied; with `shared` into memory that the next such call uses again, with `none` not at all.
         """
+        if len(batch) == 0:
+            return []
         policies = self.policies[self._on_host(batch.slots)]
         order = np.argsort(policies, kind="stable")
         found, starts = np.unique(policies[order], return_index=True)
@@ -222,10 +228,13 @@ class PolicyAssignment:
             "players": list(self._players),
             "draw": self._draw.state_dict(),
             "ended": [list(ended) for ended in self._ended],
+            "unobserved": [_as_tuple(episode) for episode in self._unobserved],
+            "over": list(self._over),
+            "early": [(*key, [_as_tuple(episode) for episode in found]) for key, found in self._early.items()],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Matches continue. Agents that had left them before the checkpoint do not count in their results."""
+        """Matches continue."""
         self._drawn[:] = state["policies"].numpy()
         self._take_over(np.arange(self._spec.num_slots))
         self._drawn[:] = state["drawn"].numpy()
@@ -235,6 +244,9 @@ class PolicyAssignment:
         self._players = [tuple(players) for players in state["players"]]
         self._draw.load_state_dict(state["draw"])
         self._ended = [deque(tuple(entry) for entry in ended) for ended in state["ended"]]
+        self._unobserved = [Episode(*fields) for fields in state["unobserved"]]
+        self._over = [(env, match, tuple(names), tuple(numbers)) for env, match, names, numbers in state["over"]]
+        self._early = {(env, match): [Episode(*f) for f in found] for env, match, found in state["early"]}
 
     def _set(self, envs: np.ndarray) -> None:
         if len(envs) == 0:
@@ -256,3 +268,8 @@ class PolicyAssignment:
 
     def _on_host(self, values: Array) -> np.ndarray:
         return values.cpu().numpy() if self._spec.on_device else values
+
+
+def _as_tuple(episode: Episode) -> tuple[Any, ...]:
+    """The fields of an episode, as a checkpoint can hold them."""
+    return episode.slot, episode.episode_return, episode.length, dict(episode.info), episode.match, episode.policy

@@ -247,9 +247,9 @@ class Sampler:
 
     @property
     def _generators(self) -> list[torch.Generator]:
-        """Those of the policies that learn, where they have one."""
-        found = [actor.inference.generator for actor in self.actors[: self._num_learned]]
-        return [generator for generator in found if generator is not None]
+        """Those of the actors that have one. Opponents may share one."""
+        found = [actor.inference.generator for actor in self.actors if isinstance(actor, Actor)]
+        return list({id(generator): generator for generator in found if generator is not None}.values())
 
     def restore_episodes(self, state: dict[str, Any], anew: np.ndarray) -> None:
         """The simulators are where they were when `state` was saved. Only the slots in `anew` begin new episodes."""

@@ -24,11 +24,14 @@ from paceline.pool.protocol import StepBatch
 class Chunks:
     """Time-major: row t of chunk c is at t * C + c, for C chunks. Slots in lock-step write to adjacent memory."""
 
-    def __init__(self, steps: int, num_slots: int, batch: int, waiting: int, learners: int = 1) -> None:
+    def __init__(
+        self, steps: int, num_slots: int, batch: int, waiting: int, learners: int = 1, *, changing: bool = False
+    ) -> None:
         """Policies 0 to `learners` - 1 learn. For each there is room for `waiting` batches of `batch` chunks, plus one
-        that is learned from and one that is collected. Chunks of other policies are free as soon as they are full."""
+        that is learned from and one that is collected. Chunks of other policies are free as soon as they are full.
+        `changing`: the policy of a slot may change."""
         self.steps, self.num_slots = steps, num_slots
-        self.capacity = self.rows_needed(steps, num_slots, batch, waiting, learners)
+        self.capacity = self.rows_needed(steps, num_slots, batch, waiting, learners, changing=changing)
         self.policies: np.ndarray | None = None
         self.count = self.capacity // steps
         self._chunk = np.arange(num_slots)
@@ -49,9 +52,12 @@ class Chunks:
         """By policy."""
 
     @staticmethod
-    def rows_needed(steps: int, num_slots: int, batch: int, waiting: int, learners: int = 1) -> int:
-        """Rows of the buffer. Every slot has a chunk, and in one step all slots may need another."""
-        return (2 * num_slots + learners * batch * (waiting + 2)) * steps
+    def rows_needed(
+        steps: int, num_slots: int, batch: int, waiting: int, learners: int = 1, *, changing: bool = False
+    ) -> int:
+        """Rows of the buffer. Every slot has a chunk, and in one step all slots may need another. Where policies
+        change, they may need two: a chunk can be full before the step, and the next one closed after it."""
+        return ((3 if changing else 2) * num_slots + learners * batch * (waiting + 2)) * steps
 
     def num_full(self, policy: int = 0) -> int:
         """Chunks of a policy that wait for their batch."""

@@ -111,9 +111,13 @@ class TrainingBatch:
 
     def drop_older(self, version: Tensor) -> Tensor:
         """Leave out rows that weights before `version` decided. Returns how many, on the device."""
-        old = self.valid & (self.version < version)
+        old = self.version < version
+        dropped = (self.valid & old).sum()
         self.valid &= ~old
-        return old.sum()
+        if self.stale is not None:
+            dropped = dropped + (self.stale & old[: self.num_rows]).sum()
+            self.stale &= ~old[: self.num_rows]
+        return dropped
 
     def set_next_values(self, last_value: Tensor, truncated_value: Tensor | None) -> None:
         """Bootstrap values: for every row V of what followed it (`next_value`), and whether the next row of its stream

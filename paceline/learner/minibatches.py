@@ -78,7 +78,8 @@ class MiniBatches:
         columns = traced or config.sequences == "columns" or (config.sequences == "auto" and self._likes_columns(batch))
         if batch.steps is None or not columns:
             return shuffled_sequences(batch, count, self._generator)
-        if batch.num_streams < count:
+        # With several policies the number of streams varies, and some mini-batches may be empty.
+        if batch.num_streams < count and batch.selection.used is None:
             instead = "--ppo.trace update" if traced else "--ppo.sequences packed"
             raise UsageError(
                 f"ppo.minibatches is {count}, but there are only {batch.num_streams} streams to divide; allowed: fewer "
@@ -119,6 +120,8 @@ class MiniBatches:
         """V-trace of all rows under the policy before the update: their advantages, returns and log-probabilities.
         Returns rho of all rows."""
         columns = batch.columns()
+        if batch.num_streams == 0:
+            return torch.ones_like(batch.advantage)
         found = []
         # At most as many rows at a time as a mini-batch has.
         for part in columns.split(-(-batch.num_streams // self._config.minibatches), dim=1):

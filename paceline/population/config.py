@@ -100,6 +100,11 @@ class LeagueConfig:
     opponent_share: float = 0.0
     """Share of the matches in which the opponents are fixed ones."""
 
+    @property
+    def is_used(self) -> bool:
+        """Whether opponents that do not learn take part."""
+        return self.past_share > 0 or self.opponent_share > 0
+
     def __post_init__(self) -> None:
         require_share(self, "league", "past_share", "opponent_share")
         require_above_0(self, "league", "every")
@@ -110,6 +115,8 @@ class LeagueConfig:
                 f"league.past_share {self.past_share} and league.opponent_share {self.opponent_share} must not add up "
                 "to more than 1"
             )
+        if self.opponents and self.opponent_share == 0:
+            raise UsageError("league.opponents has no effect without league.opponent_share above 0")
         if self.opponent_share > 0 and not self.opponents:
             raise UsageError("league.opponent_share needs league.opponents: run folders, or package.module:Class")
 

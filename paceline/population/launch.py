@@ -76,7 +76,7 @@ class MemberProcess:
     def watch(self, signals: int) -> None:
         """Start the process, look whether it has ended, and pass on the signals that this command has received."""
         if self._process is None:
-            if signals:
+            if signals and self.status == "training":
                 self.status = "stopped"
             elif self.status == "training" and time.monotonic() >= self._start_at:
                 self._start()

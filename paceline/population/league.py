@@ -27,7 +27,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from paceline.collect.policy_assignment import Draw, PolicyAssignment
-from paceline.files import temporary_name
+from paceline.files import remove_temporaries, replacing
 from paceline.population.config import LeagueConfig
 from paceline.population.past_selves import PastSelves
 
@@ -53,6 +53,8 @@ class Snapshots:
 
     def __init__(self, folder: Path, policies: int, keep: int, *, writes: bool) -> None:
         self._folder, self._writes = folder, writes
+        if writes:
+            remove_temporaries(folder)
         self._past = [PastSelves(keep) for _ in range(policies)]
         self._weights: dict[Snapshot, dict[str, Tensor]] = {}
         self._lock = threading.Lock()
@@ -123,10 +125,13 @@ class Snapshots:
         return self._folder / f"policy_{snapshot[0]}_step_{snapshot[1]}.safetensors"
 
     def _write(self, path: Path, weights: dict[str, Tensor]) -> None:
-        self._folder.mkdir(exist_ok=True)
-        temporary = temporary_name(path)
-        save_file({name: tensor.contiguous() for name, tensor in weights.items()}, temporary)
-        temporary.replace(path)
+        """A full disk costs the file, not the run: the past self plays until the run ends."""
+        try:
+            self._folder.mkdir(exist_ok=True)
+            with replacing(path) as temporary:
+                save_file({name: tensor.contiguous() for name, tensor in weights.items()}, temporary)
+        except (OSError, SafetensorError) as error:
+            log.warning("the past self %s cannot be written (%s); a resumed run will not have it", path, error)
 
 
 class League:

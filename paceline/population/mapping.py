@@ -63,6 +63,12 @@ class AgentMapping:
         kinds = np.zeros(agents, np.int64) if kinds is None else kinds
         within = np.array([np.count_nonzero(kinds[:agent] == kind) for agent, kind in enumerate(kinds)])
         self._fixed = within % _policies_of(kinds, policies) * (int(kinds.max()) + 1) + kinds
+        playing = len(np.unique(self._fixed))
+        if playing < policies:
+            raise UsageError(
+                f"population.mapping agent lets only {playing} of {policies} policies play; allowed: "
+                f"--population.policies {playing}, or --population.mapping random"
+            )
 
     def __call__(self, envs: np.ndarray, generator: np.random.Generator) -> np.ndarray:
         return np.tile(self._fixed, (len(envs), 1))

@@ -81,8 +81,8 @@ def spread_out(
 ) -> list[dict[str, float]]:
     """The first hyper-parameters of `count` members: `values` times factors between 1 / spread and spread.
 
-    The range of the factors is divided into `count` equal parts of its logarithm. Each part gives one member its factor,
-    so that a small population covers the range, too.
+    The range of the factors is divided into `count` equal parts of its logarithm. Each part gives one member its
+    factor, so that a small population covers the range, too.
     """
     members: list[dict[str, float]] = [{} for _ in range(count)]
     for path, value in values.items():

@@ -15,7 +15,7 @@ from paceline.accel.config import ComputeConfig
 from paceline.collect.actor import Actor
 from paceline.envs.user import find
 from paceline.errors import UsageError
-from paceline.evaluation.saved import SavedRun
+from paceline.evaluation.saved import SavedRun, run_config
 from paceline.experience.rows import as_tensor
 from paceline.nets.actor_critic import ActorCritic
 from paceline.pool.protocol import PoolSpec, StepBatch
@@ -30,10 +30,16 @@ def make_opponents(
     return [_make(name, spec, device, clock) for name in names]
 
 
-def require_opponents(names: Sequence[str]) -> None:
-    """Refuse names of opponents that do not exist."""
+def require_opponents(names: Sequence[str], env: str) -> None:
+    """Refuse opponents that do not exist, and runs of another game."""
     for name in names:
-        if not Path(name).is_dir():
+        if Path(name).is_dir():
+            other = run_config(Path(name)).env
+            if other.partition("?")[0] != env.partition("?")[0]:
+                raise UsageError(
+                    f"league.opponents: {name} was trained in {other}; allowed: runs of the same game, {env}"
+                )
+        else:
             if not is_import_path(name):
                 raise UsageError(f"league.opponents: {name!r} is neither the folder of a run nor package.module:Class")
             _import(name)
@@ -74,6 +80,9 @@ class ScriptedActor:
         return {name: values.cpu().numpy() for name, values in chosen.items()}
 
     def observe(self, batch: StepBatch) -> None:
+        """Nothing to remember."""
+
+    def remember_active(self, batch: StepBatch) -> None:
         """Nothing to remember."""
 
     def start_anew(self, slots: np.ndarray) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,7 +42,14 @@ def require_possible(config: Config) -> None:
         own = ppo_hyperparameters(config.resolved_ppo, config.optimizer).as_dict()
         of_rewards = [path for path in config.pbt.tuned if path.startswith(REWARD)]
         tuned_paths(config.pbt, [*own, *of_rewards])  # the environment says later which rewards have weights
-    require_opponents(config.league.opponents)
+        if max(config.pbt.every, config.pbt.start) >= config.steps:
+            log.warning("pbt.every %s is more than the run has steps: there is no round", f"{config.pbt.every:,}")
+    if config.league.past_share > 0 and config.league.every >= config.steps:
+        log.warning("league.every %s is more than the run has steps: no past self plays", f"{config.league.every:,}")
+    require_opponents(config.league.opponents, config.env)
+
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -71,7 +79,7 @@ class PopulationParts:
     ) -> PopulationParts | None:
         """None for a run with one policy and no opponents. With `own_numbers`, opponents draw random numbers of their
         own."""
-        plays = config.league.past_share > 0 or config.league.opponent_share > 0
+        plays = config.league.is_used
         if len(learners) == 1 and not plays:
             return None
         spec = pool.spec

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import logging
 import math
+import re
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,7 +35,12 @@ log = logging.getLogger(__name__)
 
 RATINGS = "ratings.json"
 LEAST_MATCHES = 10
-"""A player is rated after so many matches."""
+"""The metrics have the rating of a player after this many matches."""
+ELO_SECONDS = 10.0
+"""Ratings in the metrics are at most this old."""
+MOST_PLAYERS = 200
+_OWN = re.compile(r"\d+@\d+")
+"""The name of a policy of this run, as it was at some time."""
 
 
 class Population:
@@ -67,6 +74,9 @@ class Population:
                 self._set(policy, values)
         self._next_round = config.pbt.next_round(0)
         self._matches = Matches()
+        self._elo: dict[str, float | None] = {}
+        self._rated_until = 0.0
+        """When `_elo` is next computed."""
         self._until = 0
         """The step at which the policies next count as new players."""
         self._events = LineFile(folder / FILE)
@@ -94,12 +104,13 @@ class Population:
         return float(episode.length) if self._objective == "length" else episode.info.get(self._objective)
 
     def _count(self, match: PlayedMatch) -> None:
-        """The result of a match, by its agents' `win`, or by their returns. Players with the same name have none."""
+        """The result of a match: by `win` if all its agents report it, otherwise by their returns. A match of a player
+        against itself is not counted."""
+        reported = all("win" in episode.info for episodes in match.episodes for episode in episodes)
         scores: dict[str, float] = {}
         for name, episodes in zip(match.players, match.episodes, strict=True):
             if episodes and name not in scores:
-                wins = [episode.info["win"] for episode in episodes if "win" in episode.info]
-                scores[name] = sum(wins) if wins else sum(episode.episode_return for episode in episodes)
+                scores[name] = sum(e.info["win"] if reported else e.episode_return for e in episodes)
         if len(scores) > 1:
             self._matches.add(scores)
 
@@ -136,17 +147,18 @@ class Population:
         return found | self._ratings()
 
     def _ratings(self) -> dict[str, float | None]:
-        """The latest Elo rating of each policy, and the best of them. The first player that a run had is the zero."""
-        if sum(self._matches.counts.sum(1) >= LEAST_MATCHES) < 2:
-            return {}
-        rated, counts = elo_ratings(self._matches, anchor=self._first_player), self._matches.counts.sum(1)
-        latest = {
-            name.split("@")[0]: rated[name].elo
-            for name, count in zip(self._matches.players, counts, strict=True)
-            if "@" in name and count >= LEAST_MATCHES
-        }
-        own = {f"policy_{policy}/elo": elo for policy, elo in latest.items()}
-        return {"elo": max(latest.values()), **own}
+        """The latest Elo rating of each policy, and the best of them. The earliest player is the zero."""
+        if time.monotonic() < self._rated_until:
+            return self._elo
+        self._rated_until = time.monotonic() + ELO_SECONDS
+        counts = dict(zip(self._matches.players, self._matches.counts.sum(1).tolist(), strict=True))
+        known = [name for name, count in counts.items() if _OWN.fullmatch(name) and count >= LEAST_MATCHES]
+        if len(counts) > 1 and known:
+            rated = elo_ratings(self._matches, anchor=self._first_player)
+            latest = {name.split("@")[0]: rated[name].elo for name in known}
+            own = {f"policy_{policy}/elo": elo for policy, elo in latest.items()}
+            self._elo = {"elo": max(latest.values()), **own}
+        return self._elo
 
     # ---------------------------------------------------------------- what changes
 
@@ -164,6 +176,13 @@ class Population:
     def _round(self, step: int) -> None:
         assert self._config.pbt.every is not None
         number = step // self._config.pbt.every
+        if not any(objective is not None for objective in self.objectives) and any(e.sums for e in self._episodes):
+            log.warning(
+                "round %d: no episode has reported the pbt.objective %r; allowed: return, length, or a number in the "
+                "info of an episode's last step",
+                number,
+                self._objective,
+            )
         members = [
             Member(name=str(policy), objective=objective, hyperparameters=self._tuned_values(policy), step=step)
             for policy, objective in enumerate(self.objectives)
@@ -224,14 +243,23 @@ class Population:
         the end of that time plays under the same name."""
         every = self._config.league.every
         self._until = (step // every + 1) * every
+        self._forget_some_players()
         for policy in range(len(self._learners)):
             self._assignment.players[policy] = player_name(policy, self._until)
 
     @property
     def _first_player(self) -> str:
         """The earliest player of the matches so far: the zero of the ratings."""
-        own = [name for name in self._matches.players if "@" in name]
-        return min(own or self._matches.players, key=lambda name: int(name.partition("@")[2] or 0))
+        own = [name for name in self._matches.players if _OWN.fullmatch(name)]
+        return min(own, key=_step_of, default=self._matches.players[0])
+
+    def _forget_some_players(self) -> None:
+        """Keep the table of matches small: of too many players, every second one of the older half goes."""
+        if len(self._matches.players) <= MOST_PLAYERS:
+            return
+        own = sorted((name for name in self._matches.players if _OWN.fullmatch(name)), key=_step_of)
+        for name in own[1 : len(own) // 2 : 2]:
+            self._matches.forget(name)
 
     def _update_win_rates(self) -> None:
         if self._league is None or not self._config.league.prioritized:
@@ -240,7 +268,7 @@ class Population:
         for name in self._matches.players:
             met = [self._matches.win_rate(self._assignment.players[p], name) for p in range(len(self._learners))]
             known = [rate for rate in met if rate is not None]
-            if known and "@" in name:
+            if known and _OWN.fullmatch(name):
                 policy, step = name.split("@")
                 rates[int(policy), int(step)] = sum(known) / len(known)
         self._league.win_rates = rates
@@ -256,7 +284,10 @@ class Population:
             "draws": self._matches.draws.tolist(),
             "ratings": {name: [rating.elo, rating.low, rating.high] for name, rating in rated.items()},
         }
-        replace_text(self._folder / RATINGS, json.dumps(content) + "\n")
+        try:
+            replace_text(self._folder / RATINGS, json.dumps(content) + "\n")
+        except OSError as error:
+            log.warning("%s cannot be written: %s", self._folder / RATINGS, error)
 
     # ---------------------------------------------------------------- checkpoints
 
@@ -286,6 +317,7 @@ class Population:
         self._next_round = self._config.pbt.next_round(step)
         self._matches.load_state_dict(state["matches"])
         self._name_players(state["until"] - 1)
+        self._assignment.name_first_matches()  # unless the matches of the checkpoint are restored
         if self._rewards is not None and state["rewards"] is not None:
             self._rewards.load_state_dict(state["rewards"])
         if self._snapshots is not None and state["snapshots"] is not None:
@@ -310,6 +342,10 @@ class _Mean:
     @property
     def mean(self) -> float | None:
         return sum(total for _, total in self.sums) / sum(n for n, _ in self.sums) if self.sums else None
+
+
+def _step_of(player: str) -> int:
+    return int(player.partition("@")[2])
 
 
 def _sentence(change: Change) -> str:

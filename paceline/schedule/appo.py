@@ -63,7 +63,9 @@ class APPO:
     def buffer_rows(config: Config, kind: KindSlots) -> int:
         """Rows of the buffer of a kind, to check its memory before it is made."""
         chunks, learners = batch_chunks(config, kind), config.population.policies
-        return Chunks.rows_needed(config.rollout_steps, kind.spec.num_slots, chunks, config.appo.waiting, learners)
+        changing = config.population.policies > 1 or config.league.is_used
+        slots, waiting = kind.spec.num_slots, config.appo.waiting
+        return Chunks.rows_needed(config.rollout_steps, slots, chunks, waiting, learners, changing=changing)
 
     def __init__(self, run: TrainingRun, config: Config, learners: Sequence[PPOLearner], sampler: Sampler) -> None:
         self._run, self._sampler = run, sampler
@@ -72,7 +74,14 @@ class APPO:
         fresh = torch.nan if sampler.assignment is None else 0.0
         self._buffers = [
             RolloutBuffer(
-                Chunks(steps, kind.spec.num_slots, size, config.appo.waiting, len(learners)),
+                Chunks(
+                    steps,
+                    kind.spec.num_slots,
+                    size,
+                    config.appo.waiting,
+                    len(learners),
+                    changing=sampler.assignment is not None,
+                ),
                 run.group.device,
                 spare=True,
                 fresh=fresh,
@@ -176,6 +185,8 @@ class BatchQueue:
         self._acknowledged = threading.Semaphore(0)
         """Released by the learner thread after each update."""
         self._versions, self._dropped_batches = [0] * len(learners), [0] * len(learners)
+        self._unreported: list[Finished] = []
+        """What came with batches that were given up."""
         self._losses: dict[int, dict[str, float]] = {}
         """By policy: the losses of its last update."""
         self._next: Submission | None = None
@@ -255,7 +266,9 @@ class BatchQueue:
             end = time.perf_counter()
             losses["learner_busy"] = (end - begin) / (end - free_since)
             free_since = end
-            run.report(self._batches[submission.policy].num_steps, losses, submission.finished)
+            finished = [*self._unreported, submission.finished]
+            self._unreported = []
+            run.report(self._batches[submission.policy].num_steps, losses, Finished.join(finished))
             self._acknowledge(submission)
             if run.checkpoint_due:
                 self.thread.let_save()
@@ -301,7 +314,9 @@ class BatchQueue:
         for policy, arrived in enumerate(self._arrived):
             while len(arrived) > self._config.waiting + 1:
                 self._dropped_batches[policy] += 1
-                self._acknowledge(arrived.popleft())
+                dropped = arrived.popleft()
+                self._unreported.append(dropped.finished)
+                self._acknowledge(dropped)
 
     def _learn(self, submission: Submission) -> dict[str, float]:
         run, policy = self._run, submission.policy
@@ -313,9 +328,11 @@ class BatchQueue:
         batch.select(submission.selection, submission.truncations)
         oldest = (learner.policy.version - self._config.max_lag).clamp(min=learner.first_version)
         dropped = batch.drop_older(oldest)
-        learner.targets.complete_chunks(batch, learner.policy)
-        losses = learner.learn(batch, run.progress)  # waits for the device: after it the rows may be overwritten
-        learner.publish()
+        losses: dict[str, float] = {}
+        if not learner.first_version or float(run.group.sum_(batch.valid.sum().float()[None])):
+            learner.targets.complete_chunks(batch, learner.policy)
+            losses = learner.learn(batch, run.progress)  # waits for the device: after it the rows may be overwritten
+            learner.publish()
         losses["dropped_rows"] = float(dropped)
         if len(self._learners) == 1:
             return losses

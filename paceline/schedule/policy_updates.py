@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import torch
-from torch import Tensor
 
 from paceline.collect.sampler import Sampler
 from paceline.distributed.runtime import Group
@@ -33,7 +32,6 @@ class PolicyUpdates:
         self._buffers = [buffers[policy % len(buffers)] for policy in range(len(learners))]
         """By policy."""
         self._batches = [TrainingBatch(buffer, weighted=weighted) for buffer in self._buffers]
-        self._dropped: list[Tensor] = []
 
     @property
     def num_steps(self) -> int:
@@ -43,7 +41,6 @@ class PolicyUpdates:
     def complete(self, held: StepBatch) -> None:
         """The rollout becomes the training batches, with their targets. `held` has the observations after its last
         rows."""
-        self._dropped = []
         assignment = self._sampler.assignment
         if assignment is None:
             self._complete(0, held, None)
@@ -57,12 +54,16 @@ class PolicyUpdates:
         learner, batch, buffer = self._learners[policy], self._batches[policy], self._buffers[policy]
         selection = buffer.layout.select(selected)
         batch.select(selection, buffer.take_truncations(None if selected is None else selection))
-        if learner.first_version:
-            self._dropped.append(batch.drop_older(torch.tensor(learner.first_version, device=batch.device)))
         learner.targets.complete(batch, following, self._sampler.actors[policy])
 
     def learn(self, progress: float) -> dict[str, float]:
         """One update of every policy that has rows on any rank. Returns their losses."""
+        # Here, because weights may be taken over after `complete`.
+        dropped = [
+            batch.drop_older(torch.tensor(learner.first_version, device=batch.device))
+            for learner, batch in zip(self._learners, self._batches, strict=True)
+            if learner.first_version
+        ]
         if len(self._learners) == 1:
             losses = self._learners[0].learn(self._batches[0], progress)
         else:
@@ -75,8 +76,8 @@ class PolicyUpdates:
                     if some[policy]
                 }
             )
-        if self._dropped:
-            losses["dropped_rows"] = float(sum(int(count) for count in self._dropped))
+        if dropped:
+            losses["dropped_rows"] = float(sum(int(count) for count in dropped))
         return losses
 
 

@@ -25,10 +25,18 @@ def test_the_share_of_past_selves_holds_and_all_of_them_play(tmp_path, num_envs,
         snapshots.add(step, [torch.nn.Linear(1, 1)])
     seats = [torch.nn.Linear(1, 1) for _ in range(2)]
     league = League(
-        config, snapshots, RandomMapping(1, 2), seats=seats, first_seat=1, opponents=(), generator=generator
+        config,
+        snapshots,
+        RandomMapping(1, 2),
+        seats=seats,
+        first_seat=1,
+        opponents=(),
+        generator=generator,
+        kinds=np.zeros(2, np.int64),
     )
     policies, players = np.zeros((num_envs, 2), np.int64), {}
-    league.assignment = SimpleNamespace(policies=policies.reshape(-1), players=players)
+    playing = policies.reshape(-1)
+    league.assignment = SimpleNamespace(players=players, is_used=lambda policy: bool((playing == policy).any()))
     left, drawn = generator.integers(shortest, longest + 1, num_envs), Counter()
     for _ in range(40 * longest * 16 // num_envs + 20 * longest):
         league.refresh()

@@ -249,7 +249,7 @@ def test_members_begin_spread_over_the_range():
         logs = np.array([[math.log10(m[RATE] / 1e-3), math.log10(m[ENTROPY] / 1e-3)] for m in members])
         assert (np.floor(np.sort(logs, 0) + 2) == np.arange(4)[:, None]).all(), "a zero begins at its fixed value"
         pairs.update(map(tuple, np.floor(logs + 2).astype(int).tolist()))
-    assert len(pairs) == 16 and 60 < min(pairs.values()) and max(pairs.values()) < 140
+    assert len(pairs) == 16 and min(pairs.values()) > 60 and max(pairs.values()) < 140
     inside = np.array(
         [spread_out({RATE: 1.0}, 1, settings, np.random.default_rng(seed))[0][RATE] for seed in range(999)]
     )
