@@ -14,6 +14,7 @@ import torch
 
 from paceline.checkpoint import CheckpointFolder
 from paceline.collect.config import BatchingConfig
+from paceline.collect.kind_slots import all_kinds
 from paceline.config import Config
 from paceline.learner.config import PPOConfig
 from paceline.learner.ppo import PPOLearner
@@ -175,7 +176,11 @@ def test_rows_of_replaced_weights_are_dropped_and_counted(tmp_path, monkeypatch,
     matches = Counter(env for env, _, agent in account.drawn if agent == 0)
     rows_each = sum(LIVES.values())
     ended = sum(count - 1 for count in matches.values()) * rows_each
-    waiting = APPO.buffer_rows(config, run.pool.spec.num_slots) if system == "appo" else len(matches) * rows_each
+    waiting = (
+        sum(APPO.buffer_rows(config, kind) for kind in all_kinds(run.pool.spec))
+        if system == "appo"
+        else len(matches) * rows_each
+    )
     assert ended - waiting <= learned + sum(dropped) <= ended + len(matches) * rows_each
 
 
