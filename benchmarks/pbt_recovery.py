@@ -65,17 +65,19 @@ class Case(NamedTuple):
     bad: float
 
 
-SMALL = ["--rollout-steps", "64", "--pool.num-envs", "32", "--ppo.epochs", "4", "--ppo.minibatches", "4"]
+SMALL = [
+    *("--optimizer.schedule", "constant"),  # a falling learning rate would become a good one by itself
+    *("--pool.num-envs", "32", "--rollout-steps", "64"),
+    *("--ppo.epochs", "4", "--ppo.minibatches", "4"),
+]
+CARTPOLE = ["cartpole", "--env", "tensor:cartpole", *SMALL]
+CHAIN = [
+    *("cartpole", "--env", "benchmarks.pbt_recovery:Chain", "--pool.kind", "serial"),
+    *("--ppo.no-normalize-advantage", *SMALL),
+]
 CASES = {
-    "CartPole, learning rate": Case(
-        ["cartpole", "--env", "tensor:cartpole", *SMALL], "optimizer.learning_rate", 1.5e-3, 1.5e-1
-    ),
-    "chain, entropy coefficient": Case(
-        ["cartpole", "--env", "benchmarks.pbt_recovery:Chain", "--pool.kind", "serial", "--ppo.no-normalize-advantage", *SMALL],
-        "ppo.entropy_coef",
-        0.1,
-        0.0,
-    ),
+    "CartPole, learning rate": Case(CARTPOLE, "optimizer.learning_rate", 1.5e-3, 1.5e-1),
+    "chain, entropy coefficient": Case(CHAIN, "ppo.entropy_coef", 0.1, 0.0),
 }
 PAPER, LARGE, SPREAD_OUT = "PBT, the paper's mutations", "PBT, large mutations", "PBT, spread"
 GOOD, BAD, SEARCH = "fixed, good value", "fixed, bad value", "random search"
