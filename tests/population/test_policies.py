@@ -13,10 +13,15 @@ import torch
 from paceline.checkpoint import CheckpointFolder
 from paceline.collect.config import BatchingConfig
 from paceline.config import Config
+from paceline.errors import UsageError
+from paceline.experience.layouts import LockStep
+from paceline.experience.rollout_buffer import RolloutBuffer
+from paceline.experience.training_batch import TrainingBatch
+from paceline.learner.config import PPOConfig
 from paceline.learner.ppo import PPOLearner
 from paceline.pool.config import PoolConfig
 from paceline.population.config import LeagueConfig, PopulationConfig
-from paceline.population.mapping import RandomMapping
+from paceline.population.mapping import AgentMapping, RandomMapping
 from paceline.schedule.config import VERConfig
 from paceline.session import Session, train
 from tests.integration.ranks import on_ranks
@@ -211,3 +216,40 @@ def test_opponents_may_join_a_resumed_run(tmp_path):
     assert run.step >= 768 and (tmp_path / "past_selves").is_dir()
     run = train(dataclasses.replace(config, steps=1024), tmp_path, resume="latest")
     assert run.step >= 1024
+
+
+def test_rows_of_replaced_weights_are_dropped_among_older_rows_too():
+    layout = LockStep(2, 2)
+    for _ in range(2):
+        layout.begin(None)
+        layout.complete(None)
+    buffer = RolloutBuffer(layout, torch.device("cpu"))
+    buffer.valid[2:] = True
+    buffer.version[:] = torch.tensor([0, 1, 0, 1])
+    batch = TrainingBatch(buffer)
+    batch.select(layout.select(), None)
+    batch.stale = torch.tensor([True, True, False, False])
+    assert int(batch.drop_older(torch.tensor(1))) == 2
+    assert batch.trained().tolist() == [False, True, False, True]
+
+
+def test_bad_settings_are_refused():
+    with pytest.raises(UsageError, match="only 2 of 4 policies play; allowed: --population.policies 2"):
+        AgentMapping(4, 2)
+    with pytest.raises(UsageError, match="no effect without league.opponent_share"):
+        LeagueConfig(opponents=("package.module:Class",))
+
+
+def test_episodes_of_opponents_do_not_count(tmp_path):
+    """Pong against a scripted player: the returns are those of the policy that learns."""
+    league = LeagueConfig(opponents=("paceline.envs.pong_opponents:TrackerOpponent",), opponent_share=1.0)
+    config = dataclasses.replace(
+        Config(env="tensor:pong?points=1", steps=20_000, rollout_steps=32, device="cpu", threads=1, league=league),
+        pool=PoolConfig(num_envs=32),
+        ppo=PPOConfig(epochs=1, minibatches=1),
+    )
+    run = train(config, tmp_path)
+    mean = run.episodes.means()
+    assert mean["episode_return"] < 0 and mean["episode_win"] < 0.4
+    metrics = run.population.metrics()
+    assert metrics["policy_0/episode_return"] == pytest.approx(mean["episode_return"])
