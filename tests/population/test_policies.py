@@ -83,8 +83,7 @@ class Account:
         monkeypatch.setattr(PPOLearner, "learn", learn)
 
 
-@pytest.mark.parametrize("core", ["none", "gru"])
-@pytest.mark.parametrize("kind", ["serial", "process"])
+@pytest.mark.parametrize(("kind", "core"), [("serial", "none"), ("process", "gru")])
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_rows_go_to_the_policy_that_acted_and_each_is_learned_once(tmp_path, monkeypatch, system, kind, core):
     """Agents die one after the other; policies change with every match."""
@@ -99,7 +98,7 @@ def test_rows_go_to_the_policy_that_acted_and_each_is_learned_once(tmp_path, mon
     assert len(account.by_policy) == 3 and min(account.by_policy.values()) > 300
 
 
-@pytest.mark.parametrize("core", ["none", "lstm", "gru"])
+@pytest.mark.parametrize("core", ["none", "lstm"])
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_values_and_states_are_those_of_the_own_policy(tmp_path, monkeypatch, system, core):
     plain, counts = PPOLearner.learn, []
@@ -133,8 +132,7 @@ def test_policies_differ_and_learn_apart(tmp_path):
             assert not torch.equal(first[name], second[name]) and not torch.equal(second[name], third[name])
 
 
-@pytest.mark.parametrize("mapping", ["random", "agent"])
-@pytest.mark.parametrize("system", ["ddppo", "ver"])
+@pytest.mark.parametrize(("system", "mapping"), [("ddppo", "random"), ("ver", "random"), ("ver", "agent")])
 def test_a_resumed_run_is_bit_equal(tmp_path, system, mapping):
     population = PopulationConfig(policies=3, mapping=mapping)
     config = several(
@@ -154,7 +152,7 @@ def test_a_resumed_run_is_bit_equal(tmp_path, system, mapping):
         assert_equal(whole.weights_of(policy), parts.weights_of(policy))
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", ["ver", "appo"])
 def test_two_ranks_have_the_same_weights_of_every_policy(tmp_path, system):
     config = several(system, steps=2048)
     folder = str(tmp_path)
