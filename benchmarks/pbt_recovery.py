@@ -81,7 +81,9 @@ CASES = {
 }
 PAPER, LARGE, SPREAD_OUT = "PBT, the paper's mutations", "PBT, large mutations", "PBT, spread"
 GOOD, BAD, SEARCH = "fixed, good value", "fixed, bad value", "random search"
+LATE = "PBT, spread, first round after half"
 VARIANTS = (GOOD, BAD, PAPER, LARGE, SPREAD_OUT, SEARCH)
+"""Those of a run without options. `LATE` has to be asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +112,7 @@ def options(case: Case, variant: str, plan: Plan) -> list[str]:
         PAPER: rounds,
         LARGE: [*rounds, "--pbt.factor", "3", "--pbt.mutation-rate", "0.5"],
         SPREAD_OUT: [*rounds, "--pbt.spread", str(SPREAD)],
+        LATE: [*rounds, "--pbt.spread", str(SPREAD), "--pbt.start", str(plan.steps // 2)],
         # The same first values as with PBT, and no round before the end.
         SEARCH: ["--pbt.every", str(plan.steps), "--pbt.spread", str(SPREAD)],
     }[variant]

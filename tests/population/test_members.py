@@ -159,6 +159,25 @@ def test_mutations_are_kept_by_a_checkpoint(tmp_path):
         assert session.learners[0].hyperparameters.get("optimizer.learning_rate") == rate
 
 
+def test_members_begin_with_different_hyperparameters(tmp_path):
+    """A resumed member does not begin anew."""
+    pbt, first = dataclasses.replace(PBT, spread=10.0), {}
+    for seed in (1, 2, 3):
+        config = config_of("ddppo", pbt=pbt, seed=seed)
+        with Session(config, tmp_path / str(seed)) as session:
+            member = member_module.RunMember(session, ExchangeFolder(tmp_path), str(seed), tuned_by(config))
+            configured = session.learners[0].hyperparameters.as_dict()
+            member._spread_out()
+            first[seed] = session.learners[0].hyperparameters.get("optimizer.learning_rate")
+            assert 0.1 <= first[seed] / configured["optimizer.learning_rate"] <= 10
+            assert session.learners[0].hyperparameters.get("ppo.clip") == configured["ppo.clip"], "it is not tuned"
+            session.run(until=128)
+        train_member(config, tmp_path / str(seed), tmp_path, resume="latest")
+        events = read_events([tmp_path / str(seed)])
+        assert events[0].change.before["optimizer.learning_rate"] == first[seed]
+    assert len(set(first.values())) == 3
+
+
 def _ranks_join(population) -> tuple[list[float], float]:
     run = train_member(config_of("ddppo", deterministic=False), population / "worse", population)
     weights = next(run.learners[0].policy.parameters()).detach().flatten().tolist()
