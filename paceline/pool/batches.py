@@ -6,7 +6,6 @@ Copies and unions are of NumPy batches. They outlive the next `recv` and drop `f
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -70,23 +69,6 @@ def union(batches: Sequence[StepBatch]) -> StepBatch:
     columns = {name: np.concatenate([getattr(b, name) for b in batches])[order] for name in _COLUMNS}
     obs = {name: np.concatenate([b.obs[name] for b in batches])[order] for name in batches[0].obs}
     return StepBatch(obs=obs, final_obs={}, **columns)
-
-
-def is_of_kind(spec: PoolSpec, kind: AgentKind, slots: np.ndarray) -> np.ndarray:
-    """[B] bool: which of `slots` belong to agents of `kind`."""
-    return np.isin(slots % spec.agents_per_env, kind.agents)
-
-
-def of_kind(batch: StepBatch, spec: PoolSpec, kind: AgentKind) -> StepBatch:
-    """The rows of agents of `kind`, with the kind's own observations. Slots keep their numbers in the pool.
-
-    `final_obs` is still the pool's memory, and indexed by slot.
-    """
-    if len(spec.kinds) == 1:
-        return batch
-    named = replace(batch, obs=kind.obs_of(batch.obs))
-    rows = part(named, is_of_kind(spec, kind, batch.slots))
-    return replace(rows, final_obs=kind.obs_of(batch.final_obs))
 
 
 def merge_actions(

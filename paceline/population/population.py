@@ -274,7 +274,7 @@ class Population:
         self._league.win_rates = rates
 
     def write_ratings(self) -> None:
-        """Write who has beaten whom, and the ratings, for reports. The matches are those of the first rank."""
+        """Write the results of all pairs of players and their ratings, for reports: those of the first rank."""
         if not self._group.is_first or len(self._matches.players) < 2:
             return
         rated = elo_ratings(self._matches, anchor=self._first_player)

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from paceline.collect.kind_slots import all_kinds
 from paceline.envs.factory import Factory
 from paceline.errors import UsageError
-from paceline.pool.batches import is_of_kind, merge_actions, of_kind
+from paceline.pool.batches import merge_actions
 from paceline.pool.config import PoolConfig
 from paceline.pool.kinds import find_kinds
 from paceline.pool.process import ProcessPool
@@ -82,13 +83,13 @@ def test_a_policy_sees_only_its_kind(pool):
 
 def test_every_agent_gets_its_own_actions_and_observations(pool):
     """Actions are cut and merged by kind for four steps; rewards say what arrived."""
-    wolf, sheep = pool.spec.kinds
+    (wolf, sheep), rows = all_kinds(pool.spec), (np.array([0, 2, 3, 5]), np.array([1, 4]))
     expected = np.zeros(6)
     for step in range(5):
         batch = pool.recv(min_slots=None)
         assert batch.reward.tolist() == expected.tolist()
-        wolves, flock = of_kind(batch, pool.spec, wolf), of_kind(batch, pool.spec, sheep)
-        assert wolves.slots.tolist() == [0, 2, 3, 5] and flock.slots.tolist() == [1, 4]
+        wolves, flock = wolf.part(batch, rows[0]), sheep.part(batch, rows[1])
+        assert wolves.slots.tolist() == [0, 1, 2, 3] and flock.slots.tolist() == [0, 1]
         assert wolves.obs["obs"][:, :2].tolist() == [[0, 0], [0, 2], [1, 0], [1, 2]]
         assert flock.obs["where"][:, :2].tolist() == [[0, 1], [1, 1]]
         assert flock.obs["hungry"].tolist() == [step % 4 % 2] * 2
@@ -96,17 +97,11 @@ def test_every_agent_gets_its_own_actions_and_observations(pool):
         if step == 4:
             assert flock.truncated.all()
             assert flock.final_obs["where"][flock.slots].tolist() == [[0, 1, 0, 4], [1, 1, 0, 4]]
-            assert wolves.final_obs["obs"][5].tolist() == [1, 2, 0, 2]
+            assert wolves.final_obs["obs"][np.array([3])].tolist() == [[1, 2, 0, 2]]
         pulls = np.array([[0.125, 0.25]] * 4) * (step + 1) / 8
         choices = np.array([step % 3, 2])
-        actions = merge_actions(
-            pool.spec,
-            len(batch),
-            [
-                (kind, is_of_kind(pool.spec, kind, batch.slots), {"action": chosen})
-                for kind, chosen in ((wolf, pulls), (sheep, choices))
-            ],
-        )
+        parts = [(wolf.kind, rows[0], {"action": pulls}), (sheep.kind, rows[1], {"action": choices})]
+        actions = merge_actions(pool.spec, len(batch), parts)
         active = batch.active.copy()
         assert active[[2, 5]].tolist() == [step not in (2, 3)] * 2
         pool.send(actions, batch.slots)
@@ -119,7 +114,9 @@ def test_random_actions_are_valid(pool):
     actions = RandomActions(pool.spec)
     for _ in range(6):
         batch = pool.recv(min_slots=None)
-        pool.send(actions.next(batch.slots), batch.slots)
+        chosen = actions.next(batch.slots)
+        assert all(leaf.space.contains(row) for leaf in pool.spec.actions for row in chosen[leaf.name])
+        pool.send(chosen, batch.slots)
 
 
 def test_equal_agents_are_one_kind_without_a_name():

@@ -1,4 +1,4 @@
-"""Several policies in one run: who acts where, whose rows are learned by whom, and what a resume keeps."""
+"""Several policies in one run: which policy acts in a slot, which learner gets a row, and what a resume keeps."""
 
 from __future__ import annotations
 
