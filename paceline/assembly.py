@@ -90,21 +90,24 @@ def ppo_parts(
     learners: list[PPOLearner] = []
     actors: list[Actor] = []
     readers: list[Reader] = []
-    # Recordings that run at the same time need generators of their own.
-    own_numbers = group.device.type == "cuda" and (concurrent or policies > 1)
+    acting_compute, _ = recorded_parts(config, concurrent)
+    numbers: torch.Generator | None = None
     for number in range(policies):
         if number == 1:
             require_room(learners[0].policy, policies - 1, group.device)
         own = kinds[number % len(kinds)].spec
         learner, acting = _learner_and_acting(config, services, own, number, concurrent=concurrent)
         learners.append(learner)
+        if numbers is None and concurrent and group.device.type == "cuda":
+            # A learner that draws at the same time does so from the device's default generator.
+            numbers = device_generator(group.device)
         # After the learner, which may move the memory of the weights.
-        acting_compute, _ = recorded_parts(config, concurrent)
-        generator = device_generator(group.device) if own_numbers else None
-        actors.append(Actor(acting, own, group.device, acting_compute, services.clock, generator))
+        actors.append(Actor(acting, own, group.device, acting_compute, services.clock, numbers))
         readers += [learner.publication.reader(acting)] if concurrent else []
 
-    parts = PopulationParts.make(config, group, services.clock, pool, folder, learners, own_numbers=own_numbers)
+    parts = PopulationParts.make(
+        config, group, services.clock, pool, folder, learners, compute=acting_compute, numbers=numbers
+    )
     refreshes = [*(reader.refresh for reader in readers), *(parts.refreshes if parts is not None else [])]
 
     def refresh_all() -> None:
