@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import nn
 
 from paceline.accel.config import ComputeConfig
 from paceline.accel.kernels import (
@@ -37,7 +38,7 @@ from paceline.learner.d4pg import D4PGLearner
 from paceline.learner.ppo import PPOLearner
 from paceline.learner.publication import Reader
 from paceline.nets.actor_critic import ActorCritic
-from paceline.nets.deterministic import ActionCritic, DeterministicPolicy
+from paceline.nets.deterministic import PARTS, ActionCritic, DeterministicPolicy
 from paceline.pool import Pool
 from paceline.pool.config import available_core_ids
 from paceline.pool.protocol import PoolSpec
@@ -49,6 +50,7 @@ from paceline.stop import Stop
 from paceline.systems import SYSTEMS
 from paceline.telemetry.clock import Clock
 from paceline.telemetry.phases import Phases
+from paceline.transfer import InitialWeights, prepare
 
 log = logging.getLogger(__name__)
 
@@ -69,17 +71,18 @@ class Services:
 
 
 def assemble(
-    config: Config, services: Services, pool: Pool, folder: Path
+    config: Config, services: Services, pool: Pool, folder: Path, initial: InitialWeights | None = None
 ) -> tuple[list[PPOLearner], Sampler, Population | None] | tuple[list[D4PGLearner], ReplaySampler, None]:
-    """The learners, the collection and the population of the configured system. `folder` is the run's."""
+    """The learners, the collection and the population of the configured system. `folder` is the run's. All policies
+    begin with the `initial` weights of another run."""
     if SYSTEMS[config.system].family == "d4pg":
-        learner, replay_sampler = d4pg_parts(config, services, pool, folder)
+        learner, replay_sampler = d4pg_parts(config, services, pool, folder, initial)
         return [learner], replay_sampler, None
-    return ppo_parts(config, services, pool, folder)
+    return ppo_parts(config, services, pool, folder, initial)
 
 
 def ppo_parts(
-    config: Config, services: Services, pool: Pool, folder: Path
+    config: Config, services: Services, pool: Pool, folder: Path, initial: InitialWeights | None = None
 ) -> tuple[list[PPOLearner], Sampler, Population | None]:
     """The learners and the sampler of a PPO system. With several policies or opponents, also the population."""
     group, spec, policies = services.group, pool.spec, config.population.policies
@@ -96,7 +99,7 @@ def ppo_parts(
         if number == 1:
             require_room(learners[0].policy, policies - 1, group.device)
         own = kinds[number % len(kinds)].spec
-        learner, acting = _learner_and_acting(config, services, own, number, concurrent=concurrent)
+        learner, acting = _learner_and_acting(config, services, own, number, initial, concurrent=concurrent)
         learners.append(learner)
         if numbers is None and concurrent and group.device.type == "cuda":
             # A learner that draws at the same time does so from the device's default generator.
@@ -149,13 +152,20 @@ def require_policies(spec: PoolSpec, policies: int, env: str) -> None:
 
 
 def _learner_and_acting(
-    config: Config, services: Services, spec: PoolSpec, number: int, *, concurrent: bool
+    config: Config,
+    services: Services,
+    spec: PoolSpec,
+    number: int,
+    initial: InitialWeights | None,
+    *,
+    concurrent: bool,
 ) -> tuple[PPOLearner, ActorCritic]:
     """The learner of policy `number`, and the policy that acts: a copy, if a learner thread changes the weights
     meanwhile."""
     group = services.group
     with one_thread():
         policy = ActorCritic(spec, config.policy).to(group.device)
+    prepare(policy, policy.parts(), config, initial)
     synchronize(policy, group)
     threads_alone = None
     if group.device.type == "cpu":
@@ -199,7 +209,9 @@ def recorded_parts(config: Config, concurrent: bool) -> tuple[ComputeConfig, Com
     return acting, updates
 
 
-def d4pg_parts(config: Config, services: Services, pool: Pool, folder: Path) -> tuple[D4PGLearner, ReplaySampler]:
+def d4pg_parts(
+    config: Config, services: Services, pool: Pool, folder: Path, initial: InitialWeights | None = None
+) -> tuple[D4PGLearner, ReplaySampler]:
     """The learner of D4PG, and the sampler that fills its replay. `folder` is the run's."""
     group, spec, d4pg = services.group, pool.spec, config.d4pg
     _require_possible(config, group)
@@ -207,6 +219,7 @@ def d4pg_parts(config: Config, services: Services, pool: Pool, folder: Path) -> 
         raise UsageError(f"the agents of {config.env} have different spaces: allowed: --system ddppo, ver or appo")
     policy = DeterministicPolicy(spec, config.control).to(group.device)
     critic = ActionCritic(spec, config.control).to(group.device)
+    prepare(nn.ModuleDict({"policy": policy, "critic": critic}), PARTS, config, initial)
     precision = choose_precision(policy, config.compute.precision, group.device)
     for module in (policy, critic):
         synchronize(module, group)

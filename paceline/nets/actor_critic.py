@@ -21,6 +21,7 @@ from paceline.nets.cores import make_core, scan_steps, sequence_steps
 from paceline.nets.heads import make_head
 from paceline.nets.layers import LastLayer
 from paceline.nets.normalizer import ObservationNormalizer
+from paceline.nets.parts import Parts, Unit
 from paceline.nets.trunk import Trunk, flat_size, flatten, is_channels_last, seen_shape
 from paceline.pool.protocol import PoolSpec
 
@@ -84,6 +85,36 @@ class ActorCritic(nn.Module):
         nn.init.zeros_(self.critic.bias)
         self.register_buffer("version", torch.zeros((), dtype=torch.int64))
         self.precision = torch.float32
+
+    def parts(self) -> Parts:
+        """Where the encoder, the policy and the critic are."""
+        images = {
+            f"encoder of {name}": self._encoder(f"trunk.images.{index}", "policy.encoder", [name])
+            for index, name in enumerate(self.trunk.image_names)
+        }
+        names = [leaf.name for leaf in self.trunk.leaves]
+        perceptron = self._encoder("trunk.vectors", "policy.activation", names)
+        vectors = {f"perceptron of {', '.join(names)}": perceptron} if names else {}
+        core = Unit(("core",), ("policy.core.kind",))
+        head = Unit(("head",), (*core.settings, "policy.head.kind", "policy.head.std", "policy.head.squash"))
+        critic = Unit(("critic",), ("policy.critic",))
+        if self.critic_trunk is not None:
+            encoders = ("policy.encoder", "policy.activation", "policy.normalize_obs")
+            critic = Unit((*critic.modules, "critic_trunk"), (*critic.settings, *encoders))
+        return {
+            "encoder": images or vectors,
+            "policy": (vectors if images else {}) | {"core": core, "head": head},
+            "critic": {"critic": critic},
+        }
+
+    def _encoder(self, module: str, setting: str, names: list[str]) -> Unit:
+        """The encoder of the observations `names`, with their normalisers."""
+        normalizers = [
+            f"normalizers.{index}"
+            for index, name in enumerate(self._names)
+            if self.normalizes and name in names and isinstance(self.normalizers[index], ObservationNormalizer)
+        ]
+        return Unit((module, *normalizers), (setting, "policy.normalize_obs"))
 
     def compile_encoders(self) -> None:
         """Compile the encoders, for acting and learning; names and weights stay."""
@@ -178,7 +209,7 @@ class ActorCritic(nn.Module):
         """Update the normalisers with `rows` of observations, of all ranks together."""
         obs = self._channels_first(obs)
         for name, normalizer in zip(self._names, self.normalizers, strict=True):
-            if isinstance(normalizer, ObservationNormalizer):
+            if isinstance(normalizer, ObservationNormalizer) and not normalizer.is_frozen:
                 normalizer.absorb(group.sum_(normalizer.sums(obs[name][rows])))
 
     def _channels_first(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:

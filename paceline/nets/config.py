@@ -18,6 +18,8 @@ CORES = ("none", "lstm", "gru")
 HEADS = ("independent",)
 VALUE_HEADS = ("categorical", "mixture", "scalar")
 ACTIVATIONS = ("tanh", "relu", "elu")
+PARTS = ("encoder", "policy", "critic")
+"""Parts of a network that a run can take from another run, or freeze (see `nets/parts.py`)."""
 
 _NAME = r"[^\W\d]\w*(\.[^\W\d]\w*)*"
 
@@ -28,6 +30,19 @@ def check_choice(option: str, name: str, known: Sequence[str]) -> None:
         raise UsageError(
             f"{option} {name!r} does not exist; allowed: {', '.join(known)}, or package.module:Class for your own"
         )
+
+
+def named_parts(option: str, names: str | None) -> tuple[str, ...]:
+    """The parts that an option names, for example `encoder+policy`, in the order of `PARTS`. Nothing for None."""
+    if names is None:
+        return ()
+    found = names.split("+")
+    if not set(found) <= set(PARTS) or len(set(found)) < len(found):
+        raise UsageError(
+            f"{option} {names!r} does not exist; allowed: {', '.join(PARTS)}, or several of them, such as "
+            f"{PARTS[0]}+{PARTS[1]}"
+        )
+    return tuple(part for part in PARTS if part in found)
 
 
 @dataclass(frozen=True, kw_only=True)

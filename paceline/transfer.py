@@ -1,0 +1,202 @@
+"""Initial weights from another run: `--init-from`, `--init` and `--freeze`.
+
+The other run's folder is only read, and no code that it names is run: tensors and settings are all that is used.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from paceline.checkpoint import CheckpointFolder
+from paceline.config import Config, leaves
+from paceline.errors import UsageError
+from paceline.evaluation.saved import ranking_of, run_config
+from paceline.files import replace_text
+from paceline.nets.config import PARTS, named_parts
+from paceline.nets.parts import Parts, Unit, freeze
+from paceline.systems import SYSTEMS
+
+FILE = "initial_weights.json"
+"""In the run folder: where the initial weights come from."""
+DEFAULT = "encoder+policy"
+"""The parts that a run takes unless `init` names others."""
+
+
+class UnitReport(NamedTuple):
+    """What became of one unit of the network."""
+
+    part: str
+    unit: str
+    tensors: int
+    """Number of tensors taken. 0: the unit has new weights."""
+    why: str = ""
+    """Why nothing was taken."""
+
+
+class Fit(NamedTuple):
+    """A unit of the network, and the weights for it."""
+
+    part: str
+    unit: str
+    pairs: list[tuple[Tensor, Tensor]]
+    """Tensors of the network, and those of the other run for them."""
+    problem: str | None
+    """Why the weights do not fit."""
+
+
+@dataclass(kw_only=True)
+class InitialWeights:
+    """The weights of a saved run, and what was taken from them."""
+
+    name: str
+    """The folder of the checkpoint."""
+    config: Config
+    """The configuration of the saved run."""
+    weights: Mapping[str, Tensor]
+    """Of D4PG, those of the critic too."""
+    modules: Mapping[str, Mapping[str, list[str]]] | None
+    """Where the parts are among the weights. None if the checkpoint does not say it: they are where this run's are."""
+    reports: list[list[UnitReport]] = field(default_factory=list)
+    """By policy of this run."""
+
+    @classmethod
+    def load(cls, config: Config) -> InitialWeights:
+        """Read the run that `config.init_from` names. With several policies, its best one is used."""
+        assert config.init_from is not None
+        folder, checkpoint = _folder_and_checkpoint(Path(config.init_from))
+        saved = run_config(folder)
+        families = SYSTEMS[saved.system].family, SYSTEMS[config.system].family
+        if families[0] != families[1]:
+            allowed = ", ".join(name for name, spec in SYSTEMS.items() if spec.family == families[1])
+            raise UsageError(
+                f"init_from {folder} is a run of {saved.system}, whose networks differ from those of {config.system}; "
+                f"allowed: a run of {allowed}"
+            )
+        loaded = CheckpointFolder(folder / "checkpoints").load(checkpoint)
+        policy = ranking_of(loaded)[0]
+        agent = [loaded.state["agent"], *loaded.state.get("other_learners", [])][policy]
+        weights: dict[str, Tensor] = loaded.weights_of(policy)
+        if families[0] == "d4pg":
+            both = {"policy": weights, "critic": agent["critic"]}
+            weights = {f"{name}.{key}": values for name, own in both.items() for key, values in own.items()}
+        return cls(name=str(loaded.folder), config=saved, weights=weights, modules=agent.get("parts"))
+
+    def copy_to(self, network: nn.Module, parts: Parts, config: Config) -> None:
+        """Give a new network the parts that `config.init` names. Nothing changes if one of them does not fit."""
+        fits = [self._fit(network, part, name, parts, config) for part in PARTS for name in parts[part]]
+        fits = [fit for fit in fits if fit.pairs or fit.problem is not None]  # a core without memory has no weights
+        wanted = named_parts("init", config.init or DEFAULT)
+        self._require_fit(fits, wanted, named_parts("freeze", config.freeze))
+        with torch.no_grad():
+            for fit in fits:
+                if fit.part in wanted and fit.problem is None:
+                    for own, theirs in fit.pairs:
+                        own.copy_(theirs)
+        self.reports.append([_report(fit, wanted) for fit in fits])
+
+    def _fit(self, network: nn.Module, part: str, name: str, parts: Parts, config: Config) -> Fit:
+        """Compare a unit of the network with the same one of the other run."""
+        unit, own = parts[part][name], _tensors(network, parts[part][name])
+        if not own:
+            return Fit(part, name, [], None)
+        before, now = leaves(self.config), leaves(config)
+        for setting in unit.settings:
+            if before[setting] != now[setting]:
+                return Fit(part, name, [], f"{setting} is {before[setting]} there and {now[setting]} here")
+        modules = self._counterpart(part, name, parts)
+        if modules is None:
+            return Fit(part, name, [], f"the {name} is not there")
+        theirs = {
+            (index, key.removeprefix(f"{path}.")): values
+            for index, path in enumerate(modules)
+            for key, values in self.weights.items()
+            if key.startswith(f"{path}.")
+        }
+        for key in [*own, *theirs]:
+            here, there = (_size(tensors.get(key)) for tensors in (own, theirs))
+            if here != there:
+                tensor = f"{unit.modules[key[0]]}.{key[1]}"
+                return Fit(part, name, [], f"{tensor} is {there} there and {here} here")
+        return Fit(part, name, [(own[key], theirs[key]) for key in own], None)
+
+    def _counterpart(self, part: str, name: str, parts: Parts) -> list[str] | None:
+        """The modules of the other run for a unit. A single encoder needs no equal name: it has the only image."""
+        if self.modules is None:
+            return list(parts[part][name].modules)
+        theirs = self.modules[part]
+        if part == "encoder" and len(theirs) == len(parts[part]) == 1:
+            return next(iter(theirs.values()))
+        return theirs.get(name)
+
+    def _require_fit(self, fits: list[Fit], wanted: tuple[str, ...], frozen: tuple[str, ...]) -> None:
+        """Refuse a part of which nothing fits, and a frozen part that does not fit as a whole."""
+        problems = {part: [fit.problem for fit in fits if fit.part == part] for part in PARTS}
+        fitting = [part for part in PARTS if None in problems[part]]
+        for part in wanted:
+            if part not in fitting:
+                why = next((problem for problem in problems[part] if problem is not None), "it has no weights")
+                allowed = f"--init {'+'.join(fitting)}" if fitting else "a run with the same network"
+                raise UsageError(f"the {part} of {self.name} does not fit: {why}; allowed: {allowed}")
+            for problem in problems[part] if part in frozen else []:
+                if problem is not None:
+                    raise UsageError(
+                        f"freeze {part} would keep random weights, because not all of the {part} of {self.name} fits: "
+                        f"{problem}; allowed: a run with the same {part}, or no freeze"
+                    )
+
+    def table(self) -> str:
+        """What was taken, for the user. Policies of one run usually take the same."""
+        rows = list(dict.fromkeys(report for reports in self.reports for report in reports))
+        widths = max(len(row.part) for row in rows), max(len(row.unit) for row in rows)
+        lines = [
+            f"  {row.part:<{widths[0]}}  {row.unit:<{widths[1]}}  "
+            + (f"taken, {row.tensors} tensors" if row.tensors else f"new: {row.why}")
+            for row in rows
+        ]
+        return "\n".join([f"initial weights from {self.name}", *lines])
+
+    def write(self, folder: Path) -> None:
+        """Write what was taken to the run folder."""
+        by_policy = [[report._asdict() for report in reports] for reports in self.reports]
+        replace_text(folder / FILE, json.dumps({"from": self.name, "policies": by_policy}, indent=2) + "\n")
+
+
+def prepare(network: nn.Module, parts: Parts, config: Config, initial: InitialWeights | None) -> None:
+    """Give a new network the weights that it begins with, and freeze what is not trained."""
+    if initial is not None:
+        initial.copy_to(network, parts, config)
+    freeze(network, parts, named_parts("freeze", config.freeze))
+
+
+def _folder_and_checkpoint(path: Path) -> tuple[Path, str]:
+    """FOLDER, or FOLDER/checkpoints/NAME."""
+    return (path.parent.parent, path.name) if path.parent.name == "checkpoints" else (path, "latest")
+
+
+def _tensors(network: nn.Module, unit: Unit) -> dict[tuple[int, str], Tensor]:
+    """The tensors of a unit, by the module's index and the name in the module."""
+    return {
+        (index, name): values
+        for index, path in enumerate(unit.modules)
+        for name, values in network.get_submodule(path).state_dict().items()
+    }
+
+
+def _report(fit: Fit, wanted: tuple[str, ...]) -> UnitReport:
+    if fit.part not in wanted:
+        return UnitReport(fit.part, fit.unit, 0, "not asked for")
+    return UnitReport(fit.part, fit.unit, len(fit.pairs), fit.problem or "")
+
+
+def _size(values: Tensor | None) -> str:
+    """The shape of a tensor, for the user."""
+    if values is None:
+        return "missing"
+    return "x".join(map(str, values.shape)) or "one number"
