@@ -106,8 +106,10 @@ class PolicyConfig:
     ver_resnet18, or package.module:Class for your own."""
     encoder_size: int = 512
     """Features of an encoded image."""
+    embedding: int = 0
+    """Features of a linear layer for each observation that is no image, before they are joined. 0: no such layers."""
     hidden: tuple[int, ...] = (64, 64)
-    """Hidden layers of the perceptron that encodes everything but images."""
+    """Hidden layers of the perceptron that encodes everything but images. Empty: they are only joined."""
     activation: str = "tanh"
     """Activation of those layers: tanh, relu, elu, or package.module:Class for your own."""
     critic: Literal["shared", "separate"] = "shared"
@@ -120,6 +122,8 @@ class PolicyConfig:
     def __post_init__(self) -> None:
         check_choice("policy.encoder", self.encoder, ENCODERS)
         check_choice("policy.activation", self.activation, ACTIVATIONS)
+        if self.embedding < 0:
+            raise UsageError(f"policy.embedding must be at least 0, got {self.embedding}")
         if self.critic == "separate" and self.core.kind != "none":
             raise UsageError("policy.critic separate needs policy.core.kind none: a memory is shared")
 

@@ -45,8 +45,12 @@ class Trunk(nn.Module):
         self.images = nn.ModuleList(encoders)
         self.vectors: VectorEncoder | None = None
         if self.leaves:
-            width = sum(flat_size(leaf) for leaf in self.leaves)
-            self.vectors = VectorEncoder((width,), hidden_sizes=config.hidden, activation=config.activation)
+            self.vectors = VectorEncoder(
+                [flat_size(leaf) for leaf in self.leaves],
+                hidden_sizes=config.hidden,
+                activation=config.activation,
+                embedding=config.embedding,
+            )
         self.num_image_features = sum(encoder.out_features for encoder in encoders)
         """The first features; those of everything else follow."""
         self.out_features = self.num_image_features + (self.vectors.out_features if self.vectors is not None else 0)

@@ -12,6 +12,11 @@ from paceline.recipes import atari, classic, control, doom, mujoco, pointnav, se
 RECIPES: dict[str, Callable[[], Config]] = {
     "pointnav": pointnav.pointnav,
     "pointnav-small": pointnav.pointnav_small,
+    "pointnav-rgb": pointnav.pointnav_rgb,
+    "pointnav-rgbd": pointnav.pointnav_rgbd,
+    "pointnav-blind": pointnav.pointnav_blind,
+    "pointnav-nogps": pointnav.pointnav_nogps,
+    "pointnav-paper": pointnav.pointnav_paper,
     "cartpole": classic.cartpole,
     "memory": classic.memory,
     "duel-selfplay": selfplay.duel_selfplay,
