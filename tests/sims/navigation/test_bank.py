@@ -15,7 +15,7 @@ from paceline.sims.navigation.scenes.bank import SceneBank, _checksum
 from paceline.sims.navigation.scenes.bank_cache import load_or_generate
 from paceline.sims.navigation.scenes.free_space import is_free
 from paceline.sims.navigation.scenes.generator import TIERS, generate_scene, scene_seeds
-from paceline.sims.navigation.simulator import PointNav
+from paceline.sims.navigation.simulator import Navigation
 from tests.sims.navigation.rooms import divided_room, room
 
 
@@ -161,7 +161,7 @@ def test_banks_are_the_same_in_every_process():
 
 def test_scenes_are_replaced_while_a_simulator_runs():
     bank = SceneBank.of_scenes([generate_scene("small", seed) for seed in range(3)], "small")
-    simulator = PointNav(24, "cpu", PointNavConfig(sensors="blind", max_episode_steps=20), bank=bank)
+    simulator = Navigation(24, "cpu", PointNavConfig(sensors="blind", max_episode_steps=20), bank=bank)
     simulator.reset(0)
     memory = {name: values.data_ptr() for name, values in tensors_of(bank).items()}
     with pytest.raises(UsageError, match="not retired"):
@@ -199,7 +199,7 @@ def test_replaced_scenes_are_part_of_the_state():
         return SceneBank.of_scenes([generate_scene("small", seed) for seed in range(3)], "small", "three")
 
     bank = make()
-    simulator = PointNav(4, "cpu", PointNavConfig(sensors="blind"), bank=bank)
+    simulator = Navigation(4, "cpu", PointNavConfig(sensors="blind"), bank=bank)
     simulator.reset(0)
     assert simulator.state_dict()["bank"]["tensors"] == {}
     bank.retire(0)
@@ -207,12 +207,12 @@ def test_replaced_scenes_are_part_of_the_state():
         simulator.step(torch.zeros(4, dtype=torch.long))
     bank.replace(0, divided_room())
     bank.retire(2)
-    other = PointNav(4, "cpu", PointNavConfig(sensors="blind"), bank=make())
+    other = Navigation(4, "cpu", PointNavConfig(sensors="blind"), bank=make())
     other.load_state_dict(simulator.state_dict())
     assert_equal(other.bank, bank)
     assert other.bank.retired.tolist() == [False, False, True]
     with pytest.raises(UsageError, match="saved over the scenes 'three'; these are 'custom'"):
-        PointNav(4, bank=SceneBank.of_scenes([divided_room()], "small")).load_state_dict(simulator.state_dict())
+        Navigation(4, bank=SceneBank.of_scenes([divided_room()], "small")).load_state_dict(simulator.state_dict())
 
 
 def test_the_last_scene_stays():

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from paceline.errors import UsageError
 from paceline.sims.navigation.scenes.bank import SceneBank
-from paceline.sims.navigation.simulator import PointNav
+from paceline.sims.navigation.simulator import Navigation
 
 Act = Callable[[dict[str, Tensor], Tensor], Tensor]
 """From the observations of N streams and a mask of episode starts (bool [N]) to actions [N]."""
@@ -34,13 +34,13 @@ def fixed_episodes(bank: SceneBank, count: int | None = None) -> tuple[list[int]
 
 
 def play(
-    simulator: PointNav,
+    simulator: Navigation,
     act: Act,
     scenes: Sequence[int],
     episodes: Sequence[int],
     show: Callable[[int], None] | None = None,
 ) -> dict[str, np.ndarray]:
-    """Play the listed episodes: their measures, [L] each, named as in `PointNav.last_measures`.
+    """Play the listed episodes: their measures, [L] each, named as in `Navigation.last_measures`.
 
     `show` is called with the number of finished episodes.
     """

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from paceline.sims.navigation.config import PointNavConfig
+from paceline.sims.navigation.config import NavigationConfig
 from paceline.sims.navigation.rendering import render
 from paceline.sims.navigation.scenes.bank import SceneBank
 from paceline.sims.randomness import combine, normal
@@ -29,7 +29,7 @@ class Place(NamedTuple):
 class ImageSensors:
     """Renders the images of streams at one place, or before and after some of them are reset."""
 
-    def __init__(self, bank: SceneBank, config: PointNavConfig) -> None:
+    def __init__(self, bank: SceneBank, config: NavigationConfig) -> None:
         self._bank, self._noise = bank, config.image_noise
         self._wants_depth, self._wants_rgb = "depth" in config.sensors, "rgb" in config.sensors
         self._dtype = render.DEPTH_DTYPES[config.depth_dtype]

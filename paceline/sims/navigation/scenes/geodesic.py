@@ -4,7 +4,7 @@ A graph of the corners ("nodes") that see each other gives all distances. The sh
 to the goal if the goal is visible, and otherwise through one of the visible nodes. `query` computes this in every step.
 Everything else is computed once per scene, on the host, in double precision.
 
-Legend: N streams, V nodes, Q obstacles, P points, G goals, L points of a path.
+Legend: N streams, V nodes, Q obstacles, P points, G goals, M goals of a stream, L points of a path.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class Graph:
 
 
 def query(positions: Tensor, nodes: Tensor, node_distances: Tensor, goals: Tensor, rects: Tensor) -> Tensor:
-    """[N]: distances from `positions` [N, 2] to `goals` [N, 2].
+    """[N]: distances from `positions` [N, 2] to the nearest of `goals` [N, M, 2].
 
-    Each stream has the `nodes` [N, V, 2] of its scene, their distances to its goal [N, V] and the obstacles [N, Q, 4],
-    boxed and grown by SIGHT. Padding nodes have the distance FAR.
+    Each stream has the `nodes` [N, V, 2] of its scene, their distances to its goals [N, V] and the obstacles
+    [N, Q, 4], boxed and grown by SIGHT. Padding nodes have the distance FAR; padding goals are far away.
     """
     return candidates(positions, nodes, node_distances, goals, rects)[1].amin(1)
 
@@ -64,10 +64,10 @@ def query(positions: Tensor, nodes: Tensor, node_distances: Tensor, goals: Tenso
 def candidates(
     positions: Tensor, nodes: Tensor, node_distances: Tensor, goals: Tensor, rects: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Possible next targets [N, V + 1, 2], the goal last, and the path length over each [N, V + 1]; FAR if hidden."""
-    targets = torch.cat((nodes, goals[:, None]), 1)
+    """Possible next targets [N, V + M, 2], the goals last, and the path length over each [N, V + M]; FAR if hidden."""
+    targets = torch.cat((nodes, goals), 1)
     lengths = (targets - positions[:, None]).square_().sum(2).sqrt_()
-    lengths[:, :-1] += node_distances
+    lengths[:, : nodes.shape[1]] += node_distances
     return targets, lengths.masked_fill_(is_blocked(positions, targets, rects), FAR)
 
 
