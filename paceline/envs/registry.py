@@ -81,6 +81,18 @@ FAMILIES: dict[str, Family] = {
         example="pointnav:small?resolution=64",
         about="PointGoal navigation in procedural apartments: batched on the policy's device, or one at a time",
     ),
+    "flee": Family(
+        module="paceline.sims.navigation.family",
+        extra=None,
+        example="flee:small?resolution=64",
+        about="the same apartments: get as far as possible from the start",
+    ),
+    "explore": Family(
+        module="paceline.sims.navigation.family",
+        extra=None,
+        example="explore:small?resolution=64",
+        about="the same apartments: visit as many places as possible",
+    ),
     "synthetic": Family(
         module="paceline.envs.synthetic",
         extra=None,

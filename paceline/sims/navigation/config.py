@@ -114,6 +114,20 @@ class PointNavConfig(NavigationConfig):
     """Standard deviation of the observed position, in metres, and of the observed heading, in radians."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class FleeConfig(NavigationConfig):
+    """Get as far as possible from the start."""
+
+    task: ClassVar[str] = "flee"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExploreConfig(NavigationConfig):
+    """Visit as many places as possible."""
+
+    task: ClassVar[str] = "explore"
+
+
 _CHOICES = {"tier": TIERS, "split": SPLITS, "sensors": SENSORS, "depth_dtype": DEPTH_DTYPES}
 _RANGES: dict[str, tuple[float, float]] = {
     "scenes": (1, 100_000),

@@ -80,6 +80,7 @@ EVALUATION = TaskEvaluation(
     in_report={"random": "random walk", "forward": "always forward", "goal-follower": "goal follower"},
     about_baselines="The baselines know the goal's distance and direction, and play the same episodes.",
     order="geodesic",
+    order_words="distance",
     caption=caption,
     bins=Bins("geodesic", "geodesic distance from start to goal"),
 )

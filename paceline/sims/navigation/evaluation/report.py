@@ -31,6 +31,7 @@ from paceline.sims.navigation.evaluation.policy_episodes import (
 )
 from paceline.sims.navigation.evaluation.task_evaluation import TaskEvaluation
 from paceline.sims.navigation.rendering import maps, render
+from paceline.sims.navigation.tasks.protocol import Marks
 
 IMPERFECT = 0.95
 """The histogram shows episodes with a lower SPL. Discrete steps alone cost a few hundredths."""
@@ -91,7 +92,8 @@ def _evaluation(
     )
     rows = [_row(evaluation, name, result) for name, result in {"this policy": summary, **baselines}.items()]
     header = ("", *evaluation.labels.values())
-    figures = [_histogram_figure(evaluation, played.measures)]
+    histogram = _imperfect_figure if "spl" in evaluation.measures else _histogram_figure
+    figures = [histogram(evaluation, played.measures)]
     if evaluation.bins is not None:
         figures.insert(0, _distance_figure(evaluation, played.measures, baselines))
     return report_page.section(
@@ -133,10 +135,20 @@ def _distance_figure(evaluation: TaskEvaluation, measures: dict[str, np.ndarray]
     marks = (f"{evaluation.labels[last]} of the {best}", by_baseline)
     uri = charts.grouped_bars(labels, bars, marks, x_label=evaluation.bins.label)
     title = " and ".join(bars)
-    return report_page.figure(uri, f"{title[0].upper()}{title[1:]} by distance", heading="By distance to go")
+    return report_page.figure(uri, f"{title[0].upper()}{title[1:]} by distance", heading=evaluation.bins.heading)
 
 
 def _histogram_figure(evaluation: TaskEvaluation, measures: dict[str, np.ndarray]) -> str:
+    """All episodes by the first of the main measures."""
+    name, *_ = evaluation.main
+    label = evaluation.labels[name]
+    edges = np.linspace(0.0, 1.0 if name in evaluation.rates else max(1.0, measures[name].max()), 21)
+    uri = charts.histogram({"episodes": measures[name]}, x_label=label, edges=edges.tolist())
+    return report_page.figure(uri, f"Episodes by {label}", heading=f"Episodes by {label}")
+
+
+def _imperfect_figure(evaluation: TaskEvaluation, measures: dict[str, np.ndarray]) -> str:
+    """Episodes with an SPL below `IMPERFECT`."""
     spl = measures["spl"]
     imperfect = spl[spl < IMPERFECT]
     heading = "SPL of the imperfect episodes"
@@ -171,13 +183,10 @@ def chosen(measures: dict[str, np.ndarray], order: str, count: int) -> list[int]
 
 def _trajectories(evaluation: TaskEvaluation, played: PlayedEpisodes, shown: Sequence[int]) -> str:
     figures = [_map_figure(evaluation, played, number) for number in shown]
-    key = {
-        "where the agent went, from dark to light": maps.TRAJECTORIES[0][0],
-        "shortest path": maps.PATH,
-        "start": maps.START,
-        "goal": maps.GOAL,
-    }
-    lead = "Seen from above, and sorted by distance. The agent itself never sees a map."
+    key = {"where the agent went, from dark to light": maps.TRAJECTORIES[0][0], "start": maps.START}
+    if _marks(played, shown[0]).goal is not None:
+        key |= {"shortest path": maps.PATH, "goal": maps.GOAL}
+    lead = f"Seen from above, and sorted by {evaluation.order_words}. The agent itself never sees a map."
     legend = report_page.legend({name: f"rgb{color}" for name, color in key.items()})
     return report_page.section("trajectories", "Where it went", lead, legend, report_page.grid(figures, "17rem"))
 
@@ -191,9 +200,12 @@ def _map_figure(evaluation: TaskEvaluation, played: PlayedEpisodes, number: int)
 def _map(
     played: PlayedEpisodes, number: int, side: int, route: np.ndarray, pose: Sequence[float] | None = None
 ) -> np.ndarray:
-    scene = played.scenes[number]
-    marks = played.marks(scene * played.bank.num_episodes + played.numbers[number])._asdict()
-    return maps.top_down(played.bank.scene(scene), size=side, trajectories=[route[:, :2]], pose=pose, **marks)
+    scene, marks = played.bank.scene(played.scenes[number]), _marks(played, number)._asdict()
+    return maps.top_down(scene, size=side, trajectories=[route[:, :2]], pose=pose, **marks)
+
+
+def _marks(played: PlayedEpisodes, number: int) -> Marks:
+    return played.marks(played.scenes[number] * played.bank.num_episodes + played.numbers[number])
 
 
 def _views(evaluation: TaskEvaluation, played: PlayedEpisodes, shown: Sequence[int]) -> str:

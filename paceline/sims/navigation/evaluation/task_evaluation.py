@@ -44,6 +44,7 @@ class Bins:
 
     measure: str
     label: str
+    heading: str = "By distance to go"
     edges: tuple[float, ...] = (1.0, 2.0, 3.0, 5.0, 8.0, 12.0, 16.0, 20.0, 25.0, 30.0)
     """In metres."""
 
@@ -66,6 +67,8 @@ class TaskEvaluation:
     """One sentence of the report."""
     order: str
     """Episodes on maps are sorted by this measure."""
+    order_words: str
+    """The same in words."""
     caption: Callable[[Mapping[str, float]], tuple[str, str]]
     """From the measures of an episode to its result in a word, and a sentence for its map."""
     bins: Bins | None = None

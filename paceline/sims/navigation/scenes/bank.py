@@ -38,9 +38,11 @@ from paceline.sims.navigation.scenes.scene import CEILING, Rect, Scene
 
 log = logging.getLogger(__name__)
 
-VERSION = 1
-"""Version of the file format and of the meaning of seeds. Cached banks of other versions are not used."""
-FORMAT = "paceline-pointnav-bank"
+VERSION = 2
+"""Version of the file format. Files of other versions are not used."""
+SEEDS_VERSION = 1
+"""Version of the scenes and episodes that a seed means."""
+FORMAT = "paceline-navigation-bank"
 _GROW = np.array([-1.0, -1.0, 1.0, 1.0])
 _LOG_SECONDS = 5.0
 
@@ -58,6 +60,7 @@ class SceneBank:
     node_distances  [K, G, V]
     episodes        [K, E, 6]                see `Episodes.rows`, by ascending distance
     episode_goals   int64 [K, E]
+    farthest        [K, G, 3]                x, y and distance of the place farthest from each goal
     counts          int64 [K, 4]             of walls, parts, obstacles and nodes
     seeds           int64 [K]
     """
@@ -236,8 +239,8 @@ class SceneBank:
 
 
 def bank_label(tier: str, split: str, num_scenes: int, seed: int) -> str:
-    """The label of a generated bank, and the name of its file in the cache."""
-    return f"{tier}-{split}-{num_scenes}-{seed}-v{VERSION}"
+    """The label of a generated bank, and the begin of its file's name in the cache."""
+    return f"{tier}-{split}-{num_scenes}-{seed}-v{SEEDS_VERSION}"
 
 
 def _pack(scene: Scene, limits: Tier) -> dict[str, np.ndarray]:
@@ -280,6 +283,7 @@ def _pack(scene: Scene, limits: Tier) -> dict[str, np.ndarray]:
         ).astype(np.float32),
         "episodes": episodes.rows,
         "episode_goals": episodes.goals,
+        "farthest": episodes.farthest,
         "counts": np.array(counts),
         "seeds": np.array(scene.seed),
     }
@@ -305,6 +309,6 @@ def _with_progress(scenes: Iterable[Scene], count: int, tier: str) -> Iterable[S
     last = time.monotonic()
     for index, scene in enumerate(scenes):
         if time.monotonic() - last > _LOG_SECONDS:
-            log.info("pointnav: %d of %d %s scenes generated", index, count, tier)
+            log.info("navigation: %d of %d %s scenes generated", index, count, tier)
             last = time.monotonic()
         yield scene

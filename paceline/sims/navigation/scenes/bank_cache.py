@@ -1,4 +1,4 @@
-"""A cache of generated banks in ~/.cache/paceline/pointnav, or under $XDG_CACHE_HOME."""
+"""A cache of generated banks in ~/.cache/paceline/navigation, or under $XDG_CACHE_HOME."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from paceline.errors import PacelineError, UsageError
-from paceline.sims.navigation.scenes.bank import SceneBank, bank_label
+from paceline.sims.navigation.scenes.bank import VERSION, SceneBank, bank_label
 from paceline.sims.navigation.scenes.bank_workers import generate
 
 log = logging.getLogger(__name__)
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 def cache_folder() -> Path:
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "paceline" / "pointnav"
+    return Path(root) / "paceline" / "navigation"
 
 
 def load_or_generate(
@@ -30,7 +30,7 @@ def load_or_generate(
     If several processes need the same new bank, one generates it and the others wait. A damaged file is generated
     again. If the folder cannot be written, the bank is generated each time, with a warning.
     """
-    path = (folder or cache_folder()) / f"{bank_label(tier, split, num_scenes, seed)}.safetensors"
+    path = (folder or cache_folder()) / f"{bank_label(tier, split, num_scenes, seed)}-format{VERSION}.safetensors"
     found = _load(path)
     if found is not None:
         return found
@@ -39,9 +39,9 @@ def load_or_generate(
         if found is not None:
             return found
         start = time.monotonic()
-        log.info("pointnav: generating %d %s scenes for %s", num_scenes, tier, split)
+        log.info("navigation: generating %d %s scenes for %s", num_scenes, tier, split)
         bank = generate(tier, split, num_scenes, seed)
-        log.info("pointnav: generated in %.1f s", time.monotonic() - start)
+        log.info("navigation: generated in %.1f s", time.monotonic() - start)
         if can_write:
             try:
                 bank.save(path)

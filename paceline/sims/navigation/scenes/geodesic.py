@@ -45,10 +45,12 @@ class Graph:
         """[V, G]: the distance from every node to each of `goals` [G, 2]."""
         return _over_nodes(self.between, _over_sight(self.nodes, goals, self.obstacles))
 
-    def between_points(self, points: np.ndarray, goals: np.ndarray) -> np.ndarray:
-        """[P, G]: distances from `points` [P, 2] to `goals` [G, 2]; inf without a path."""
+    def between_points(self, points: np.ndarray, goals: np.ndarray, to_goals: np.ndarray | None = None) -> np.ndarray:
+        """[P, G]: distances from `points` [P, 2] to `goals` [G, 2]; inf without a path. `to_goals` [V, G] is the result
+        of that method, if it is known."""
         direct = _over_sight(points, goals, self.obstacles)
-        over = _over_nodes(_over_sight(points, self.nodes, self.obstacles), self.to_goals(goals))
+        to_goals = self.to_goals(goals) if to_goals is None else to_goals
+        over = _over_nodes(_over_sight(points, self.nodes, self.obstacles), to_goals)
         return np.minimum(direct, over)
 
 

@@ -6,7 +6,7 @@ import importlib
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.sims.navigation.config import NavigationConfig, PointNavConfig
+from paceline.sims.navigation.config import ExploreConfig, FleeConfig, NavigationConfig, PointNavConfig
 
 
 @dataclass(frozen=True)
@@ -30,4 +30,5 @@ class TaskEntry:
         return getattr(importlib.import_module(f"paceline.sims.navigation.tasks.{self.name}"), self.class_name)
 
 
-TASKS: dict[str, TaskEntry] = {entry.name: entry for entry in (TaskEntry(PointNavConfig, "PointNav"),)}
+_ENTRIES = (TaskEntry(PointNavConfig, "PointNav"), TaskEntry(FleeConfig, "Flee"), TaskEntry(ExploreConfig, "Explore"))
+TASKS: dict[str, TaskEntry] = {entry.name: entry for entry in _ENTRIES}
