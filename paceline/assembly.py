@@ -39,6 +39,7 @@ from paceline.learner.ppo import PPOLearner
 from paceline.learner.publication import Reader
 from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.deterministic import PARTS, ActionCritic, DeterministicPolicy
+from paceline.nets.parts import parts_of
 from paceline.pool import Pool
 from paceline.pool.config import available_core_ids
 from paceline.pool.protocol import PoolSpec
@@ -165,7 +166,7 @@ def _learner_and_acting(
     group = services.group
     with one_thread():
         policy = ActorCritic(spec, config.policy).to(group.device)
-    prepare(policy, policy.parts(), config, initial)
+    prepare(policy, parts_of(policy), config, initial)
     synchronize(policy, group)
     threads_alone = None
     if group.device.type == "cpu":

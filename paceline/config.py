@@ -88,10 +88,10 @@ class Config:
     """A run whose weights this run begins with: its folder for the latest checkpoint, or FOLDER/checkpoints/NAME with
     best or step_N as the NAME. The other run is only read. None: all weights are new."""
     init: str | None = None
-    """With --init-from, the parts to take: encoder, policy, critic, or several, such as encoder+policy. None:
+    """With --init-from, the parts to take: encoder, policy, planner, critic, or several, such as encoder+policy. None:
     encoder+policy."""
     freeze: str | None = None
-    """Parts that are not trained: encoder, policy or critic, or several. None: everything is trained."""
+    """Parts that are not trained: encoder, policy, planner, critic, or several. None: everything is trained."""
     pool: PoolConfig = field(default_factory=PoolConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     ppo: PPOConfig = field(default_factory=PPOConfig)
@@ -133,9 +133,25 @@ class Config:
         """Refuse names of parts that do not exist, and a policy that cannot learn."""
         if self.init is not None and self.init_from is None:
             raise UsageError(f"init {self.init} has no effect without init_from; allowed: --init-from RUN")
-        named_parts("init", self.init)
-        if {"encoder", "policy"} <= set(named_parts("freeze", self.freeze)):
-            raise UsageError(f"freeze {self.freeze} leaves no policy to train; allowed: encoder or policy, not both")
+        has_planner = self.policy.planner.kind != "none"
+        if has_planner and not {"encoder", "policy"} <= set(self.parts_to_take):
+            raise UsageError(
+                "policy.planner needs a policy to steer; allowed: --init encoder+policy and --init-from RUN, where RUN "
+                f"observes {self.policy.planner.goal!r}"
+            )
+        acting = {"encoder", "policy", *(["planner"] if has_planner else [])}
+        if acting <= set(self.frozen_parts):
+            raise UsageError(f"freeze {self.freeze} leaves no policy to train; allowed: fewer parts")
+
+    @property
+    def parts_to_take(self) -> tuple[str, ...]:
+        """The parts of the network that begin with the weights of another run."""
+        return named_parts("init", self.init or "encoder+policy") if self.init_from is not None else ()
+
+    @property
+    def frozen_parts(self) -> tuple[str, ...]:
+        """The parts of the network that are not trained."""
+        return named_parts("freeze", self.freeze)
 
     def _require_read_settings(self) -> None:
         """Refuse a setting that differs from its default although the system does not read it."""

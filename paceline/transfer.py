@@ -19,14 +19,12 @@ from paceline.config import Config, leaves
 from paceline.errors import UsageError
 from paceline.evaluation.saved import ranking_of, run_config
 from paceline.files import replace_text
-from paceline.nets.config import PARTS, named_parts
-from paceline.nets.parts import Parts, Unit, freeze
+from paceline.nets.config import PARTS
+from paceline.nets.parts import IMAGE, Parts, Unit, freeze
 from paceline.systems import SYSTEMS
 
 FILE = "initial_weights.json"
 """In the run folder: where the initial weights come from."""
-DEFAULT = "encoder+policy"
-"""The parts that a run takes unless `init` names others."""
 
 
 class UnitReport(NamedTuple):
@@ -90,10 +88,10 @@ class InitialWeights:
 
     def copy_to(self, network: nn.Module, parts: Parts, config: Config) -> None:
         """Give a new network the parts that `config.init` names. Nothing changes if one of them does not fit."""
-        fits = [self._fit(network, part, name, parts, config) for part in PARTS for name in parts[part]]
+        fits = [self._fit(network, part, name, parts, config) for part in PARTS for name in parts.get(part, {})]
         fits = [fit for fit in fits if fit.pairs or fit.problem is not None]  # a core without memory has no weights
-        wanted = named_parts("init", config.init or DEFAULT)
-        self._require_fit(fits, wanted, named_parts("freeze", config.freeze))
+        wanted = config.parts_to_take
+        self._require_fit(fits, wanted, config)
         with torch.no_grad():
             for fit in fits:
                 if fit.part in wanted and fit.problem is None:
@@ -127,29 +125,31 @@ class InitialWeights:
         return Fit(part, name, [(own[key], theirs[key]) for key in own], None)
 
     def _counterpart(self, part: str, name: str, parts: Parts) -> list[str] | None:
-        """The modules of the other run for a unit. A single encoder needs no equal name: it has the only image."""
+        """The modules of the other run for a unit. The encoder of a single image needs no equal name."""
         if self.modules is None:
             return list(parts[part][name].modules)
-        theirs = self.modules[part]
-        if part == "encoder" and len(theirs) == len(parts[part]) == 1:
+        theirs = self.modules.get(part, {})
+        if len(theirs) == len(parts[part]) == 1 and all(unit.startswith(IMAGE) for unit in (name, *theirs)):
             return next(iter(theirs.values()))
         return theirs.get(name)
 
-    def _require_fit(self, fits: list[Fit], wanted: tuple[str, ...], frozen: tuple[str, ...]) -> None:
-        """Refuse a part of which nothing fits, and a frozen part that does not fit as a whole."""
+    def _require_fit(self, fits: list[Fit], wanted: tuple[str, ...], config: Config) -> None:
+        """Refuse a part of which nothing fits, and a part that has to fit as a whole and does not."""
         problems = {part: [fit.problem for fit in fits if fit.part == part] for part in PARTS}
         fitting = [part for part in PARTS if None in problems[part]]
+        steered = ("encoder", "policy") if config.policy.planner.kind != "none" else ()
         for part in wanted:
+            why = next((problem for problem in problems[part] if problem is not None), None)
             if part not in fitting:
-                why = next((problem for problem in problems[part] if problem is not None), "it has no weights")
                 allowed = f"--init {'+'.join(fitting)}" if fitting else "a run with the same network"
-                raise UsageError(f"the {part} of {self.name} does not fit: {why}; allowed: {allowed}")
-            for problem in problems[part] if part in frozen else []:
-                if problem is not None:
-                    raise UsageError(
-                        f"freeze {part} would keep random weights, because not all of the {part} of {self.name} fits: "
-                        f"{problem}; allowed: a run with the same {part}, or no freeze"
-                    )
+                problem = f"the {part} of {self.name} does not fit: {why or 'there is none here'}"
+                raise UsageError(f"{problem}; allowed: {allowed}")
+            if why is not None and part in (*config.frozen_parts, *steered):
+                reason = "a planner steers only whole policies" if part in steered else "it would stay random"
+                raise UsageError(
+                    f"the {part} of {self.name} does not fit as a whole: {why}; {reason}; allowed: a run with the same "
+                    f"{part}"
+                )
 
     def table(self) -> str:
         """What was taken, for the user. Policies of one run usually take the same."""
@@ -172,7 +172,7 @@ def prepare(network: nn.Module, parts: Parts, config: Config, initial: InitialWe
     """Give a new network the weights that it begins with, and freeze what is not trained."""
     if initial is not None:
         initial.copy_to(network, parts, config)
-    freeze(network, parts, named_parts("freeze", config.freeze))
+    freeze(network, parts, config.frozen_parts)
 
 
 def _folder_and_checkpoint(path: Path) -> tuple[Path, str]:

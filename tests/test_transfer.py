@@ -30,11 +30,12 @@ from paceline.learner.config import D4PGConfig, OptimizerConfig, PPOConfig
 from paceline.learner.ppo import PPOLearner
 from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.config import ControlConfig, CoreConfig, PolicyConfig
-from paceline.nets.parts import freeze, module_paths
+from paceline.nets.parts import freeze, module_paths, parts_of
 from paceline.pool.config import PoolConfig
 from paceline.pool.protocol import PoolSpec
 from paceline.session import Session, train
 from paceline.transfer import InitialWeights
+from tests.experience.rollouts import move, refill
 from tests.integration.ranks import on_ranks
 from tests.integration.test_resume import contents
 from tests.learner.test_ppo import make_rollout
@@ -127,7 +128,7 @@ def naively_taken(old: ActorCritic, new: ActorCritic, before: Config, now: Confi
             taken.add(part)
 
     def normalizer(network: ActorCritic, name: str) -> list[nn.Module]:
-        return [network.normalizers[network._names.index(name)]] if network.normalizes else []
+        return [network.normalizers[network.names.index(name)]] if network.normalizes else []
 
     old_images, new_images = (dict(zip(n.trunk.image_names, n.trunk.images, strict=True)) for n in (old, new))
     alone = len(old_images) == len(new_images) == 1
@@ -137,7 +138,7 @@ def naively_taken(old: ActorCritic, new: ActorCritic, before: Config, now: Confi
             copied("encoder", [old_images[other], *normalizer(old, other)], [image, *normalizer(new, name)])
     old_names, new_names = ([leaf.name for leaf in network.trunk.leaves] for network in (old, new))
     alike = same_scale and before.policy.activation == now.policy.activation and bool(old_images) == bool(new_images)
-    if new_names and alike and (old_names == new_names or not new_images):
+    if new_names and alike and old_names == new_names:
         stacks = [
             [network.trunk.vectors, *(found for name in names for found in normalizer(network, name))]
             for network, names in ((old, old_names), (new, new_names))
@@ -152,7 +153,7 @@ def naively_taken(old: ActorCritic, new: ActorCritic, before: Config, now: Confi
 
 def test_random_networks_take_what_a_naive_copy_takes():
     results = []
-    for seed in range(60):
+    for seed in range(40):
         chance = random.Random(seed)
         torch.manual_seed(seed)
         (old, before), (new, now) = random_network(chance), random_network(chance)
@@ -164,20 +165,20 @@ def test_random_networks_take_what_a_naive_copy_takes():
         expected = copy.deepcopy(new)
         taken = naively_taken(old, expected, before, now, parts)
         initial = InitialWeights(
-            name="there", config=before, weights=old.state_dict(), modules=module_paths(old.parts())
+            name="there", config=before, weights=old.state_dict(), modules=module_paths(parts_of(old))
         )
         untouched = copy.deepcopy(new.state_dict())
         if taken != set(parts):
             with pytest.raises(UsageError, match="of there does not fit: .* there"):
-                initial.copy_to(new, new.parts(), now)
+                initial.copy_to(new, parts_of(new), now)
             assert same(new.state_dict(), untouched, ""), "nothing changes if a part does not fit"
         else:
-            initial.copy_to(new, new.parts(), now)
+            initial.copy_to(new, parts_of(new), now)
             assert same(new.state_dict(), expected.state_dict(), "")
             told = {row.part for row in initial.reports[0] if row.tensors}
             assert told == taken
         results.append(taken == set(parts))
-    assert 15 < sum(results) < 45, "both cases occur"
+    assert 10 < sum(results) < 30, "both cases occur"
 
 
 def spec_of(network: ActorCritic) -> PoolSpec:
@@ -244,8 +245,11 @@ FITTING = ["--init-from", "RUN", "--policy.normalize-obs", "--policy.hidden", "1
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--init-from", "RUN", "--init", "body"], ["init 'body'", "encoder, policy, critic"]),
-        (["--init-from", "RUN", "--freeze", "encoder+head"], ["freeze 'encoder+head'", "encoder, policy, critic"]),
+        (["--init-from", "RUN", "--init", "body"], ["init 'body'", "encoder, policy, planner, critic"]),
+        (
+            ["--init-from", "RUN", "--freeze", "encoder+head"],
+            ["freeze 'encoder+head'", "encoder, policy, planner, critic"],
+        ),
         (["--init", "encoder"], ["no effect without init_from"]),
         (["--freeze", "encoder+policy"], ["leaves no policy to train"]),
         (["--init-from", "nowhere"], ["nowhere is not the folder of a run"]),
@@ -284,15 +288,15 @@ def test_a_part_that_is_frozen_must_fit_as_a_whole():
         for s in (space, spaces.Dict(depth=space["depth"]))
     )
     old, new = ActorCritic(depth, config.policy), ActorCritic(both, config.policy)
-    initial = InitialWeights(name="there", config=config, weights=old.state_dict(), modules=module_paths(old.parts()))
+    initial = InitialWeights(name="there", config=config, weights=old.state_dict(), modules=module_paths(parts_of(old)))
     config = dataclasses.replace(config, init_from="there", init="encoder")
-    initial.copy_to(new, new.parts(), config)
+    initial.copy_to(new, parts_of(new), config)
     assert [(row.unit, row.tensors > 0) for row in initial.reports[0][:2]] == [
         ("encoder of depth", True),
         ("encoder of rgb", False),
     ]
-    with pytest.raises(UsageError, match="would keep random weights.*the encoder of rgb is not there"):
-        initial.copy_to(new, new.parts(), dataclasses.replace(config, freeze="encoder"))
+    with pytest.raises(UsageError, match="not fit as a whole: the encoder of rgb is not there; it would stay random"):
+        initial.copy_to(new, parts_of(new), dataclasses.replace(config, freeze="encoder"))
 
 
 def test_images_go_to_a_task_with_other_actions(tmp_path):
@@ -362,18 +366,21 @@ def test_a_run_with_frozen_parts_is_evaluated_as_usual(source, tmp_path):
 
 # Updates.
 
+SPEC = PoolSpec(observation_space=spaces.Box(-1, 1, (3,), np.float32), action_space=spaces.Discrete(2), num_envs=4)
+PERCEPTRON = PolicyConfig(hidden=(8,), normalize_obs=True)
 
-def frozen_learner(device: torch.device, compute: ComputeConfig) -> tuple[ActorCritic, PPOLearner]:
+
+def frozen_learner(device: torch.device, compute: ComputeConfig | None = None) -> tuple[ActorCritic, PPOLearner]:
     torch.manual_seed(0)
-    spec = PoolSpec(observation_space=spaces.Box(-1, 1, (3,), np.float32), action_space=spaces.Discrete(2), num_envs=4)
-    policy = ActorCritic(spec, PolicyConfig(hidden=(8,), normalize_obs=True)).to(device)
-    freeze(policy, policy.parts(), ["encoder"])
-    group = Group(RankInfo(), device, None)
-    return policy, PPOLearner(policy, group, PPOConfig(epochs=2, minibatches=2), OptimizerConfig(), None, compute)
+    policy = ActorCritic(SPEC, PERCEPTRON).to(device)
+    freeze(policy, parts_of(policy), ["encoder"])
+    config, generator = PPOConfig(epochs=2, minibatches=2), torch.Generator().manual_seed(0)
+    learner = PPOLearner(policy, Group(RankInfo(), device, None), config, OptimizerConfig(), generator, compute)
+    return policy, learner
 
 
 def test_frozen_weights_have_no_gradient_and_no_moments():
-    policy, learner = frozen_learner(torch.device("cpu"), ComputeConfig())
+    policy, learner = frozen_learner(torch.device("cpu"))
     before = copy.deepcopy(policy.state_dict())
     losses = learner.learn(make_rollout(policy).batch, 0.0)
     assert all(parameter.grad is None for parameter in policy.trunk.parameters())
@@ -388,13 +395,16 @@ def test_frozen_weights_have_no_gradient_and_no_moments():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_frozen_weights_stay_in_a_recorded_update():
-    found = []
+def test_frozen_weights_stay_in_recorded_updates():
+    device, found = torch.device("cuda"), []
     for graphs in (False, True):
-        policy, learner = frozen_learner(torch.device("cuda"), ComputeConfig(cuda_graphs=graphs))
+        policy, learner = frozen_learner(device, ComputeConfig(cuda_graphs=graphs))
         before = copy.deepcopy(policy.state_dict())
-        for seed in range(3):
-            learner.learn(make_rollout(policy, seed=seed).batch, 0.0)
+        rollout = make_rollout(ActorCritic(SPEC, PERCEPTRON))
+        move(rollout, device)
+        for update in range(6):
+            refill(rollout, make_rollout(ActorCritic(SPEC, PERCEPTRON), seed=update))
+            learner.learn(rollout.batch, 0.0)
         assert same(before, policy.state_dict(), "trunk.", "normalizers.")
         found.append(policy.state_dict())
     for name, values in found[0].items():

@@ -18,7 +18,7 @@ CORES = ("none", "lstm", "gru")
 HEADS = ("independent",)
 VALUE_HEADS = ("categorical", "mixture", "scalar")
 ACTIVATIONS = ("tanh", "relu", "elu")
-PARTS = ("encoder", "policy", "critic")
+PARTS = ("encoder", "policy", "planner", "critic")
 """Parts of a network that a run can take from another run, or freeze (see `nets/parts.py`)."""
 
 _NAME = r"[^\W\d]\w*(\.[^\W\d]\w*)*"
@@ -62,6 +62,28 @@ class CoreConfig:
             raise UsageError(f"core.hidden must be at least 1, got {self.hidden}")
         if self.layers not in (1, 2):
             raise UsageError(f"core.layers must be 1 or 2, got {self.layers}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannerConfig:
+    """A planner that steers the policy of another run: the neural controller of DD-PPO (see `nets/planner.py`)."""
+
+    kind: str = "none"
+    """The memory of the planner: none for no planner, lstm, gru, or package.module:Class for your own."""
+    hidden: int = 512
+    """Units per layer."""
+    layers: int = 2
+    """Layers, 1 or 2."""
+    goal: str = "goal"
+    """The observation of the policy that the planner gives instead of the environment: a distance, and a direction of
+    two numbers."""
+
+    def __post_init__(self) -> None:
+        check_choice("planner.kind", self.kind, CORES)
+        if self.hidden < 1:
+            raise UsageError(f"planner.hidden must be at least 1, got {self.hidden}")
+        if self.layers not in (1, 2):
+            raise UsageError(f"planner.layers must be 1 or 2, got {self.layers}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +140,7 @@ class PolicyConfig:
     """Normalise observations by their running mean and variance; images channel by channel."""
     core: CoreConfig = field(default_factory=CoreConfig)
     head: HeadConfig = field(default_factory=HeadConfig)
+    planner: PlannerConfig = field(default_factory=PlannerConfig)
 
     def __post_init__(self) -> None:
         check_choice("policy.encoder", self.encoder, ENCODERS)
@@ -126,6 +149,8 @@ class PolicyConfig:
             raise UsageError(f"policy.embedding must be at least 0, got {self.embedding}")
         if self.critic == "separate" and self.core.kind != "none":
             raise UsageError("policy.critic separate needs policy.core.kind none: a memory is shared")
+        if self.critic == "separate" and self.planner.kind != "none":
+            raise UsageError("policy.critic separate needs policy.planner.kind none: the critic reads the planner")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,6 +209,7 @@ def named_classes(policy: PolicyConfig, control: ControlConfig) -> dict[str, str
         "policy.encoder": policy.encoder,
         "policy.activation": policy.activation,
         "policy.core.kind": policy.core.kind,
+        "policy.planner.kind": policy.planner.kind,
         "policy.head.kind": policy.head.kind,
         "control.activation": control.activation,
         "control.value.kind": control.value.kind,
