@@ -3,6 +3,7 @@
     config, family   the options of the tasks, and their environment ids
     tasks/           goal, reward and measures of each task
     scenes/          apartments from seeds; obstacles, shortest paths and episodes as tensors that simulators share
+    plans/           floor plans of the user's own: reading, checks, and a bank of them
     simulator        N agents at once
     rendering/       camera images and top-down maps
     env              one agent, as a Gymnasium environment

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from paceline.sims.navigation.scenes.cells import Cells
 from paceline.sims.navigation.scenes.scene import AGENT_RADIUS, Rect
 
 MERGED = 0.1
@@ -139,29 +140,5 @@ def _fits(area: Rect, room: Rect, others: Sequence[Rect], keep_free: Sequence[Re
 
 
 def is_connected(floor: Rect, obstacles: Sequence[Rect]) -> bool:
-    """Whether the floor without the obstacles is connected and not empty.
-
-    The test is exact: the edges of all rectangles cut the floor into cells that are entirely free or entirely covered.
-    """
-    xs = _cuts(floor.x0, floor.x1, [edge for rect in obstacles for edge in (rect.x0, rect.x1)])
-    ys = _cuts(floor.y0, floor.y1, [edge for rect in obstacles for edge in (rect.y0, rect.y1)])
-    free = np.ones((len(xs) - 1, len(ys) - 1), bool)
-    for rect in obstacles:
-        i0, i1 = np.searchsorted(xs, (rect.x0 - 1e-6, rect.x1 - 1e-6))
-        j0, j1 = np.searchsorted(ys, (rect.y0 - 1e-6, rect.y1 - 1e-6))
-        free[i0:i1, j0:j1] = False
-    cells = set(zip(*map(np.ndarray.tolist, np.nonzero(free)), strict=True))
-    if not cells:
-        return False
-    front = [cells.pop()]
-    while front:
-        i, j = front.pop()
-        for cell in ((i + 1, j), (i - 1, j), (i, j + 1), (i, j - 1)):
-            if cell in cells:
-                cells.remove(cell)
-                front.append(cell)
-    return not cells
-
-
-def _cuts(start: float, end: float, edges: Sequence[float]) -> np.ndarray:
-    return np.unique(np.round([start, end, *(edge for edge in edges if start < edge < end)], 6))
+    """Whether the floor without the obstacles is connected and not empty."""
+    return len(Cells.of(floor, obstacles).parts()) == 1
