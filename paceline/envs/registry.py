@@ -93,6 +93,12 @@ FAMILIES: dict[str, Family] = {
         example="explore:small?resolution=64",
         about="the same apartments: visit as many places as possible",
     ),
+    "habitat": Family(
+        module="paceline.envs.habitat",
+        extra=None,
+        example="habitat:benchmark/nav/pointnav/pointnav_gibson.yaml?split=val",
+        about="tasks of Habitat, where habitat-lab and habitat-sim are installed",
+    ),
     "synthetic": Family(
         module="paceline.envs.synthetic",
         extra=None,

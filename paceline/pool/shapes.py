@@ -24,6 +24,8 @@ class EnvShape:
     """Names of PettingZoo agents; empty for a Gymnasium environment."""
     turn_based: bool = False
     reward_weights: tuple[tuple[str, float], ...] = ()
+    measures: tuple[str, ...] = ()
+    """See `PoolSpec.measures`. A Gymnasium environment announces them by its attribute `measure_names`."""
 
     def __str__(self) -> str:
         return "; ".join(
@@ -47,7 +49,8 @@ def env_shape(env: Any) -> EnvShape:
             if not isinstance(getattr(env, name, None), spaces.Space):
                 raise UsageError(f"{env!r} has no {name} that is a Gymnasium space")
         only = AgentKind("", env.observation_space, env.action_space, (0,))
-        return EnvShape((only,), reward_weights=announced_weights(env, several_agents=False))
+        measures = tuple(getattr(env, "measure_names", ()))
+        return EnvShape((only,), reward_weights=announced_weights(env, several_agents=False), measures=measures)
     agents = tuple(map(str, env.possible_agents))
     pairs = [(env.observation_space(agent), env.action_space(agent)) for agent in env.possible_agents]
     weights = announced_weights(env, several_agents=True)
@@ -73,6 +76,7 @@ def make_spec(shapes: Mapping[int, EnvShape], config: PoolConfig, frameskip: int
         kinds=shape.kinds,
         turn_based=shape.turn_based,
         reward_weights=shape.reward_weights,
+        measures=shape.measures,
         frameskip=frameskip,
         num_groups=config.groups,
         envs_per_worker=config.num_envs // num_workers,
