@@ -407,6 +407,11 @@ def test_the_checker_names_each_plan(plan_file, capsys):
     assert names == ["a.json", "b.json", "c.json"]
     with pytest.raises(UsageError, match="--picture draws one plan, and 3 were given"):
         paceline(["plan", "check", *map(str, files), "--picture", "x.png"])
+    for picture in ("x.jpg", "nowhere/x.png"):
+        with pytest.raises(UsageError, match=f"--picture {picture} cannot be written; allowed: a .png file"):
+            paceline(["plan", "check", str(files[0]), "--picture", picture])
+    with pytest.raises(UsageError, match="no floor plan was given"):
+        paceline(["plan", "check"])
 
 
 @pytest.mark.parametrize("what", ["studio", "flat", "small:3"])

@@ -68,7 +68,7 @@ def _places(scene: Scene, rng: np.random.Generator, count: int) -> np.ndarray:
         found = np.concatenate([found, points[is_free(scene, points, CLEARANCE)]])
         if len(found) >= count:
             return found[:count]
-    raise UsageError(f"scene {scene.seed} has hardly any free floor")
+    raise UsageError(f"a scene has hardly any free floor {CLEARANCE:g} m or more away from its walls and obstacles")
 
 
 def _choose(rng: np.random.Generator, geodesic: np.ndarray, straight: np.ndarray, tier: Tier) -> np.ndarray:
