@@ -13,9 +13,9 @@ from PIL import Image
 from paceline.cli.main import _run as paceline
 from paceline.envs import resolve
 from paceline.errors import UsageError
+from paceline.evaluation.evaluators import EvaluationOptions, evaluate_baseline
 from paceline.pool.config import PoolConfig
 from paceline.pool.make import make_pool
-from paceline.sims.navigation.evaluation.baselines import play_baseline
 from paceline.sims.navigation.evaluation.policy_episodes import env_config
 from paceline.sims.navigation.plans.bank import check_episodes, longest_path, plan_bank, tier_of
 from paceline.sims.navigation.plans.check import check_plan, free_area, free_cells, sound_scene
@@ -26,7 +26,7 @@ from paceline.sims.navigation.rendering.maps import MARK
 from paceline.sims.navigation.scenes.cells import Cells
 from paceline.sims.navigation.scenes.generator import TIERS, generate_scene
 from paceline.sims.navigation.scenes.scene import Rect
-from paceline.sims.navigation.simulator import PointNav, load_bank
+from paceline.sims.navigation.simulator import load_bank
 from tests.sims.navigation.rooms import room
 
 ROOM = {"version": 1, "size": [4, 3]}
@@ -312,7 +312,8 @@ def test_the_tier_holds_boxes_and_distances():
 
 @pytest.mark.parametrize("name", ["studio", "flat"])
 def test_the_oracle_walks_through_the_examples(name):
-    result = play_baseline("oracle", env_config(f"pointnav?plans={EXAMPLES[name]}"), 32)
+    options = EvaluationOptions(env=f"pointnav?plans={EXAMPLES[name]}", episodes=32)
+    _, result = evaluate_baseline("oracle", options)
     assert result["success"] == 1.0 and result["spl"] > 0.95
 
 
@@ -340,12 +341,13 @@ def test_a_folder_of_plans_in_a_pool(plan_file, tmp_path):
 
 
 def test_a_state_belongs_to_the_plans(plan_file):
-    file = plan_file(ROOM)
-    state = PointNav(1, "cpu", bank=plan_bank(file)).state_dict()
-    PointNav(1, "cpu", bank=plan_bank(file)).load_state_dict(state)
+    env = f"pointnav?plans={plan_file(ROOM)}&resolution=8"
+    played, same = (resolve(env).single.make(0) for _ in range(2))
+    played.reset(seed=1)
+    same.set_state(played.get_state())
     plan_file({**ROOM, "size": [4, 3.5]})
     with pytest.raises(UsageError, match="saved over the scenes"):
-        PointNav(1, "cpu", bank=plan_bank(file)).load_state_dict(state)
+        resolve(env).single.make(0).set_state(played.get_state())
 
 
 def test_an_id_with_plans_names_their_bank(plan_file):
