@@ -32,7 +32,6 @@ _BORDER = 9.0
 class CheckedPlan:
     """A plan, its scene, and its problems. Plan and scene are None if the file cannot be read."""
 
-    file: Path
     plan: Plan | None
     scene: Scene | None
     problems: list[Problem]
@@ -41,9 +40,9 @@ class CheckedPlan:
 def check_file(file: Path) -> CheckedPlan:
     plan, problems = read_plan(file)
     if plan is None:
-        return CheckedPlan(file, None, None, problems)
+        return CheckedPlan(None, None, problems)
     scene = plan.scene()
-    return CheckedPlan(file, plan, scene, [*check_plan(plan, scene)])
+    return CheckedPlan(plan, scene, [*check_plan(plan, scene)])
 
 
 def sound_scene(file: Path) -> Scene:
@@ -87,9 +86,8 @@ def _outside(plan: Plan) -> Iterator[Problem]:
     boxes |= {f"rooms[{at}]": room.area for at, room in enumerate(plan.rooms)}
     for path, area in boxes.items():
         if not floor.contains(area):
-            edges = ", ".join(f"{edge:g}" for edge in area)
-            size = f"0, 0, {plan.size[0]:g}, {plan.size[1]:g}"
-            yield Problem(path, f"it reaches from {edges}; allowed: within the outer walls, {size}", (area,))
+            own, allowed = (", ".join(f"{edge:g}" for edge in rect) for rect in (area, plan.interior))
+            yield Problem(path, f"its area [{own}] is not within the outer walls; allowed: [{allowed}]", (area,))
 
 
 def _doors(plan: Plan) -> Iterator[Problem]:
