@@ -12,7 +12,7 @@ import torch
 from paceline.errors import UsageError
 from paceline.sims.navigation.plans.check import LARGEST_TIER, fitting_tier, free_cells, sound_scene
 from paceline.sims.navigation.plans.reading import Problem, plan_files
-from paceline.sims.navigation.scenes.bank import VERSION, SceneBank
+from paceline.sims.navigation.scenes.bank import SceneBank
 from paceline.sims.navigation.scenes.bank_cache import cache_file, load_or_make
 from paceline.sims.navigation.scenes.generator import TIERS
 from paceline.sims.navigation.scenes.geodesic import Graph
@@ -27,7 +27,7 @@ def plan_bank(path: str | Path) -> SceneBank:
     files = plan_files(path)
     scenes = [sound_scene(file) for file in files]
     digest = hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()
-    label = f"plans-{digest[:12]}-v{VERSION}"
+    label = f"plans-{digest[:12]}"
     return load_or_make(label, f"preparing the floor plans of {path}", lambda: _make(files, scenes, label))
 
 
