@@ -71,6 +71,6 @@ def _with_bank_of_plans(options: dict[str, Any], env_id: EnvId) -> dict[str, Any
     others = {name: value for name, value in options.items() if name != PLANS}
     if "bank_file" in others:
         raise UsageError(f"{str(env_id)!r} names plans and a bank_file; give one")
-    from paceline.sims.navigation.plans.bank import plan_bank_file
+    from paceline.sims.navigation.plans.bank import bank_options
 
-    return {**others, "bank_file": str(plan_bank_file(str(options[PLANS])))}
+    return {**others, **bank_options(str(options[PLANS]))}

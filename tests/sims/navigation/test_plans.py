@@ -354,6 +354,7 @@ def test_an_id_with_plans_names_their_bank(plan_file):
     assert resolve(env).label == env  # a run stores the plans, and not the file in the cache
     for config in (resolve(env).make.config, resolve(env).single.make.config, env_config(env, "val")):
         assert config.resolution == 8 and load_bank(config).label == plan_bank(EXAMPLES["studio"]).label
+    assert resolve(f"pointnav:small?plans={EXAMPLES['flat']}").make.config.tier == "full"
 
 
 def test_wrong_plans_are_refused_before_anything_starts(plan_file, tmp_path):

@@ -31,12 +31,13 @@ def plan_bank(path: str | Path) -> SceneBank:
     return load_or_make(label, f"preparing the floor plans of {path}", lambda: _make(files, scenes, label))
 
 
-def plan_bank_file(path: str | Path) -> Path:
-    """The file in the cache with the bank of `plan_bank`."""
-    file = cache_file(plan_bank(path).label)
+def bank_options(path: str | Path) -> dict[str, str]:
+    """The options of an environment id that select the bank of `plan_bank`: its file in the cache, and its tier."""
+    bank = plan_bank(path)
+    file = cache_file(bank.label)
     if not file.is_file():
         raise UsageError(f"the scenes of {str(path)!r} need a file in {str(file.parent)!r}, which cannot be written")
-    return file
+    return {"bank_file": str(file), "tier": bank.tier}
 
 
 def _make(files: Sequence[Path], scenes: Sequence[Scene], label: str) -> SceneBank:
