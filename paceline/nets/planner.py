@@ -59,8 +59,12 @@ class PlannedCore(nn.Module):
         self.planner = make_core(trunk.out_features, core, "policy.planner.kind")
         self.goal = orthogonal(LastLayer(self.planner.out_features, GOAL_SIZE), OUTPUT_GAIN)
         self.goal_normalizer = ObservationNormalizer((GOAL_SIZE,)) if config.normalize_obs else nn.Identity()
-        width = GOAL_SIZE + _size(self.leaves)
-        self.perceptron = VectorEncoder((width,), hidden_sizes=config.hidden, activation=config.activation)
+        self.perceptron = VectorEncoder(
+            [*map(flat_size, before), GOAL_SIZE, *map(flat_size, after)],
+            hidden_sizes=config.hidden,
+            activation=config.activation,
+            embedding=config.embedding,
+        )
         self.controller = make_core(trunk.num_image_features + self.perceptron.out_features, config.core)
         self.out_features = self.controller.out_features + self.planner.out_features
         self.state_size = self.planner.state_size + self.controller.state_size

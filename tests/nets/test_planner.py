@@ -65,7 +65,13 @@ def steered(
 ) -> tuple[ActorCritic, ActorCritic]:
     """An agent that observes a goal besides `names`, and a planner for environments with `names` that steers it."""
     plain = PolicyConfig(
-        encoder="patches", encoder_size=7, hidden=(5,), activation="relu", core=core, normalize_obs=normalize
+        encoder="patches",
+        encoder_size=7,
+        embedding=3,
+        hidden=(5,),
+        activation="relu",
+        core=core,
+        normalize_obs=normalize,
     )
     planned = dataclasses.replace(plain, planner=PlannerConfig(kind=planner, hidden=8))
     agent = ActorCritic(spec_of(*{*names, "goal"}), plain)
@@ -89,10 +95,9 @@ def naively(agent: ActorCritic, policy: ActorCritic, steps: list[dict[str, Tenso
     found, memory, state = [], None, agent.initial_state(3)
     for obs in steps:
         seen = policy.see(obs)
-        layer = policy.trunk.vectors.layers[0]
         inputs = [policy.trunk.images[0](seen["depth"])] if "depth" in obs else []
         vectors = torch.cat([seen[name] for name in sorted(obs) if name != "depth"], 1)
-        inputs.append(torch.relu(vectors @ layer.weight.T + layer.bias))
+        inputs.append(policy.trunk.vectors(vectors))
         plan, memory = policy.core.planner.rnn(torch.cat(inputs, 1)[None], memory)
         raw = plan[0] @ policy.core.goal.weight.T + policy.core.goal.bias
         distance = torch.where(raw[:, :1] > 0, raw[:, :1], raw[:, :1].exp() - 1) + 0.75
