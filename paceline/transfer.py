@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from paceline.errors import UsageError
 from paceline.evaluation.saved import ranking_of, run_config
 from paceline.files import replace_text
 from paceline.nets.config import PARTS
-from paceline.nets.parts import IMAGE, Parts, Unit, freeze
+from paceline.nets.parts import IMAGE, PERCEPTRON, Parts, Unit, freeze
 from paceline.systems import SYSTEMS
 
 FILE = "initial_weights.json"
@@ -34,8 +34,8 @@ class UnitReport(NamedTuple):
     unit: str
     tensors: int
     """Number of tensors taken. 0: the unit has new weights."""
-    why: str = ""
-    """Why nothing was taken."""
+    note: str = ""
+    """Why nothing was taken, or what was left out."""
 
 
 class Fit(NamedTuple):
@@ -45,8 +45,10 @@ class Fit(NamedTuple):
     unit: str
     pairs: list[tuple[Tensor, Tensor]]
     """Tensors of the network, and those of the other run for them."""
-    problem: str | None
+    problem: str | None = None
     """Why the weights do not fit."""
+    left_out: str = ""
+    """Observations that only the other run has."""
 
 
 @dataclass(kw_only=True)
@@ -59,8 +61,9 @@ class InitialWeights:
     """The configuration of the saved run."""
     weights: Mapping[str, Tensor]
     """Of D4PG, those of the critic too."""
-    modules: Mapping[str, Mapping[str, list[str]]] | None
-    """Where the parts are among the weights. None if the checkpoint does not say it: they are where this run's are."""
+    parts: Mapping[str, Mapping[str, Mapping[str, Any]]] | None
+    """Where they are among the weights, as `saved_form` gives it. None if the checkpoint does not say it: where this
+    run's are."""
     reports: list[list[UnitReport]] = field(default_factory=list)
     """By policy of this run."""
 
@@ -84,7 +87,7 @@ class InitialWeights:
         if families[0] == "d4pg":
             both = {"policy": weights, "critic": agent["critic"]}
             weights = {f"{name}.{key}": values for name, own in both.items() for key, values in own.items()}
-        return cls(name=str(loaded.folder), config=saved, weights=weights, modules=agent.get("parts"))
+        return cls(name=str(loaded.folder), config=saved, weights=weights, parts=agent.get("parts"))
 
     def copy_to(self, network: nn.Module, parts: Parts, config: Config) -> None:
         """Give a new network the parts that `config.init` names. Nothing changes if one of them does not fit."""
@@ -101,37 +104,70 @@ class InitialWeights:
 
     def _fit(self, network: nn.Module, part: str, name: str, parts: Parts, config: Config) -> Fit:
         """Compare a unit of the network with the same one of the other run."""
-        unit, own = parts[part][name], _tensors(network, parts[part][name])
+        unit = parts[part][name]
+        own = {
+            (role, key): values
+            for role, path in unit.modules.items()
+            for key, values in network.get_submodule(path).state_dict().items()
+        }
         if not own:
-            return Fit(part, name, [], None)
+            return Fit(part, name, [])
+        other = self._counterpart(part, name, parts)
+        problem = self._differs(unit, config)
+        if problem is None:
+            problem = f"there is no {name}" if other is None else _lacks(other, unit)
+        if problem is not None or other is None:
+            return Fit(part, name, [], problem)
+        theirs = self._tensors(other, unit)
+        for key in [*own, *(key for key in theirs if key not in own and key[0] in unit.modules)]:
+            here, there = (_size(tensors.get(key)) for tensors in (own, theirs))
+            if here != there:
+                return Fit(part, name, [], f"{unit.modules[key[0]]}.{key[1]} is {there} there and {here} here")
+        left_out = ", ".join(observation for observation, _ in other.inputs if observation not in dict(unit.inputs))
+        return Fit(part, name, [(own[key], theirs[key]) for key in own], left_out=left_out)
+
+    def _differs(self, unit: Unit, config: Config) -> str | None:
+        """The first setting of a unit that differs."""
         before, now = leaves(self.config), leaves(config)
-        for setting in unit.settings:
-            if before[setting] != now[setting]:
-                return Fit(part, name, [], f"{setting} is {before[setting]} there and {now[setting]} here")
-        modules = self._counterpart(part, name, parts)
-        if modules is None:
-            return Fit(part, name, [], f"the {name} is not there")
-        theirs = {
-            (index, key.removeprefix(f"{path}.")): values
-            for index, path in enumerate(modules)
+        different = [setting for setting in unit.settings if before[setting] != now[setting]]
+        return f"{different[0]} is {before[different[0]]} there and {now[different[0]]} here" if different else None
+
+    def _counterpart(self, part: str, name: str, parts: Parts) -> Unit | None:
+        """The unit of the other run. The encoder of a single image needs no equal name."""
+        if self.parts is None:
+            return parts[part][name]
+        theirs = self.parts.get(part, {})
+        if len(theirs) == len(parts[part]) == 1 and all(unit.startswith(IMAGE) for unit in (name, *theirs)):
+            name = next(iter(theirs))
+        if name not in theirs:
+            return None
+        return Unit(theirs[name]["modules"], inputs=tuple(theirs[name]["inputs"].items()))
+
+    def _tensors(self, other: Unit, unit: Unit) -> dict[tuple[str, str], Tensor]:
+        """The tensors of the other run by role and name, as `unit` uses them.
+
+        Its perceptron may read more observations. Their embeddings and their columns of the first layer are
+        left out, as if these observations were zero.
+        """
+        found = {
+            (role, key.removeprefix(f"{path}.")): values
+            for role, path in other.modules.items()
             for key, values in self.weights.items()
             if key.startswith(f"{path}.")
         }
-        for key in [*own, *theirs]:
-            here, there = (_size(tensors.get(key)) for tensors in (own, theirs))
-            if here != there:
-                tensor = f"{unit.modules[key[0]]}.{key[1]}"
-                return Fit(part, name, [], f"{tensor} is {there} there and {here} here")
-        return Fit(part, name, [(own[key], theirs[key]) for key in own], None)
-
-    def _counterpart(self, part: str, name: str, parts: Parts) -> list[str] | None:
-        """The modules of the other run for a unit. The encoder of a single image needs no equal name."""
-        if self.modules is None:
-            return list(parts[part][name].modules)
-        theirs = self.modules.get(part, {})
-        if len(theirs) == len(parts[part]) == 1 and all(unit.startswith(IMAGE) for unit in (name, *theirs)):
-            return next(iter(theirs.values()))
-        return theirs.get(name)
+        names = [name for name, _ in other.inputs]
+        kept = [names.index(name) for name, _ in unit.inputs]
+        embedded = {key: found.pop(key) for key in list(found) if key[1].startswith("embeddings.")}
+        for (role, key), values in embedded.items():
+            _, number, kind = key.split(".")
+            if int(number) in kept:
+                found[role, f"embeddings.{kept.index(int(number))}.{kind}"] = values
+        first = (PERCEPTRON, "layers.0.weight")
+        if kept and first in found:
+            embedding = self.config.policy.embedding
+            columns = found[first].split([embedding or size for _, size in other.inputs], 1)
+            found[first] = torch.cat([columns[number] for number in kept], 1)
+        return found
 
     def _require_fit(self, fits: list[Fit], wanted: tuple[str, ...], config: Config) -> None:
         """Refuse a part of which nothing fits, and a part that has to fit as a whole and does not."""
@@ -157,7 +193,8 @@ class InitialWeights:
         widths = max(len(row.part) for row in rows), max(len(row.unit) for row in rows)
         lines = [
             f"  {row.part:<{widths[0]}}  {row.unit:<{widths[1]}}  "
-            + (f"taken, {row.tensors} tensors" if row.tensors else f"new: {row.why}")
+            + (f"taken, {row.tensors} tensors" if row.tensors else "new")
+            + (f": {row.note}" if row.note else "")
             for row in rows
         ]
         return "\n".join([f"initial weights from {self.name}", *lines])
@@ -180,19 +217,21 @@ def _folder_and_checkpoint(path: Path) -> tuple[Path, str]:
     return (path.parent.parent, path.name) if path.parent.name == "checkpoints" else (path, "latest")
 
 
-def _tensors(network: nn.Module, unit: Unit) -> dict[tuple[int, str], Tensor]:
-    """The tensors of a unit, by the module's index and the name in the module."""
-    return {
-        (index, name): values
-        for index, path in enumerate(unit.modules)
-        for name, values in network.get_submodule(path).state_dict().items()
-    }
+def _lacks(other: Unit, unit: Unit) -> str | None:
+    """What the perceptron of the other run does not read."""
+    theirs = dict(other.inputs)
+    for name, size in unit.inputs:
+        if theirs.get(name) != size:
+            there = f"{theirs[name]} values" if name in theirs else "missing"
+            return f"the observation {name} is {there} there and {size} values here"
+    return None
 
 
 def _report(fit: Fit, wanted: tuple[str, ...]) -> UnitReport:
     if fit.part not in wanted:
         return UnitReport(fit.part, fit.unit, 0, "not asked for")
-    return UnitReport(fit.part, fit.unit, len(fit.pairs), fit.problem or "")
+    left_out = f"without the columns of {fit.left_out}" if fit.left_out else ""
+    return UnitReport(fit.part, fit.unit, len(fit.pairs), fit.problem or left_out)
 
 
 def _size(values: Tensor | None) -> str:

@@ -30,7 +30,7 @@ from paceline.learner.config import D4PGConfig, OptimizerConfig, PPOConfig
 from paceline.learner.ppo import PPOLearner
 from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.config import ControlConfig, CoreConfig, PolicyConfig
-from paceline.nets.parts import freeze, module_paths, parts_of
+from paceline.nets.parts import freeze, parts_of, saved_form
 from paceline.pool.config import PoolConfig
 from paceline.pool.protocol import PoolSpec
 from paceline.session import Session, train
@@ -138,12 +138,17 @@ def naively_taken(old: ActorCritic, new: ActorCritic, before: Config, now: Confi
             copied("encoder", [old_images[other], *normalizer(old, other)], [image, *normalizer(new, name)])
     old_names, new_names = ([leaf.name for leaf in network.trunk.leaves] for network in (old, new))
     alike = same_scale and before.policy.activation == now.policy.activation and bool(old_images) == bool(new_images)
-    if new_names and alike and old_names == new_names:
-        stacks = [
-            [network.trunk.vectors, *(found for name in names for found in normalizer(network, name))]
-            for network, names in ((old, old_names), (new, new_names))
-        ]
-        copied("policy" if new_images else "encoder", *stacks)  # without images the perceptron is the encoder
+    if new_names and alike and set(new_names) <= set(old_names):
+        narrow = copy.deepcopy(old.trunk.vectors)  # reads only the observations that the new network has
+        weight, first = narrow.layers[0].weight, 0
+        columns = {}
+        for name in old_names:
+            columns[name] = weight[:, first : first + VECTORS[name]]
+            first += VECTORS[name]
+        narrow.layers[0].weight = nn.Parameter(torch.cat([columns[name] for name in new_names], 1))
+        theirs, mine = ([found for name in new_names for found in normalizer(network, name)] for network in (old, new))
+        part = "policy" if new_images else "encoder"  # without images the perceptron is the encoder
+        copied(part, [narrow, *theirs], [new.trunk.vectors, *mine])
     if before.policy.core.kind == now.policy.core.kind:
         copied("policy", [old.core], [new.core])
         copied("policy", [old.head], [new.head])
@@ -164,12 +169,10 @@ def test_random_networks_take_what_a_naive_copy_takes():
         now = dataclasses.replace(now, init_from="there", init="+".join(parts))
         expected = copy.deepcopy(new)
         taken = naively_taken(old, expected, before, now, parts)
-        initial = InitialWeights(
-            name="there", config=before, weights=old.state_dict(), modules=module_paths(parts_of(old))
-        )
+        initial = InitialWeights(name="there", config=before, weights=old.state_dict(), parts=saved_form(parts_of(old)))
         untouched = copy.deepcopy(new.state_dict())
         if taken != set(parts):
-            with pytest.raises(UsageError, match="of there does not fit: .* there"):
+            with pytest.raises(UsageError, match="of there does not fit: .*there"):
                 initial.copy_to(new, parts_of(new), now)
             assert same(new.state_dict(), untouched, ""), "nothing changes if a part does not fit"
         else:
@@ -214,7 +217,7 @@ def test_the_user_sees_what_was_taken(source, tmp_path, caplog):
     lines = next(record.message for record in caplog.records if "initial weights" in record.message).splitlines()
     assert lines[0] == f"initial weights from {source}/checkpoints/step_128"
     assert [line.split() for line in lines[1:]] == [
-        *(["encoder", "perceptron", "of", "obs", "taken,", "8", "tensors"],),
+        *(["encoder", "perceptron", "taken,", "8", "tensors"],),
         *(["policy", "core", "new:", "not", "asked", "for"], ["policy", "head", "new:", "not", "asked", "for"]),
         *(["critic", "critic", "new:", "not", "asked", "for"],),
     ]
@@ -288,14 +291,14 @@ def test_a_part_that_is_frozen_must_fit_as_a_whole():
         for s in (space, spaces.Dict(depth=space["depth"]))
     )
     old, new = ActorCritic(depth, config.policy), ActorCritic(both, config.policy)
-    initial = InitialWeights(name="there", config=config, weights=old.state_dict(), modules=module_paths(parts_of(old)))
+    initial = InitialWeights(name="there", config=config, weights=old.state_dict(), parts=saved_form(parts_of(old)))
     config = dataclasses.replace(config, init_from="there", init="encoder")
     initial.copy_to(new, parts_of(new), config)
     assert [(row.unit, row.tensors > 0) for row in initial.reports[0][:2]] == [
         ("encoder of depth", True),
         ("encoder of rgb", False),
     ]
-    with pytest.raises(UsageError, match="not fit as a whole: the encoder of rgb is not there; it would stay random"):
+    with pytest.raises(UsageError, match="not fit as a whole: there is no encoder of rgb; it would stay random"):
         initial.copy_to(new, parts_of(new), dataclasses.replace(config, freeze="encoder"))
 
 
@@ -313,7 +316,7 @@ def test_images_go_to_a_task_with_other_actions(tmp_path):
     assert same(theirs, own, "trunk.", "core.") and own["head.linear.weight"].shape == (6, 8)
     assert same(own, after, "trunk.") and not same(own, after, "core.")
     rows = json.loads((tmp_path / "new" / "initial_weights.json").read_text())["policies"][0]
-    told = {row["unit"]: row["why"] for row in rows}
+    told = {row["unit"]: row["note"] for row in rows}
     assert told["head"] == "head.linear.weight is 4x8 there and 6x8 here" and told["encoder of obs"] == ""
 
 

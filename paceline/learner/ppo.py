@@ -30,7 +30,7 @@ from paceline.learner.publication import Publication
 from paceline.learner.step_graphs import StepGraphs
 from paceline.learner.targets import Targets
 from paceline.nets.actor_critic import ActorCritic
-from paceline.nets.parts import module_paths, parts_of
+from paceline.nets.parts import parts_of, saved_form
 from paceline.stop import Stop
 from paceline.telemetry.phases import Phases
 
@@ -244,7 +244,7 @@ class PPOLearner:
         """All but the policy, which is saved by itself, and `targets`, whose state is this rank's own."""
         state = {name: module.state_dict() for name, module in self._trained.items() if name != "policy"}
         own = {"optimizer": self.optimizer.state_dict(), "hyperparameters": self.hyperparameters.state_dict()}
-        own["parts"] = module_paths(parts_of(self.policy))
+        own["parts"] = saved_form(parts_of(self.policy))
         return own | state | ({"first_version": self.first_version} if self.first_version else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

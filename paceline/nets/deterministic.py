@@ -21,12 +21,11 @@ from paceline.pool.protocol import PoolSpec
 from paceline.pool.spaces import Leaf
 
 _LAYERS = ("control.layer_norm", "control.activation")
+_VALUES = ("control.value.kind", "control.value.low", "control.value.high")
 PARTS: Parts = {
-    "encoder": {"torso": Unit(("policy.torso",), _LAYERS)},
-    "policy": {"last layer": Unit(("policy.last",))},
-    "critic": {
-        "critic": Unit(("critic",), (*_LAYERS, "control.value.kind", "control.value.low", "control.value.high"))
-    },
+    "encoder": {"torso": Unit({"torso": "policy.torso"}, _LAYERS)},
+    "policy": {"last layer": Unit({"last layer": "policy.last"})},
+    "critic": {"critic": Unit({"critic": "critic"}, (*_LAYERS, *_VALUES))},
 }
 """Where the parts are in a dictionary of both networks, `policy` and `critic`."""
 LAST_LAYER = 1e-3

@@ -13,8 +13,6 @@ frozen.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -25,7 +23,6 @@ from paceline.nets.encoders import VectorEncoder
 from paceline.nets.layers import LastLayer, orthogonal
 from paceline.nets.normalizer import ObservationNormalizer
 from paceline.nets.trunk import Trunk, flat_size, join
-from paceline.pool.spaces import Leaf
 
 GOAL_SIZE = 3
 """A distance and a direction of two numbers, as the goals of `pointnav`."""
@@ -51,16 +48,17 @@ class PlannedCore(nn.Module):
         after = [leaf for leaf in trunk.leaves if leaf.name > self.goal_name]
         self.leaves = [*before, *after]
         """The observations of the controller besides images and goal."""
-        self.names = [leaf.name for leaf in before] + [self.goal_name] + [leaf.name for leaf in after]
-        """All observations of the controller but images, in the order in which its perceptron gets them."""
-        self._num_before = _size(before)
+        sizes = {leaf.name: flat_size(leaf) for leaf in before} | {self.goal_name: GOAL_SIZE}
+        self.inputs_of_controller = tuple((sizes | {leaf.name: flat_size(leaf) for leaf in after}).items())
+        """The observations that its perceptron gets, in order, with the number of values of each."""
+        self._num_before = sum(map(flat_size, before))
         self._num_features, self._num_image_features = trunk.out_features, trunk.num_image_features
         core = CoreConfig(kind=planner.kind, hidden=planner.hidden, layers=planner.layers)
         self.planner = make_core(trunk.out_features, core, "policy.planner.kind")
         self.goal = orthogonal(LastLayer(self.planner.out_features, GOAL_SIZE), OUTPUT_GAIN)
         self.goal_normalizer = ObservationNormalizer((GOAL_SIZE,)) if config.normalize_obs else nn.Identity()
         self.perceptron = VectorEncoder(
-            [*map(flat_size, before), GOAL_SIZE, *map(flat_size, after)],
+            [size for _, size in self.inputs_of_controller],
             hidden_sizes=config.hidden,
             activation=config.activation,
             embedding=config.embedding,
@@ -123,7 +121,3 @@ class PlannedCore(nn.Module):
         before, after = others[:, : self._num_before], others[:, self._num_before :]
         vectors = self.perceptron(torch.cat([before, goal, after], 1))
         return torch.cat([inputs[:, : self._num_image_features], vectors], 1)
-
-
-def _size(leaves: Sequence[Leaf]) -> int:
-    return sum(map(flat_size, leaves))

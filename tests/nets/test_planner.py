@@ -26,7 +26,7 @@ from paceline.learner.ppo import PPOLearner
 from paceline.nets.actor_critic import ActorCritic, Recall
 from paceline.nets.config import CoreConfig, PlannerConfig, PolicyConfig
 from paceline.nets.cores import scan_steps, sequence_steps
-from paceline.nets.parts import freeze, module_paths, parts_of
+from paceline.nets.parts import freeze, parts_of, saved_form
 from paceline.nets.planner import PlannedCore
 from paceline.pool.config import PoolConfig
 from paceline.pool.protocol import PoolSpec
@@ -83,7 +83,7 @@ def steered(
     assert isinstance(policy.core, PlannedCore)
     policy.core.goal.weight.data.normal_()
     initial = InitialWeights(
-        name="there", config=Config(policy=plain), weights=agent.state_dict(), modules=module_paths(parts_of(agent))
+        name="there", config=Config(policy=plain), weights=agent.state_dict(), parts=saved_form(parts_of(agent))
     )
     initial.copy_to(policy, parts_of(policy), Config(policy=planned, init_from="there", freeze="encoder+policy"))
     freeze(policy, parts_of(policy), ["encoder", "policy"])
@@ -165,7 +165,7 @@ def test_the_gradient_passes_through_the_controller_to_the_planner(form):
     if form == "packed":
         recall = Recall(state, batch_sizes=torch.full((4,), 3))
     found = gradients(policy.evaluate(obs, actions, recall).log_prob)
-    of_planner = {path for unit in parts_of(policy)["planner"].values() for path in unit.modules}
+    of_planner = {path for unit in parts_of(policy)["planner"].values() for path in unit.modules.values()}
     assert {name for name in trained if not name.startswith("critic.")} == set(found) == set(expected)
     assert all(name.startswith(tuple(of_planner)) and values.abs().max() > 0 for name, values in found.items())
     for name, values in found.items():
@@ -282,7 +282,7 @@ def test_a_policy_without_a_goal_cannot_be_steered(tmp_path):
     train(pushing, tmp_path / "pushing")
     policy = dataclasses.replace(pushing.policy, planner=PlannerConfig(kind="gru", hidden=8))
     config = dataclasses.replace(pushing, policy=policy, init_from=str(tmp_path / "pushing"))
-    with pytest.raises(UsageError, match="the encoder of .* does not fit: the perceptron of goal, obs is not there"):
+    with pytest.raises(UsageError, match="does not fit: the observation goal is missing there and 3 values here"):
         train(config, tmp_path / "run")
     with pytest.raises(UsageError, match="separate needs policy.planner.kind none"):
         PolicyConfig(critic="separate", planner=PlannerConfig(kind="lstm"))
