@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from paceline.errors import UsageError
 from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.nets.cores import make_core, scan, sequence
 from paceline.nets.encoders import VectorEncoder
@@ -55,6 +56,10 @@ class PlannedCore(nn.Module):
         self._num_features, self._num_image_features = trunk.out_features, trunk.num_image_features
         core = CoreConfig(kind=planner.kind, hidden=planner.hidden, layers=planner.layers)
         self.planner = make_core(trunk.out_features, core, "policy.planner.kind")
+        if self.planner.state_size == 0:
+            raise UsageError(
+                f"policy.planner.kind {planner.kind} has no memory; allowed: lstm, gru, or one with memory"
+            )
         self.goal = orthogonal(LastLayer(self.planner.out_features, GOAL_SIZE), OUTPUT_GAIN)
         self.goal_normalizer = ObservationNormalizer((GOAL_SIZE,)) if config.normalize_obs else nn.Identity()
         self.perceptron = VectorEncoder(
