@@ -36,6 +36,7 @@ from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.parts import parts_of, saved_form
 from paceline.pool.protocol import PoolSpec
 from paceline.run_folder import open_run_folder
+from paceline.sims.navigation.layout import NUM_ACTIONS
 from paceline.sims.navigation.rendering.render import Camera, trace
 
 PLACES = 8
@@ -73,7 +74,8 @@ class Surfaces(nn.Module):
     def __init__(self, policy: ActorCritic) -> None:
         super().__init__()
         self.policy, outputs = policy, PLACES * PLACES * len(KINDS)
-        self.layers = nn.ModuleList(nn.Linear(encoder.out_features, outputs) for encoder in policy.trunk.images)
+        encoders: list[Any] = list(policy.trunk.images)
+        self.layers = nn.ModuleList(nn.Linear(encoder.out_features, outputs) for encoder in encoders)
 
     def forward(self, obs: dict[str, Tensor]) -> list[Tensor]:
         """[N, kinds, G, G] for each image: logits."""
@@ -96,7 +98,8 @@ def labels(simulator: Any, camera: Camera) -> Tensor:
 def train(plan: Plan, config: Config, device: torch.device) -> ActorCritic:
     """A policy with trained encoders. Everything else in it is random."""
     torch.manual_seed(plan.seed)
-    simulator = resolve(config.env).make(plan.images, str(device))
+    make: Any = resolve(config.env).make
+    simulator = make(plan.images, str(device))
     if not hasattr(simulator, "bank"):
         raise UsageError(f"{config.env} has no labels; allowed: environments of navigation")
     spec = PoolSpec(
@@ -119,7 +122,7 @@ def train(plan: Plan, config: Config, device: torch.device) -> ActorCritic:
         optimizer.step()
         if policy.normalizes:
             policy.absorb(obs, rows, alone)
-        obs = simulator.step(torch.randint(int(spec.action_space.n), (plan.images,), device=device)).obs
+        obs = simulator.step(torch.randint(NUM_ACTIONS, (plan.images,), device=device)).obs
     return policy
 
 
