@@ -93,6 +93,12 @@ FAMILIES: dict[str, Family] = {
         example="explore:small?resolution=64",
         about="the same apartments: visit as many places as possible",
     ),
+    "objectnav": Family(
+        module="paceline.sims.navigation.family",
+        extra=None,
+        example="objectnav:full?resolution=64",
+        about="the same apartments: find an object of a category, for example a bed",
+    ),
     "habitat": Family(
         module="paceline.envs.habitat",
         extra=None,

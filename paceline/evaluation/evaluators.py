@@ -24,6 +24,7 @@ EVALUATORS = {
     "pointnav": "paceline.sims.navigation.evaluation.pointnav",
     "flee": "paceline.sims.navigation.evaluation.flee",
     "explore": "paceline.sims.navigation.evaluation.explore",
+    "objectnav": "paceline.sims.navigation.evaluation.objectnav",
 }
 """Environment family to the module that defines its `EVALUATOR`."""
 DEFAULT = "paceline.evaluation.evaluate"

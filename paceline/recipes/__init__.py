@@ -21,6 +21,8 @@ RECIPES: dict[str, Callable[[], Config]] = {
     "flee-small": navigation.flee_small,
     "explore": navigation.explore,
     "explore-small": navigation.explore_small,
+    "objectnav": navigation.objectnav,
+    "objectnav-small": navigation.objectnav_small,
     "cartpole": classic.cartpole,
     "memory": classic.memory,
     "duel-selfplay": selfplay.duel_selfplay,

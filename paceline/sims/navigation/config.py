@@ -128,6 +128,27 @@ class ExploreConfig(NavigationConfig):
     task: ClassVar[str] = "explore"
 
 
+@dataclass(frozen=True, kw_only=True)
+class ObjectNavConfig(NavigationConfig):
+    """Find an object of a category. The defaults are those of the Habitat challenge, except the resolution."""
+
+    task: ClassVar[str] = "objectnav"
+
+    sensors: str = "depth+rgb"
+    turn_angle: float = 30.0
+    """Angle of a turn in degrees."""
+    gps: bool = True
+    """Whether the agent observes its position and heading, relative to its start."""
+    success_distance: float = 1.0
+    """Largest distance from an object that counts as success, in metres; at most 1.5, which starts always exceed."""
+    gps_noise: float = 0.0
+    """Standard deviation of the observed position, in metres, and of the observed heading, in radians."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_range("success_distance", 0.1, 1.5)
+
+
 _CHOICES = {"tier": TIERS, "split": SPLITS, "sensors": SENSORS, "depth_dtype": DEPTH_DTYPES}
 _RANGES: dict[str, tuple[float, float]] = {
     "scenes": (1, 100_000),

@@ -69,7 +69,6 @@ class Navigation:
             raise UsageError(f"{config.task}: num_envs is {num_envs}; allowed: 1 or more")
         self.num_envs, self.device = num_envs, torch.device(device)
         self.bank = (bank or load_bank(config)).to(self.device)
-        self.bank.add_user(self)
         self._images = ImageSensors(self.bank, config)
         self.truncation_gap = config.max_episode_steps
         self.last_measures: dict[str, Tensor] = {}
@@ -87,6 +86,8 @@ class Navigation:
         self._keys = torch.zeros(2, num_envs, dtype=torch.int64, device=self.device)
         self._scenes, self._rows, self._numbers = (torch.zeros_like(self._streams) for _ in range(3))
         self._choices = torch.zeros(self.bank.num_scenes, dtype=torch.int64, device=self.device)
+        self._open_scenes = torch.zeros_like(self._choices)
+        self._num_open = torch.zeros((), dtype=torch.int64, device=self.device)
         self._paths = Paths(self.bank)
         streams = Streams(self.bank, self._paths, self._scenes, self._rows, self._choices)
         self.task: Task = TASKS[config.task].load()(config, streams)
@@ -96,6 +97,7 @@ class Navigation:
         self._state = torch.zeros(num_envs, NUM_POSE + self.task.num_columns + 3, device=self.device)
         self._schedule: Tensor | None = None
         self.scenes_changed()
+        self.bank.add_user(self)
 
     # Called by pools.
 
@@ -135,9 +137,15 @@ class Navigation:
     # For training and evaluation.
 
     def scenes_changed(self) -> None:
-        """Update what depends on the scenes of the bank; see `SceneBank.add_user`."""
+        """Update what depends on the scenes of the bank; see `SceneBank.add_user`. Reads the device."""
         self._paths.scenes_changed()
         self.task.scenes_changed()
+        scenes = self.bank.open_scenes[: int(self.bank.num_open)]
+        playable = scenes[self._choices[scenes] > 0]
+        if not len(playable):
+            raise UsageError(f"{self.config.task}: none of the {len(scenes)} scenes has an episode of this task")
+        self._open_scenes[: len(playable)].copy_(playable)
+        self._num_open.fill_(len(playable))
 
     def load_episodes(self, scenes: Sequence[int], episodes: Sequence[int]) -> dict[str, Tensor]:
         """Play a list of episodes until the next `reset`; returns the first observations.
@@ -196,6 +204,10 @@ class Navigation:
         """int64 [N]: episodes that each stream has finished since `reset` or `load_episodes`."""
         return self._numbers.clone()
 
+    def playable_scenes(self) -> list[int]:
+        """The scenes that new episodes are drawn from. Reads the device."""
+        return self._open_scenes[: int(self._num_open)].tolist()
+
     def scenes_in_use(self) -> set[int]:
         """The scenes that streams are in. Reads the device."""
         return set(self._scenes.tolist())
@@ -246,7 +258,7 @@ class Navigation:
             rounds = self._numbers.clamp(max=len(self._schedule) - 1)
             return self._schedule.gather(0, rounds[None])[0]
         for_scene, for_episode = combine(self._keys, self._numbers).unbind()
-        scenes = self.bank.open_scenes[below(for_scene, self.bank.num_open)]
+        scenes = self._open_scenes[below(for_scene, self._num_open)]
         return below(for_episode, self._choices[scenes]).add_(scenes, alpha=self.bank.num_episodes)
 
     # One step.

@@ -136,11 +136,11 @@ def test_samples_of_one_episode_count_as_one(run):
 def test_all_episodes_are_played_unless_fewer_are_asked_for(run, monkeypatch):
     asked = []
 
-    def ask(bank, count):
+    def ask(config, bank, count):
         asked.append(len(fixed_episodes(bank, count)[0]))
         return fixed_episodes(bank, 8)
 
-    monkeypatch.setattr(module, "fixed_episodes", ask)
+    monkeypatch.setattr(module, "listed_episodes", ask)
     evaluate(run)
     assert asked == [64 * 256]
 

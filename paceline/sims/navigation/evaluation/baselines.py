@@ -10,7 +10,7 @@ from torch import Tensor
 
 from paceline.errors import UsageError
 from paceline.sims.navigation.config import NavigationConfig
-from paceline.sims.navigation.evaluation.episode_list import fixed_episodes, play
+from paceline.sims.navigation.evaluation.episode_list import listed_episodes, play
 from paceline.sims.navigation.evaluation.measures import summarize
 from paceline.sims.navigation.evaluation.task_evaluation import TaskEvaluation
 from paceline.sims.navigation.layout import FORWARD, RIGHT
@@ -57,7 +57,7 @@ def play_baseline(
     kind = evaluation.baselines[name]
     config = replace(config, **kind.options)
     bank = bank or load_bank(config)
-    scenes, numbers = fixed_episodes(bank, episodes)
+    scenes, numbers = listed_episodes(config, bank, episodes)
     simulator = Navigation(min(num_envs, len(scenes)), "cpu", config, bank=bank)
     measures = play(simulator, kind.make(simulator, seed).act, scenes, numbers)
     about = {"agent": name, "env": config.task, "tier": config.tier, "split": config.split, "scenes": bank.num_scenes}

@@ -24,7 +24,7 @@ from paceline.evaluation.player import Player
 from paceline.evaluation.saved import SavedRun
 from paceline.pool.protocol import PoolSpec
 from paceline.sims.navigation.config import NavigationConfig
-from paceline.sims.navigation.evaluation.episode_list import Act, fixed_episodes, play
+from paceline.sims.navigation.evaluation.episode_list import Act, listed_episodes, play
 from paceline.sims.navigation.family import MakeBatch
 from paceline.sims.navigation.scenes.bank import SceneBank
 from paceline.sims.navigation.simulator import Navigation, load_bank
@@ -107,7 +107,7 @@ def play_policy(run: SavedRun, config: NavigationConfig, options: EvaluationOpti
     """Play the first `options.episodes` of the list that `config` names, or all, `options.samples` times each."""
     device, samples = run.device(), options.samples
     bank = load_bank(config)
-    scenes, numbers = fixed_episodes(bank, options.episodes)
+    scenes, numbers = listed_episodes(config, bank, options.episodes)
     streams = options.num_envs or max(run.config.pool.num_envs, NUM_STREAMS)
     simulator = Navigation(min(streams, samples * len(scenes)), device, config, bank=bank)
     spec = PoolSpec(

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from paceline.sims.navigation.config import NavigationConfig
 from paceline.sims.navigation.rendering import render
+from paceline.sims.navigation.rendering.trace import trace
 from paceline.sims.navigation.scenes.bank import SceneBank
 from paceline.sims.randomness import combine, normal
 
@@ -59,13 +60,7 @@ class ImageSensors:
         return first, {name: values.index_copy(0, rows, both[name][num:]) for name, values in first.items()}
 
     def _trace(self, place: Place, **unchanged: Any) -> render.View:
-        if place.scenes.is_cuda:
-            from paceline.sims.navigation.rendering import render_triton
-
-            return render_triton.trace(
-                self._bank, self._camera, place.scenes, place.poses, self._wants_rgb, **unchanged
-            )
-        return render.trace(self._bank, self._camera, place.scenes, place.poses, self._wants_rgb)
+        return trace(self._bank, self._camera, place.scenes, place.poses, self._wants_rgb, **unchanged)
 
     def _develop(self, view: render.View, place: Place) -> Images:
         images = {}

@@ -75,6 +75,10 @@ SIMPLE_KINDS = ("block", "shelf", "wardrobe", "counter", "chest")
 """Kinds that are one box each."""
 
 
+CATEGORIES = tuple(kind for kind in KINDS if kind not in ("block", "pillar"))
+"""Kinds that agents can be asked to find."""
+
+
 def furnish(
     rng: np.random.Generator,
     room: Rect,
@@ -82,20 +86,24 @@ def furnish(
     kinds: Sequence[str],
     num_pieces: int,
     max_boxes: int,
-) -> list[list[Solid]]:
-    """Up to `num_pieces` pieces in `room`, of at most `max_boxes` boxes in total, none of them on `keep_free`."""
-    pieces: list[list[Solid]] = []
+) -> list[tuple[str, list[Solid]]]:
+    """Up to `num_pieces` pieces in `room`, of at most `max_boxes` boxes in total, none of them on `keep_free`.
+
+    A piece is a kind and its solids.
+    """
+    pieces: list[tuple[str, list[Solid]]] = []
     footprints: list[Rect] = []
     for _ in range(num_pieces):
-        kind = KINDS[str(rng.choice(list(kinds)))]
+        name = str(rng.choice(list(kinds)))
+        kind = KINDS[name]
         for _ in range(ATTEMPTS):
             placed = _place(rng, room, kind)
             if placed is None or not _fits(placed[0], room, footprints, keep_free):
                 continue
             solids = _solids(rng, kind, *placed)
-            if sum(map(len, pieces)) + len(solids) > max_boxes:
+            if sum(len(boxes) for _, boxes in pieces) + len(solids) > max_boxes:
                 return pieces
-            pieces.append(solids)
+            pieces.append((name, solids))
             footprints.append(placed[0])
             break
     return pieces

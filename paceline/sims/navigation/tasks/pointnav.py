@@ -59,7 +59,8 @@ class PointNav:
 
     def judge(self, before: Tensor, after: Tensor, stopped: Tensor) -> Judgement:
         distance = after[:, DISTANCE]
-        measures = path_measures(after, stopped & (distance <= self._config.success_distance))
+        success = stopped & (distance <= self._config.success_distance)
+        measures = path_measures(after[:, START_DISTANCE], distance, after[:, PATH], success)
         reward = (before[:, DISTANCE] - distance).add_(SLACK_REWARD)
         return Judgement(reward.add_(measures["spl"], alpha=SUCCESS_REWARD), measures)
 
@@ -90,10 +91,9 @@ class PointNav:
         return Destinations(streams.scenes, bank.node_distances, at, columns[:, None, :2])
 
 
-def path_measures(state: Tensor, success: Tensor) -> dict[str, Tensor]:
-    """The measures of a walk to a goal, from the columns of `PointNav` and `success` (bool [N]); `geodesic` is the
-    distance at the start."""
-    start, distance, path = state[:, START_DISTANCE], state[:, DISTANCE], state[:, PATH]
+def path_measures(start: Tensor, distance: Tensor, path: Tensor, success: Tensor) -> dict[str, Tensor]:
+    """The measures of a walk to a goal: from the distance at the `start` and at the end, the length of the `path` and
+    the `success` (bool), [N] each. `geodesic` is the distance at the start."""
     efficiency = start / torch.maximum(start, path)
     return {
         "success": success.float(),

@@ -6,7 +6,13 @@ import importlib
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.sims.navigation.config import ExploreConfig, FleeConfig, NavigationConfig, PointNavConfig
+from paceline.sims.navigation.config import (
+    ExploreConfig,
+    FleeConfig,
+    NavigationConfig,
+    ObjectNavConfig,
+    PointNavConfig,
+)
 
 
 @dataclass(frozen=True)
@@ -30,5 +36,10 @@ class TaskEntry:
         return getattr(importlib.import_module(f"paceline.sims.navigation.tasks.{self.name}"), self.class_name)
 
 
-_ENTRIES = (TaskEntry(PointNavConfig, "PointNav"), TaskEntry(FleeConfig, "Flee"), TaskEntry(ExploreConfig, "Explore"))
+_ENTRIES = (
+    TaskEntry(PointNavConfig, "PointNav"),
+    TaskEntry(FleeConfig, "Flee"),
+    TaskEntry(ExploreConfig, "Explore"),
+    TaskEntry(ObjectNavConfig, "ObjectNav"),
+)
 TASKS: dict[str, TaskEntry] = {entry.name: entry for entry in _ENTRIES}
