@@ -32,6 +32,8 @@ class NavigationConfig:
     """Which scenes of the split: each number selects other scenes."""
     bank_file: str = ""
     """A file written by `SceneBank.save`. It replaces tier, split, scenes and bank_seed."""
+    plans: str = ""
+    """Floor plans of your own: a file, or a folder of files (docs/floor_plans.md). They replace the same options."""
     resolution: int = 64
     """Width and height of images in pixels."""
     sensors: str = "depth"
@@ -54,6 +56,8 @@ class NavigationConfig:
         kinds = get_type_hints(type(self))
         for name in option_names(type(self)):
             self._check(name, kinds[name], getattr(self, name))
+        if self.plans and self.bank_file:
+            raise UsageError(f"{self.task}: plans and bank_file are both given; allowed: one of them")
 
     @classmethod
     def of_options(cls, options: dict[str, Any], what: str) -> Self:

@@ -6,7 +6,7 @@ PyTorch is imported only when an environment is made, or when an id names floor 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from paceline.envs.factory import Factory
@@ -14,9 +14,6 @@ from paceline.envs.ids import EnvId
 from paceline.errors import UsageError, closest
 from paceline.sims.navigation.config import TIERS, NavigationConfig
 from paceline.sims.navigation.tasks.table import TASKS
-
-PLANS = "plans"
-"""The option for floor plans of the user's own: a file, or a folder of files (docs/floor_plans.md)."""
 
 
 @dataclass(frozen=True)
@@ -57,20 +54,12 @@ def resolve(env_id: EnvId) -> Factory:
             )
         if options.setdefault("tier", env_id.name) != env_id.name:
             raise UsageError(f"{str(env_id)!r} names two tiers; give one")
-    if PLANS in options:
-        options = _with_bank_of_plans(options, env_id)
     config = TASKS[env_id.family].config.of_options(options, str(env_id))
+    if config.plans:
+        from paceline.sims.navigation.plans.bank import plan_bank
+
+        config = replace(config, tier=plan_bank(config.plans).tier)  # wrong plans raise here
     label = str(env_id)
     return Factory(
         make=MakeBatch(config), backend="tensor", label=label, single=Factory(make=MakeOne(config), label=label)
     )
-
-
-def _with_bank_of_plans(options: dict[str, Any], env_id: EnvId) -> dict[str, Any]:
-    """The options with a bank of the floor plans instead of their names. Wrong plans raise here."""
-    others = {name: value for name, value in options.items() if name != PLANS}
-    if "bank_file" in others:
-        raise UsageError(f"{str(env_id)!r} names plans and a bank_file; give one")
-    from paceline.sims.navigation.plans.bank import bank_options
-
-    return {**others, **bank_options(str(options[PLANS]))}

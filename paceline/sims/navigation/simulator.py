@@ -37,6 +37,7 @@ from paceline.sims.navigation.layout import (
     STEPS,
     STOP,
 )
+from paceline.sims.navigation.plans.bank import plan_bank
 from paceline.sims.navigation.rendering.image_sensors import ImageSensors, Place
 from paceline.sims.navigation.scenes.bank import SceneBank
 from paceline.sims.navigation.scenes.bank_cache import load_or_generate
@@ -300,6 +301,8 @@ _SAVED = ("keys", "state", "scenes", "rows", "numbers")
 
 def load_bank(config: NavigationConfig) -> SceneBank:
     """The scenes of a configuration."""
+    if config.plans:
+        return plan_bank(config.plans)
     if config.bank_file:
         return SceneBank.load(config.bank_file)
     return load_or_generate(config.tier, config.split, config.scenes, config.bank_seed)

@@ -16,7 +16,7 @@ from paceline.errors import UsageError
 from paceline.evaluation.evaluators import EvaluationOptions, evaluate_baseline
 from paceline.pool.config import PoolConfig
 from paceline.pool.make import make_pool
-from paceline.sims.navigation.evaluation.policy_episodes import env_config
+from paceline.sims.navigation.evaluation.policy_episodes import env_config, split_config
 from paceline.sims.navigation.plans.bank import check_episodes, longest_path, plan_bank, tier_of
 from paceline.sims.navigation.plans.check import check_plan, free_area, free_cells, sound_scene
 from paceline.sims.navigation.plans.examples import EXAMPLES, plan_text
@@ -24,8 +24,9 @@ from paceline.sims.navigation.plans.plan import Plan, PlanBox, PlanDoor, PlanWal
 from paceline.sims.navigation.plans.reading import parse_plan, read_plan
 from paceline.sims.navigation.rendering.maps import MARK
 from paceline.sims.navigation.scenes.cells import Cells
+from paceline.sims.navigation.scenes.furniture import CATEGORIES
 from paceline.sims.navigation.scenes.generator import TIERS, generate_scene
-from paceline.sims.navigation.scenes.scene import Rect
+from paceline.sims.navigation.scenes.scene import Piece, Rect
 from paceline.sims.navigation.simulator import load_bank
 from tests.sims.navigation.rooms import room
 
@@ -92,8 +93,9 @@ def test_generated_scenes_survive_the_round_trip(tier, plan_file):
         plan, found = read_plan(plan_file(plan_text(f"{tier}:{seed}")))
         assert not found and not [*check_plan(plan, plan.scene())]
         again = dataclasses.asdict(plan.scene())
+        assert again.pop("furniture") == dataclasses.asdict(scene)["furniture"]
         for name, value in dataclasses.asdict(scene).items():
-            if name != "seed":  # of scenes made by hand
+            if name not in ("seed", "furniture"):  # a scene made by hand has no seed
                 np.testing.assert_array_equal(again[name], value)
         assert plan == plan_of(scene)
 
@@ -367,15 +369,43 @@ def test_wrong_plans_are_refused_before_anything_starts(plan_file, tmp_path):
     ):
         with pytest.raises(UsageError, match=message):
             resolve(f"pointnav?plans={plans}")
-    with pytest.raises(UsageError, match="names plans and a bank_file; give one"):
+    with pytest.raises(UsageError, match="plans and bank_file are both given"):
         resolve("pointnav?plans=a.json&bank_file=b")
 
 
-def test_plans_need_a_cache(plan_file, tmp_path, monkeypatch):
+def test_plans_without_a_cache(plan_file, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(UsageError, match="which cannot be written"):
-        resolve(f"pointnav?plans={plan_file(ROOM)}")
+    make = resolve(f"pointnav?plans={plan_file(ROOM)}").make
+    assert make(2).bank.num_scenes == 1
+
+
+def test_boxes_that_touch_are_one_piece():
+    def box(category: str, x: float) -> PlanBox:
+        return PlanBox(area=Rect(x, 1.0, x + 0.5, 2.0), heights=(0.0, 0.5), category=category)
+
+    boxes = (box("bed", 0.0), box("bed", 0.5), box("bed", 2.0), box("", 2.5), box("bed", 3.0), box("sofa", 3.5))
+    plan = Plan(size=(6.0, 4.0), furniture=boxes)
+    assert plan.scene().furniture == (
+        Piece("bed", (4, 5)),
+        Piece("bed", (6,)),
+        Piece("bed", (8,)),
+        Piece("sofa", (9,)),
+    )
+
+
+def test_objects_of_plans_are_goals_of_objectnav():
+    env = gymnasium.make("paceline/ObjectNav-v0", plans=str(EXAMPLES["flat"]), resolution=8)
+    kinds = {piece.kind for piece in sound_scene(EXAMPLES["flat"]).furniture}
+    for seed in range(6):
+        obs, _ = env.reset(seed=seed)
+        assert CATEGORIES[int(obs["category"].argmax())] in kinds
+
+
+def test_a_run_on_plans_is_evaluated_there(plan_file):
+    config = resolve(f"pointnav?plans={plan_file(ROOM)}&resolution=8").make.config
+    assert split_config(config) == config
+    assert split_config(config, "test").plans == "" and split_config(config, "test").split == "test"
 
 
 def test_the_checker_prints_problems_or_a_summary(plan_file, tmp_path, capsys):

@@ -53,13 +53,14 @@ def env_id_of(config: NavigationConfig) -> str:
 
 
 def split_config(config: NavigationConfig, split: str | None = None) -> NavigationConfig:
-    """The task of training in the default scenes of a split, which are the same for all runs."""
+    """The task of training in the default scenes of a split, which are the same for all runs. A run on floor plans
+    plays in these, unless a split is named."""
+    if config.plans and split is None:
+        return config
     usual = type(config)()
     if config.bank_file:  # the tier is that of the file
         config = replace(config, tier=load_bank(config).tier)
-    return replace(
-        config, split=split or SPLIT, scenes=usual.scenes, bank_seed=usual.bank_seed, bank_file=usual.bank_file
-    )
+    return replace(config, split=split or SPLIT, scenes=usual.scenes, bank_seed=usual.bank_seed, bank_file="", plans="")
 
 
 class Recorder:

@@ -75,7 +75,8 @@ def _interval(evaluation: TaskEvaluation, name: str, summary: dict[str, Any]) ->
 def _novelty(run: SavedRun, played: PlayedEpisodes) -> str:
     trained = env_config(run.config.env, None)
     named = EnvId.parse(run.config.env).options.get("split", "train")
-    return "" if trained.bank_file or named == played.config.split else "which training has never seen, "
+    own = trained.bank_file or trained.plans
+    return "" if own or named == played.config.split else "which training has never seen, "
 
 
 def _evaluation(

@@ -13,7 +13,7 @@ from paceline.errors import UsageError
 from paceline.sims.navigation.plans.check import LARGEST_TIER, fitting_tier, free_cells, sound_scene
 from paceline.sims.navigation.plans.reading import Problem, plan_files
 from paceline.sims.navigation.scenes.bank import SceneBank
-from paceline.sims.navigation.scenes.bank_cache import cache_file, load_or_make
+from paceline.sims.navigation.scenes.bank_cache import load_or_make
 from paceline.sims.navigation.scenes.generator import TIERS
 from paceline.sims.navigation.scenes.geodesic import Graph
 from paceline.sims.navigation.scenes.scene import Scene
@@ -29,15 +29,6 @@ def plan_bank(path: str | Path) -> SceneBank:
     digest = hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()
     label = f"plans-{digest[:12]}"
     return load_or_make(label, f"preparing the floor plans of {path}", lambda: _make(files, scenes, label))
-
-
-def bank_options(path: str | Path) -> dict[str, str]:
-    """The options of an environment id that select the bank of `plan_bank`: its file in the cache, and its tier."""
-    bank = plan_bank(path)
-    file = cache_file(bank.label)
-    if not file.is_file():
-        raise UsageError(f"the scenes of {str(path)!r} need a file in {str(file.parent)!r}, which cannot be written")
-    return {"bank_file": str(file), "tier": bank.tier}
 
 
 def _make(files: Sequence[Path], scenes: Sequence[Scene], label: str) -> SceneBank:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from paceline.errors import UsageError
-from paceline.sims.navigation.scenes.scene import AGENT_HEIGHT, CEILING, Rect, Scene
+from paceline.sims.navigation.scenes.scene import AGENT_HEIGHT, CEILING, Piece, Rect, Scene
 
 VERSION = 1
 """Version of the file format."""
@@ -131,7 +131,21 @@ class Plan:
             floor_color=self.floor_color,
             ceiling_color=self.ceiling_color,
             rooms=tuple(room.area for room in self.rooms),
+            furniture=tuple(self._pieces(len(solids) - len(self.furniture))),
         )
+
+    def _pieces(self, first: int) -> list[Piece]:
+        """The furniture with a category; its first box is number `first` of the scene. Boxes of one category that
+        follow each other and touch are one piece."""
+        pieces: list[Piece] = []
+        for number, box in enumerate(self.furniture):
+            kind, boxes = pieces[-1] if pieces else ("", (-1,))
+            follows = kind == box.category and boxes[-1] == first + number - 1
+            if follows and any(self.furniture[own - first].area.gap(box.area) <= 0 for own in boxes):
+                pieces[-1] = Piece(kind, (*boxes, first + number))
+            elif box.category:
+                pieces.append(Piece(box.category, (first + number,)))
+        return pieces
 
     def _outer(self) -> list[Rect]:
         inner, outer = self.interior, self.interior.grown(self.outer_thickness)
@@ -187,15 +201,20 @@ def plan_of(scene: Scene) -> Plan:
     outer = Plan(size=(scene.interior.x1, scene.interior.y1), outer_thickness=thickness)
     if [tuple(box) for box in boxes[:4]] != [(*rect, 0.0, CEILING) for rect in outer._outer()]:
         raise UsageError("the scene has no plan; allowed: an interior from (0, 0), and the four outer walls first")
-    inner = range(4, len(boxes))
-    first = next((at for at in inner if not _is_structure(boxes[at])), len(boxes))
+    inner, categories = range(4, len(boxes)), {at: piece.kind for piece in scene.furniture for at in piece.boxes}
+    first = min([*categories, next((at for at in inner if not _is_structure(boxes[at])), len(boxes))])
     return Plan(
         size=outer.size,
         outer_thickness=thickness,
         outer_colors=(colors[0], colors[1], colors[2], colors[3]),
         walls=tuple(_wall_of(boxes[at], colors[at]) for at in range(4, first)),
         furniture=tuple(
-            PlanBox(area=Rect(*boxes[at][:4]), heights=(boxes[at][4], boxes[at][5]), color=colors[at])
+            PlanBox(
+                area=Rect(*boxes[at][:4]),
+                heights=(boxes[at][4], boxes[at][5]),
+                category=categories.get(at, ""),
+                color=colors[at],
+            )
             for at in range(first, len(boxes))
         ),
         rooms=tuple(PlanRoom(area=room) for room in scene.rooms),
