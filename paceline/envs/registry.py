@@ -99,6 +99,12 @@ FAMILIES: dict[str, Family] = {
         example="objectnav:full?resolution=64",
         about="the same apartments: find an object of a category, for example a bed",
     ),
+    "imagenav": Family(
+        module="paceline.sims.navigation.family",
+        extra=None,
+        example="imagenav:small?resolution=64",
+        about="the same apartments: walk to where a picture was taken",
+    ),
     "habitat": Family(
         module="paceline.envs.habitat",
         extra=None,

@@ -25,6 +25,7 @@ EVALUATORS = {
     "flee": "paceline.sims.navigation.evaluation.flee",
     "explore": "paceline.sims.navigation.evaluation.explore",
     "objectnav": "paceline.sims.navigation.evaluation.objectnav",
+    "imagenav": "paceline.sims.navigation.evaluation.imagenav",
 }
 """Environment family to the module that defines its `EVALUATOR`."""
 DEFAULT = "paceline.evaluation.evaluate"

@@ -153,6 +153,19 @@ class ObjectNavConfig(NavigationConfig):
         self._check_range("success_distance", 0.1, 1.5)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ImageNavConfig(NavigationConfig):
+    """Walk to where a picture was taken. With `sensors=blind` there is no picture."""
+
+    task: ClassVar[str] = "imagenav"
+
+    max_episode_steps: int = 1000
+    success_distance: float = 0.2
+    """Largest geodesic distance to the goal that counts as success, in metres."""
+    max_distance: float = math.inf
+    """Largest distance from start to goal in metres."""
+
+
 _CHOICES = {"tier": TIERS, "split": SPLITS, "sensors": SENSORS, "depth_dtype": DEPTH_DTYPES}
 _RANGES: dict[str, tuple[float, float]] = {
     "scenes": (1, 100_000),

@@ -38,7 +38,7 @@ from paceline.sims.navigation.layout import (
     STOP,
 )
 from paceline.sims.navigation.plans.bank import plan_bank
-from paceline.sims.navigation.rendering.image_sensors import ImageSensors, Place
+from paceline.sims.navigation.rendering.image_sensors import ImageSensors, Place, image_spaces
 from paceline.sims.navigation.scenes.bank import SceneBank
 from paceline.sims.navigation.scenes.bank_cache import load_or_generate
 from paceline.sims.navigation.scenes.geometry import move
@@ -309,12 +309,5 @@ def load_bank(config: NavigationConfig) -> SceneBank:
 
 
 def _observation_space(config: NavigationConfig, task: Task) -> spaces.Dict:
-    side = config.resolution
-    parts: dict[str, spaces.Space] = {}
-    if "depth" in config.sensors:
-        highest = 255 if config.depth_dtype == "uint8" else 1
-        parts["depth"] = spaces.Box(0, highest, (1, side, side), np.dtype(config.depth_dtype).type)
-    if "rgb" in config.sensors:
-        parts["rgb"] = spaces.Box(0, 255, (3, side, side), np.uint8)
     previous_action = spaces.Box(0, 1, (NUM_ACTIONS + 1,), np.float32)
-    return spaces.Dict({**parts, **task.spaces, "previous_action": previous_action})
+    return spaces.Dict({**image_spaces(config), **task.spaces, "previous_action": previous_action})

@@ -13,9 +13,11 @@ from paceline.sims.navigation.config import NavigationConfig
 from paceline.sims.navigation.evaluation.episode_list import listed_episodes, play
 from paceline.sims.navigation.evaluation.measures import summarize
 from paceline.sims.navigation.evaluation.task_evaluation import TaskEvaluation
-from paceline.sims.navigation.layout import FORWARD, RIGHT
+from paceline.sims.navigation.layout import FORWARD, RIGHT, STOP
 from paceline.sims.navigation.scenes.bank import SceneBank
 from paceline.sims.navigation.simulator import Navigation, load_bank
+
+STOP_CHANCE = 0.01
 
 
 class RandomWalk:
@@ -26,6 +28,18 @@ class RandomWalk:
 
     def act(self, obs: dict[str, Tensor], began: Tensor) -> Tensor:
         return torch.randint(FORWARD, RIGHT + 1, began.shape, generator=self._generator, device=began.device)
+
+
+class RandomStops:
+    """A random walk that stops with the probability `STOP_CHANCE` in every step. It does not notice goals."""
+
+    def __init__(self, simulator: Navigation, seed: int = 0) -> None:
+        self._walk = RandomWalk(simulator, seed)
+        self._generator = torch.Generator(simulator.device).manual_seed(seed + 1)
+
+    def act(self, obs: dict[str, Tensor], began: Tensor) -> Tensor:
+        stops = torch.rand(began.shape, generator=self._generator, device=began.device) < STOP_CHANCE
+        return torch.where(stops, STOP, self._walk.act(obs, began))
 
 
 class AlwaysForward:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paceline.sims.navigation.evaluation.baselines import RandomWalk
+from paceline.sims.navigation.evaluation.baselines import RandomStops
 from paceline.sims.navigation.evaluation.evaluator import evaluator_of_task
 from paceline.sims.navigation.evaluation.oracle import Steering
 from paceline.sims.navigation.evaluation.pointnav import EVALUATION as POINTNAV
@@ -17,20 +17,6 @@ from paceline.sims.navigation.layout import LEFT, RIGHT, STOP
 from paceline.sims.navigation.simulator import Navigation
 
 EDGES = (0.0, 1.0, 2.0, 3.0, 5.0, 8.0, 12.0, 30.0)
-STOP_CHANCE = 0.01
-"""Of the random walk in every step. It does not notice objects."""
-
-
-class RandomStops:
-    """A random walk that sometimes stops."""
-
-    def __init__(self, simulator: Navigation, seed: int = 0) -> None:
-        self._walk = RandomWalk(simulator, seed)
-        self._generator = torch.Generator(simulator.device).manual_seed(seed + 1)
-
-    def act(self, obs: dict[str, Tensor], began: Tensor) -> Tensor:
-        stops = torch.rand(began.shape, generator=self._generator, device=began.device) < STOP_CHANCE
-        return torch.where(stops, STOP, self._walk.act(obs, began))
 
 
 class ObjectOracle:

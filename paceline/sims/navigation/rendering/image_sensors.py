@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from gymnasium import spaces
 from torch import Tensor
 
 from paceline.sims.navigation.config import NavigationConfig
@@ -25,6 +27,18 @@ class Place(NamedTuple):
     """[N, 3]."""
     noise_keys: Tensor
     """int64 [N]: keys of the random noise in these images."""
+
+
+def image_spaces(config: NavigationConfig) -> dict[str, spaces.Space]:
+    """The spaces of the images."""
+    side = config.resolution
+    parts: dict[str, spaces.Space] = {}
+    if "depth" in config.sensors:
+        highest = 255 if config.depth_dtype == "uint8" else 1
+        parts["depth"] = spaces.Box(0, highest, (1, side, side), np.dtype(config.depth_dtype).type)
+    if "rgb" in config.sensors:
+        parts["rgb"] = spaces.Box(0, 255, (3, side, side), np.uint8)
+    return parts
 
 
 class ImageSensors:
@@ -58,6 +72,22 @@ class ImageSensors:
         num = len(changed)
         first = {name: values[:num] for name, values in both.items()}
         return first, {name: values.index_copy(0, rows, both[name][num:]) for name, values in first.items()}
+
+    def renew(self, images: Images, place: Place, changed: Tensor) -> Images:
+        """`images`, and those at `place` for the streams in `changed` (bool [N])."""
+        if not images:
+            return {}
+        if changed.is_cuda:
+            side = self._camera.resolution
+            nothing = torch.zeros(len(changed), side, side, device=changed.device)
+            blank = render.View(nothing, nothing.long() if self._wants_rgb else None)
+            fresh = self._develop(self._trace(place, only=changed, otherwise=blank), place)
+            return {name: torch.where(changed[:, None, None, None], fresh[name], old) for name, old in images.items()}
+        rows = changed.nonzero()[:, 0]
+        if not len(rows):
+            return {name: old.clone() for name, old in images.items()}
+        fresh = self.see(Place(*(part[rows] for part in place)))
+        return {name: old.index_copy(0, rows, fresh[name]) for name, old in images.items()}
 
     def _trace(self, place: Place, **unchanged: Any) -> render.View:
         return trace(self._bank, self._camera, place.scenes, place.poses, self._wants_rgb, **unchanged)

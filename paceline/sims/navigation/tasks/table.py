@@ -9,6 +9,7 @@ from typing import Any
 from paceline.sims.navigation.config import (
     ExploreConfig,
     FleeConfig,
+    ImageNavConfig,
     NavigationConfig,
     ObjectNavConfig,
     PointNavConfig,
@@ -41,5 +42,6 @@ _ENTRIES = (
     TaskEntry(FleeConfig, "Flee"),
     TaskEntry(ExploreConfig, "Explore"),
     TaskEntry(ObjectNavConfig, "ObjectNav"),
+    TaskEntry(ImageNavConfig, "ImageNav"),
 )
 TASKS: dict[str, TaskEntry] = {entry.name: entry for entry in _ENTRIES}
