@@ -7,6 +7,8 @@ import torch
 
 from paceline.errors import UsageError
 from paceline.sims.navigation.config import ExploreConfig
+from paceline.sims.navigation.evaluation.baselines import play_baseline
+from paceline.sims.navigation.evaluation.explore import EVALUATION
 from paceline.sims.navigation.layout import FORWARD, LEFT
 from paceline.sims.navigation.scenes.bank import SceneBank
 from paceline.sims.navigation.simulator import Navigation
@@ -53,6 +55,15 @@ def test_cells_around_the_start_have_one_metre():
     assert rewards(*[FORWARD] * 4) == [0, 0, 0, 0.25]
     assert rewards(*[LEFT] * 18, *[FORWARD] * 4) == [0.0] * 22
     assert rewards(*[FORWARD] * 5) == [0.25, 0, 0, 0, 0.25]  # behind the start begins another cell, 1 m long
+
+
+def test_baselines_of_exploration(small_bank):
+    config = ExploreConfig(split="val", max_episode_steps=150)
+    cells = {
+        name: play_baseline(EVALUATION, name, config, 12, num_envs=12, bank=small_bank)["cells"]
+        for name in ("random", "forward", "oracle")
+    }
+    assert cells["oracle"] > 2 * cells["random"] and cells["random"] > cells["forward"]
 
 
 def test_a_map_is_large_enough_for_its_scenes():

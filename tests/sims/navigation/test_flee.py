@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from paceline.sims.navigation.config import FleeConfig
+from paceline.sims.navigation.evaluation.baselines import play_baseline
+from paceline.sims.navigation.evaluation.flee import EVALUATION
 from paceline.sims.navigation.layout import FORWARD, STOP
 from paceline.sims.navigation.scenes.farthest import floor_corners
 from paceline.sims.navigation.scenes.free_space import NODE, is_free
@@ -92,6 +94,15 @@ def test_no_place_is_farther_than_the_farthest(small_bank, full_bank):
             x, y, farthest = bank.farthest[number, at].tolist()
             assert distances[np.isfinite(distances)].max() <= 1.005 * farthest
             assert length(shortest_path(scene, tuple(goal), (x, y))) == pytest.approx(farthest, abs=1e-3)
+
+
+def test_baselines_of_flee(small_bank):
+    config = FleeConfig(split="val", max_episode_steps=150)
+    fled = {
+        name: play_baseline(EVALUATION, name, config, 24, num_envs=24, bank=small_bank)["fled"]
+        for name in ("random", "forward", "oracle")
+    }
+    assert fled["oracle"] > 0.97 > 0.8 > max(fled["random"], fled["forward"])
 
 
 def test_corners_of_the_floor():

@@ -8,6 +8,8 @@ import torch
 
 from paceline.errors import UsageError
 from paceline.sims.navigation.config import ObjectNavConfig
+from paceline.sims.navigation.evaluation.baselines import play_baseline
+from paceline.sims.navigation.evaluation.objectnav import EVALUATION
 from paceline.sims.navigation.layout import FORWARD, LEFT, STOP
 from paceline.sims.navigation.rendering.render import CAMERA_HEIGHT
 from paceline.sims.navigation.scenes.bank import SceneBank
@@ -170,6 +172,14 @@ def test_bad_furniture_and_options_are_refused():
         room(furniture=["bed"])
     with pytest.raises(UsageError, match=r"objectnav: success_distance is 3; allowed: 0.1 to 1.5"):
         ObjectNavConfig(success_distance=3)
+
+
+def test_the_oracle_finds_objects(small_bank, full_bank):
+    for bank in (small_bank, full_bank):
+        config = ObjectNavConfig(tier=bank.tier, split="val", max_episode_steps=120)
+        result = play_baseline(EVALUATION, "oracle", config, 24, num_envs=24, bank=bank)
+        assert result["success"] > 0.9 and result["spl"] > 0.75
+    assert play_baseline(EVALUATION, "random", config, 24, num_envs=24, bank=full_bank)["success"] < 0.3
 
 
 def test_gps_is_relative_to_the_start():
