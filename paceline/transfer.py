@@ -20,7 +20,7 @@ from paceline.errors import UsageError
 from paceline.evaluation.saved import ranking_of, run_config
 from paceline.files import replace_text
 from paceline.nets.config import PARTS
-from paceline.nets.parts import IMAGE, PERCEPTRON, Parts, Unit, freeze
+from paceline.nets.parts import CORE, IMAGE, PERCEPTRON, Parts, Unit, freeze
 from paceline.systems import SYSTEMS
 
 FILE = "initial_weights.json"
@@ -146,8 +146,7 @@ class InitialWeights:
     def _tensors(self, other: Unit, unit: Unit) -> dict[tuple[str, str], Tensor]:
         """The tensors of the other run by role and name, as `unit` uses them.
 
-        Its perceptron may read more observations. Their embeddings and their columns of the first layer are
-        left out, as if these observations were zero.
+        It may read more observations. Their embeddings, and their columns of the first layer, are left out.
         """
         found = {
             (role, key.removeprefix(f"{path}.")): values
@@ -162,9 +161,9 @@ class InitialWeights:
             _, number, kind = key.split(".")
             if int(number) in kept:
                 found[role, f"embeddings.{kept.index(int(number))}.{kind}"] = values
-        first = (PERCEPTRON, "layers.0.weight")
+        first = (PERCEPTRON, "layers.0.weight") if PERCEPTRON in unit.modules else (CORE, "rnn.weight_ih_l0")
         if kept and first in found:
-            embedding = self.config.policy.embedding
+            embedding = self.config.policy.embedding if PERCEPTRON in unit.modules else 0
             columns = found[first].split([embedding or size for _, size in other.inputs], 1)
             found[first] = torch.cat([columns[number] for number in kept], 1)
         return found
@@ -218,7 +217,9 @@ def _folder_and_checkpoint(path: Path) -> tuple[Path, str]:
 
 
 def _lacks(other: Unit, unit: Unit) -> str | None:
-    """What the perceptron of the other run does not read."""
+    """What the perceptron or the core of the other run does not read."""
+    if bool(other.inputs) != bool(unit.inputs):
+        return "it reads other features there"
     theirs = dict(other.inputs)
     for name, size in unit.inputs:
         if theirs.get(name) != size:
@@ -230,7 +231,7 @@ def _lacks(other: Unit, unit: Unit) -> str | None:
 def _report(fit: Fit, wanted: tuple[str, ...]) -> UnitReport:
     if fit.part not in wanted:
         return UnitReport(fit.part, fit.unit, 0, "not asked for")
-    left_out = f"without the columns of {fit.left_out}" if fit.left_out else ""
+    left_out = f"without {fit.left_out}" if fit.left_out else ""
     return UnitReport(fit.part, fit.unit, len(fit.pairs), fit.problem or left_out)
 
 

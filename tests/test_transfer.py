@@ -99,7 +99,8 @@ def random_network(chance: random.Random) -> tuple[ActorCritic, Config]:
     policy = PolicyConfig(
         encoder=chance.choice(["patches", "impala"]),
         encoder_size=chance.choice([4, 8]),
-        hidden=(8,),
+        embedding=chance.choice([0, 2]),
+        hidden=chance.choice([(8,), ()]),
         activation=chance.choice(["tanh", "relu"]),
         normalize_obs=chance.random() < 0.7,
         core=CoreConfig(kind=chance.choice(["none", "gru"]), hidden=8),
@@ -138,22 +139,45 @@ def naively_taken(old: ActorCritic, new: ActorCritic, before: Config, now: Confi
             copied("encoder", [old_images[other], *normalizer(old, other)], [image, *normalizer(new, name)])
     old_names, new_names = ([leaf.name for leaf in network.trunk.leaves] for network in (old, new))
     alike = same_scale and before.policy.activation == now.policy.activation and bool(old_images) == bool(new_images)
+    alike &= before.policy.embedding == now.policy.embedding
     if new_names and alike and set(new_names) <= set(old_names):
-        narrow = copy.deepcopy(old.trunk.vectors)  # reads only the observations that the new network has
-        weight, first = narrow.layers[0].weight, 0
-        columns = {}
-        for name in old_names:
-            columns[name] = weight[:, first : first + VECTORS[name]]
-            first += VECTORS[name]
-        narrow.layers[0].weight = nn.Parameter(torch.cat([columns[name] for name in new_names], 1))
+        # An encoder that reads only the observations that the new network has.
+        narrow, widths = (
+            copy.deepcopy(old.trunk.vectors),
+            [before.policy.embedding or VECTORS[name] for name in old_names],
+        )
+        if before.policy.embedding:
+            narrow.embeddings = nn.ModuleList(narrow.embeddings[old_names.index(name)] for name in new_names)
+        if before.policy.hidden:
+            columns = dict(zip(old_names, narrow.layers[0].weight.split(widths, 1), strict=True))
+            narrow.layers[0].weight = nn.Parameter(torch.cat([columns[name] for name in new_names], 1))
         theirs, mine = ([found for name in new_names for found in normalizer(network, name)] for network in (old, new))
         part = "policy" if new_images else "encoder"  # without images the perceptron is the encoder
         copied(part, [narrow, *theirs], [new.trunk.vectors, *mine])
     if before.policy.core.kind == now.policy.core.kind:
-        copied("policy", [old.core], [new.core])
+        copied("policy", [narrow_core(old, new, before, now)], [new.core])
         copied("policy", [old.head], [new.head])
     copied("critic", [old.critic], [new.critic])
     return taken
+
+
+def narrow_core(old: ActorCritic, new: ActorCritic, before: Config, now: Config) -> nn.Module:
+    """The old core without the observations that only the old network has; nothing if the cores read other things."""
+    old_names, new_names = ([leaf.name for leaf in network.trunk.leaves] for network in (old, new))
+    raw_before, raw_now = (bool(names) and not c.policy.hidden for names, c in ((old_names, before), (new_names, now)))
+    if raw_before != raw_now:
+        return nn.Module()
+    if not raw_now or before.policy.core.kind == "none":
+        return old.core
+    size, images = before.policy.embedding, old.trunk.num_image_features
+    fits = images == new.trunk.num_image_features and set(new_names) <= set(old_names)
+    if not fits or any((size or VECTORS[name]) != (now.policy.embedding or VECTORS[name]) for name in new_names):
+        return nn.Module()
+    core = copy.deepcopy(old.core)
+    widths = [images, *(size or VECTORS[name] for name in old_names)]
+    columns = dict(zip(["images", *old_names], core.rnn.weight_ih_l0.split(widths, 1), strict=True))
+    core.rnn.weight_ih_l0 = nn.Parameter(torch.cat([columns[name] for name in ("images", *new_names)], 1))
+    return core
 
 
 def test_random_networks_take_what_a_naive_copy_takes():

@@ -30,13 +30,15 @@ class Unit(NamedTuple):
     settings: tuple[str, ...] = ()
     """Settings of a run that decide what the weights mean. They must be the same where the weights are used again."""
     inputs: tuple[tuple[str, int], ...] = ()
-    """The observations that its perceptron reads, in order, with the number of values of each."""
+    """What its perceptron, or its core, reads of each observation: the number of values, in order."""
 
 
 Parts = dict[str, dict[str, Unit]]
 """Units by part and name. A unit has the same name in every network that can use its weights."""
 PERCEPTRON = "perceptron"
 """Name and role of a perceptron."""
+CORE = "core"
+"""Name and role of a core."""
 IMAGE = "encoder of "
 """The name of an image's encoder begins with this, and ends with the name of the image."""
 _ENCODER = ("policy.encoder", "policy.normalize_obs")
@@ -58,13 +60,15 @@ def parts_of(policy: ActorCritic) -> Parts:
     path = "trunk.vectors" if planned is None else "core.perceptron"
     perceptron = Unit({PERCEPTRON: path} | normalizers, _PERCEPTRON, inputs)
     vectors = {PERCEPTRON: perceptron} if inputs else {}
-    core = Unit({"core": "core" if planned is None else "core.controller"}, _CORE)
+    core = Unit(
+        {CORE: "core" if planned is None else "core.controller"}, _CORE, _inputs_of_core(policy, planned, inputs)
+    )
     critic = Unit({"critic": "critic"}, _CRITIC)
     if policy.critic_trunk is not None:
         critic = Unit(critic.modules | {"encoders": "critic_trunk"}, (*_CRITIC, *_ENCODER, *_PERCEPTRON))
     return {
         "encoder": images or vectors,
-        "policy": (vectors if images else {}) | {"core": core, "head": Unit({"head": "head"}, _HEAD)},
+        "policy": (vectors if images else {}) | {CORE: core, "head": Unit({"head": "head"}, _HEAD)},
         "planner": _planner(policy, planned) if planned is not None else {},
         "critic": {"critic": critic},
     }
@@ -82,6 +86,17 @@ def _planner(policy: ActorCritic, core: PlannedCore) -> dict[str, Unit]:
 
 def _inputs(policy: ActorCritic) -> tuple[tuple[str, int], ...]:
     return tuple((leaf.name, flat_size(leaf)) for leaf in policy.trunk.leaves)
+
+
+def _inputs_of_core(
+    policy: ActorCritic, planned: PlannedCore | None, inputs: tuple[tuple[str, int], ...]
+) -> tuple[tuple[str, int], ...]:
+    """What a core reads of each observation. Nothing if hidden layers of the perceptron mix them before."""
+    perceptron = policy.trunk.vectors if planned is None else planned.perceptron
+    if perceptron is None or len(perceptron.layers):
+        return ()
+    width = perceptron.out_features // len(inputs) if perceptron.embeddings else None
+    return (("images", policy.trunk.num_image_features), *((name, width or size) for name, size in inputs))
 
 
 def _normalizers(policy: ActorCritic, roles: Mapping[str, str]) -> dict[str, str]:

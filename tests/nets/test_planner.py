@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence
 
 from paceline.accel.config import ComputeConfig
@@ -275,6 +275,34 @@ def test_a_planner_trains_resumes_and_is_evaluated(walking, tmp_path, system):
 def test_a_planner_needs_a_policy(options, words):
     with pytest.raises(UsageError, match=words):
         Config(policy=PolicyConfig(planner=PlannerConfig(kind="lstm")), **options)
+
+
+class Forgetful(nn.Module):
+    """A core without memory."""
+
+    def __init__(self, in_features: int, config: CoreConfig) -> None:
+        super().__init__()
+        self.out_features, self.state_size = in_features, 0
+
+    def step(self, features: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        return features, state
+
+
+def test_a_planner_may_be_a_class_with_memory():
+    """Its sequences go step by step."""
+    torch.manual_seed(3)
+    _, policy = steered(planner="tests.nets.own_parts:Core")
+    obs = observe(spec_of("depth", "previous_action"), 6)
+    state, params = policy.initial_state(3), []
+    for rows in (slice(0, 3), slice(3, 6)):
+        found, _, state = policy.act({name: values[rows] for name, values in obs.items()}, state)
+        params.append(found)
+    actions = {"action": torch.randint(4, (6,))}
+    recall = Recall(policy.initial_state(3), episode_start=torch.zeros(2, 3, dtype=torch.bool))
+    expected = policy.head.log_prob(torch.cat(params), actions)
+    torch.testing.assert_close(policy.evaluate(obs, actions, recall).log_prob, expected)
+    with pytest.raises(UsageError, match=r"policy.planner.kind .*Forgetful has no memory; allowed: lstm, gru"):
+        steered(planner="tests.nets.test_planner:Forgetful")
 
 
 def test_a_policy_without_a_goal_cannot_be_steered(tmp_path):
