@@ -23,7 +23,6 @@ from paceline.envs.ids import EnvId
 from paceline.envs.options import Options
 from paceline.errors import UsageError
 
-WAD = "cig_with_unknown.wad"
 MOST = 16
 """Most players and bots together. The engine has no more places."""
 
@@ -49,6 +48,8 @@ class MatchSettings:
     """The options of a match's id, and their defaults."""
 
     map: str
+    wad: str = "cig_with_unknown.wad"
+    """A file in ViZDoom's folder of scenarios."""
     players: int
     """Agents. Each has an engine of its own."""
     bots: int
@@ -68,6 +69,7 @@ class MatchSettings:
 
 SCENARIOS = {
     "duel": MatchSettings(map="map03", players=2, bots=0),
+    "rocket_duel": MatchSettings(wad="multi_duel.wad", map="map01", players=2, bots=0),
     "full_deathmatch": MatchSettings(map="map04", players=4, bots=4),
 }
 OPTIONS = ("players", "bots", "frames", "frameskip", "resolution", "measurements", "timeout_seconds")
@@ -77,6 +79,7 @@ def resolve(env_id: EnvId) -> Factory:
     options, default = Options(env_id, OPTIONS), SCENARIOS[env_id.name]
     settings = MatchSettings(
         map=default.map,
+        wad=default.wad,
         players=options.integer("players", default.players, minimum=1),
         bots=options.integer("bots", default.bots),
         frames=options.integer("frames", default.frames, minimum=1),
@@ -113,6 +116,8 @@ class DoomMatch:
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 35, "name": "doom_match"}  # noqa: RUF012
     render_mode = "rgb_array"
+    measure_names = ("frags", "deaths", "win")
+    """Numbers of the last `info`, whose means a run reports."""
 
     def __init__(self, settings: MatchSettings) -> None:
         self._settings = settings
@@ -194,7 +199,7 @@ class DoomMatch:
     def _plan(self, seed: int | None) -> MatchPlan:
         settings = self._settings
         return MatchPlan(
-            wad=WAD,
+            wad=settings.wad,
             map=settings.map,
             players=settings.players,
             bots=settings.bots,

@@ -11,6 +11,7 @@ from paceline.config import Config
 from paceline.learner.config import OptimizerConfig, PPOConfig
 from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.pool.config import PoolConfig
+from paceline.population.config import LeagueConfig
 from paceline.schedule.config import APPOConfig
 
 MEASUREMENTS = (
@@ -61,6 +62,18 @@ def duel_bots() -> Config:
 def duel() -> Config:
     """Doom: a duel of two agents that share one policy."""
     return _self_play("duel?measurements=true", matches=32)
+
+
+def rocket_duel() -> Config:
+    """Doom: a duel with rocket launchers in one room, against itself and its past selves. Minutes on a GPU."""
+    base = _several_passes("rocket_duel?measurements=true&frameskip=4&frames=4200", steps=10_000_000, minibatches=4)
+    return replace(
+        base,
+        pool=replace(base.pool, num_envs=16, on_error="restart"),
+        appo=replace(base.appo, batch=4096),
+        ppo=replace(base.ppo, epochs=2),
+        league=LeagueConfig(past_share=0.02, every=250_000),
+    )
 
 
 def deathmatch() -> Config:
