@@ -1,7 +1,8 @@
-"""`doom:duel` and `doom:full_deathmatch`: matches between agents, each with an engine of its own.
+"""`doom:duel`, `doom:rocket_duel` and `doom:full_deathmatch`: matches between agents, each with an engine of its own.
 
-Both play on maps of ViZDoom's `cig_with_unknown.wad`, with all weapons: `duel` on MAP03, `full_deathmatch` on MAP04.
-Sample Factory's maps, ssl2 and freedm, are not in ViZDoom's package.
+`duel` (MAP03) and `full_deathmatch` (MAP04) play on large maps of ViZDoom's `cig_with_unknown.wad`, with all weapons.
+`rocket_duel` plays in the one room of ViZDoom's `multi_duel.wad`, with rocket launchers. Sample Factory's maps, ssl2 and
+freedm, are not in ViZDoom's package.
 """
 
 from __future__ import annotations
