@@ -1,8 +1,8 @@
 """`doom:duel`, `doom:rocket_duel` and `doom:full_deathmatch`: matches between agents, each with an engine of its own.
 
 `duel` (MAP03) and `full_deathmatch` (MAP04) play on large maps of ViZDoom's `cig_with_unknown.wad`, with all weapons.
-`rocket_duel` plays in the one room of ViZDoom's `multi_duel.wad`, with rocket launchers. Sample Factory's maps, ssl2 and
-freedm, are not in ViZDoom's package.
+`rocket_duel` plays in the one room of ViZDoom's `multi_duel.wad`, with rocket launchers. Sample Factory's maps, ssl2
+and freedm, are not in ViZDoom's package.
 """
 
 from __future__ import annotations
