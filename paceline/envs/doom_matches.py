@@ -16,7 +16,7 @@ import numpy as np
 from gymnasium import spaces
 
 from paceline.envs import doom_actions, doom_bots, doom_rewards
-from paceline.envs.doom_engine import observation_space, read_measurements, read_resolution
+from paceline.envs.doom_engine import observation_space, observed, read_measurements, read_resolution
 from paceline.envs.doom_match_process import MatchFailed, MatchProcess, start_match
 from paceline.envs.doom_players import MatchPlan, PlayerView
 from paceline.envs.factory import Factory
@@ -236,7 +236,8 @@ class DoomMatch:
     def _observation(self, view: PlayerView) -> Any:
         if not self._measured:
             return view.screen
-        return {"screen": view.screen, "measurements": view.variables[self._measured].astype(np.float32)}
+        measurements = observed(view.variables[self._measured], self._settings.measurements)
+        return {"screen": view.screen, "measurements": measurements}
 
     def _outcomes(self) -> dict[str, dict[str, float]]:
         """The `info` of every agent at the end of a match."""

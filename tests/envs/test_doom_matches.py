@@ -122,6 +122,15 @@ def test_a_duel_with_rocket_launchers(make):
     assert [observations[agent]["measurements"].tolist() for agent in env.agents] == [[5.0, 50.0]] * 2
 
 
+def test_the_health_of_the_dead_is_0(make):
+    """The engine reports -999,900 for a player that another one appears in."""
+    env = make("doom:duel?measurements=AMMO5,HEALTH")
+    env.reset(seed=1)
+    values = env._views[0].variables.copy()
+    values[[env._variables.index(name) for name in ("AMMO5", "HEALTH")]] = 7, -999_900
+    assert env._observation(env._views[0]._replace(variables=values))["measurements"].tolist() == [7.0, 0.0]
+
+
 def test_a_run_reports_frags_deaths_and_wins():
     with SerialPool(resolve("doom:duel?frames=4"), PoolConfig(num_envs=1), seed=1) as pool:
         batch = pool.recv(min_slots=None)
