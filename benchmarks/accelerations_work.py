@@ -324,15 +324,15 @@ def pinning() -> Pair:
 
 def navigation() -> Pair:
     """Images and distances by PyTorch's operations or by Triton kernels."""
-    from paceline.sims.navigation import simulator
     from paceline.sims.navigation.rendering import render, render_triton
     from paceline.sims.navigation.scenes import geodesic
+    from paceline.sims.navigation.scenes.paths import Paths
 
     def trace(bank: Any, camera: Any, scenes: Tensor, poses: Tensor, rgb: bool, **_: Any) -> Any:
         return render.trace(bank, camera, scenes, poses, rgb)
 
-    def distances(self: Any, positions: Tensor) -> Tensor:
-        return geodesic.query(*self._sights(positions))
+    def lengths(self: Any, positions: Tensor, to: Any) -> Tensor:
+        return geodesic.query(*self._sights(positions, to))
 
     def make() -> Work:
         pool = make_pool("pointnav:full?resolution=64", PoolConfig(num_envs=256), device="cuda")
@@ -347,7 +347,7 @@ def navigation() -> Pair:
 
     with (
         mock.patch.object(render_triton, "trace", trace),
-        mock.patch.object(simulator.PointNav, "distances_from", distances),
+        mock.patch.object(Paths, "lengths", lengths),
     ):
         plain = make()
     return Pair(timed(plain, clock=wall), timed(make(), clock=wall))

@@ -76,7 +76,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    result = measure(context(), options.workloads, rounds=options.rounds, seconds=options.seconds)
+    result = measure(
+        context("python -m benchmarks.policies"), options.workloads, rounds=options.rounds, seconds=options.seconds
+    )
     if options.json is not None:
         result.save(options.json)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import nn
 
 from paceline.accel.config import ComputeConfig
 from paceline.accel.kernels import (
@@ -37,7 +38,8 @@ from paceline.learner.d4pg import D4PGLearner
 from paceline.learner.ppo import PPOLearner
 from paceline.learner.publication import Reader
 from paceline.nets.actor_critic import ActorCritic
-from paceline.nets.deterministic import ActionCritic, DeterministicPolicy
+from paceline.nets.deterministic import PARTS, ActionCritic, DeterministicPolicy
+from paceline.nets.parts import parts_of
 from paceline.pool import Pool
 from paceline.pool.config import available_core_ids
 from paceline.pool.protocol import PoolSpec
@@ -49,6 +51,7 @@ from paceline.stop import Stop
 from paceline.systems import SYSTEMS
 from paceline.telemetry.clock import Clock
 from paceline.telemetry.phases import Phases
+from paceline.transfer import InitialWeights, prepare
 
 log = logging.getLogger(__name__)
 
@@ -69,17 +72,18 @@ class Services:
 
 
 def assemble(
-    config: Config, services: Services, pool: Pool, folder: Path
+    config: Config, services: Services, pool: Pool, folder: Path, initial: InitialWeights | None = None
 ) -> tuple[list[PPOLearner], Sampler, Population | None] | tuple[list[D4PGLearner], ReplaySampler, None]:
-    """The learners, the collection and the population of the configured system. `folder` is the run's."""
+    """The learners, the collection and the population of the configured system. `folder` is the run's. All policies
+    begin with the `initial` weights of another run."""
     if SYSTEMS[config.system].family == "d4pg":
-        learner, replay_sampler = d4pg_parts(config, services, pool, folder)
+        learner, replay_sampler = d4pg_parts(config, services, pool, folder, initial)
         return [learner], replay_sampler, None
-    return ppo_parts(config, services, pool, folder)
+    return ppo_parts(config, services, pool, folder, initial)
 
 
 def ppo_parts(
-    config: Config, services: Services, pool: Pool, folder: Path
+    config: Config, services: Services, pool: Pool, folder: Path, initial: InitialWeights | None = None
 ) -> tuple[list[PPOLearner], Sampler, Population | None]:
     """The learners and the sampler of a PPO system. With several policies or opponents, also the population."""
     group, spec, policies = services.group, pool.spec, config.population.policies
@@ -90,21 +94,24 @@ def ppo_parts(
     learners: list[PPOLearner] = []
     actors: list[Actor] = []
     readers: list[Reader] = []
-    # Recordings that run at the same time need generators of their own.
-    own_numbers = group.device.type == "cuda" and (concurrent or policies > 1)
+    acting_compute, _ = recorded_parts(config, concurrent)
+    numbers: torch.Generator | None = None
     for number in range(policies):
         if number == 1:
             require_room(learners[0].policy, policies - 1, group.device)
         own = kinds[number % len(kinds)].spec
-        learner, acting = _learner_and_acting(config, services, own, number, concurrent=concurrent)
+        learner, acting = _learner_and_acting(config, services, own, number, initial, concurrent=concurrent)
         learners.append(learner)
+        if numbers is None and concurrent and group.device.type == "cuda":
+            # A learner that draws at the same time does so from the device's default generator.
+            numbers = device_generator(group.device)
         # After the learner, which may move the memory of the weights.
-        acting_compute, _ = recorded_parts(config, concurrent)
-        generator = device_generator(group.device) if own_numbers else None
-        actors.append(Actor(acting, own, group.device, acting_compute, services.clock, generator))
+        actors.append(Actor(acting, own, group.device, acting_compute, services.clock, numbers))
         readers += [learner.publication.reader(acting)] if concurrent else []
 
-    parts = PopulationParts.make(config, group, services.clock, pool, folder, learners, own_numbers=own_numbers)
+    parts = PopulationParts.make(
+        config, group, services.clock, pool, folder, learners, compute=acting_compute, numbers=numbers
+    )
     refreshes = [*(reader.refresh for reader in readers), *(parts.refreshes if parts is not None else [])]
 
     def refresh_all() -> None:
@@ -146,13 +153,20 @@ def require_policies(spec: PoolSpec, policies: int, env: str) -> None:
 
 
 def _learner_and_acting(
-    config: Config, services: Services, spec: PoolSpec, number: int, *, concurrent: bool
+    config: Config,
+    services: Services,
+    spec: PoolSpec,
+    number: int,
+    initial: InitialWeights | None,
+    *,
+    concurrent: bool,
 ) -> tuple[PPOLearner, ActorCritic]:
     """The learner of policy `number`, and the policy that acts: a copy, if a learner thread changes the weights
     meanwhile."""
     group = services.group
     with one_thread():
         policy = ActorCritic(spec, config.policy).to(group.device)
+    prepare(policy, parts_of(policy), config, initial)
     synchronize(policy, group)
     threads_alone = None
     if group.device.type == "cpu":
@@ -196,7 +210,9 @@ def recorded_parts(config: Config, concurrent: bool) -> tuple[ComputeConfig, Com
     return acting, updates
 
 
-def d4pg_parts(config: Config, services: Services, pool: Pool, folder: Path) -> tuple[D4PGLearner, ReplaySampler]:
+def d4pg_parts(
+    config: Config, services: Services, pool: Pool, folder: Path, initial: InitialWeights | None = None
+) -> tuple[D4PGLearner, ReplaySampler]:
     """The learner of D4PG, and the sampler that fills its replay. `folder` is the run's."""
     group, spec, d4pg = services.group, pool.spec, config.d4pg
     _require_possible(config, group)
@@ -204,6 +220,7 @@ def d4pg_parts(config: Config, services: Services, pool: Pool, folder: Path) -> 
         raise UsageError(f"the agents of {config.env} have different spaces: allowed: --system ddppo, ver or appo")
     policy = DeterministicPolicy(spec, config.control).to(group.device)
     critic = ActionCritic(spec, config.control).to(group.device)
+    prepare(nn.ModuleDict({"policy": policy, "critic": critic}), PARTS, config, initial)
     precision = choose_precision(policy, config.compute.precision, group.device)
     for module in (policy, critic):
         synchronize(module, group)

@@ -24,7 +24,7 @@ from paceline.errors import UsageError, closest
 from paceline.experience.config import LimiterConfig, ReplayConfig
 from paceline.files import replace_text
 from paceline.learner.config import D4PGConfig, OnNonFinite, OptimizerConfig, PPOConfig
-from paceline.nets.config import ControlConfig, PolicyConfig
+from paceline.nets.config import ControlConfig, PolicyConfig, named_parts
 from paceline.pool.config import PoolConfig
 from paceline.population.config import LeagueConfig, PBTConfig, PopulationConfig
 from paceline.schedule.config import APPOConfig, VERConfig
@@ -84,6 +84,14 @@ class Config:
     """Weights & Biases project that also gets the metrics. None: no project."""
     recipe: str = ""
     """The recipe that this configuration began as. Empty if there was none."""
+    init_from: str | None = None
+    """A run whose weights this run begins with: its folder for the latest checkpoint, or FOLDER/checkpoints/NAME with
+    best or step_N as the NAME. The other run is only read. None: all weights are new."""
+    init: str | None = None
+    """With --init-from, the parts to take: encoder, policy, planner, critic, or several, such as encoder+policy. None:
+    encoder+policy."""
+    freeze: str | None = None
+    """Parts that are not trained: encoder, policy, planner, critic, or several. None: everything is trained."""
     pool: PoolConfig = field(default_factory=PoolConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     ppo: PPOConfig = field(default_factory=PPOConfig)
@@ -110,6 +118,7 @@ class Config:
         require_at_least(self, "", 0, "seed")
         require_above_0(self, "", "seconds", "log_seconds")
         self._require_read_settings()
+        self._require_parts()
         # Where no row lags, both settings are the same.
         around_update = SYSTEMS[self.system].lags and self.ppo.clip_around == "update"
         if around_update and not self.resolved_ppo.clips_around_update:
@@ -119,6 +128,30 @@ class Config:
             )
         if self.deterministic:
             self._require_determinism()
+
+    def _require_parts(self) -> None:
+        """Refuse names of parts that do not exist, and a policy that cannot learn."""
+        if self.init is not None and self.init_from is None:
+            raise UsageError(f"init {self.init} has no effect without init_from; allowed: --init-from RUN")
+        has_planner = self.policy.planner.kind != "none"
+        if has_planner and not {"encoder", "policy"} <= set(self.parts_to_take):
+            raise UsageError(
+                "policy.planner needs a policy to steer; allowed: --init encoder+policy and --init-from RUN, where RUN "
+                f"observes {self.policy.planner.goal!r}"
+            )
+        acting = {"encoder", "policy", *(["planner"] if has_planner else [])}
+        if acting <= set(self.frozen_parts):
+            raise UsageError(f"freeze {self.freeze} leaves no policy to train; allowed: fewer parts")
+
+    @property
+    def parts_to_take(self) -> tuple[str, ...]:
+        """The parts of the network that begin with the weights of another run."""
+        return named_parts("init", self.init or "encoder+policy") if self.init_from is not None else ()
+
+    @property
+    def frozen_parts(self) -> tuple[str, ...]:
+        """The parts of the network that are not trained."""
+        return named_parts("freeze", self.freeze)
 
     def _require_read_settings(self) -> None:
         """Refuse a setting that differs from its default although the system does not read it."""

@@ -19,11 +19,18 @@ class UsageError(PacelineError, ValueError):
     exit_code = 2
 
 
-class MissingExtra(UsageError):
-    """An optional dependency is not installed."""
+class MissingPackage(UsageError):
+    """An optional dependency is not installed. `install` is the command that installs it."""
+
+    def __init__(self, what: str, install: str, cause: ImportError) -> None:
+        super().__init__(f"{what} needs a package that is not installed ({cause}); {install}")
+
+
+class MissingExtra(MissingPackage):
+    """An optional dependency that an extra of Paceline installs."""
 
     def __init__(self, what: str, extra: str, cause: ImportError) -> None:
-        super().__init__(f"{what} needs a package that is not installed ({cause}); pip install 'paceline[{extra}]'")
+        super().__init__(what, f"pip install 'paceline[{extra}]'", cause)
 
 
 def closest(name: str, allowed: Iterable[str]) -> str:

@@ -36,6 +36,7 @@ from paceline.telemetry.clock import Clock
 from paceline.telemetry.metrics import MetricsWriter
 from paceline.telemetry.phases import Phases
 from paceline.telemetry.progress import Progress
+from paceline.transfer import InitialWeights
 from paceline.trust import may_unpickle
 
 log = logging.getLogger(__name__)
@@ -138,6 +139,8 @@ class Session:
         config, folder = self.config, self.folder
         # Before the display, where the user could not be asked.
         checkpoint = self._checkpoint_to_resume() if self._resume is not None else None
+        # A resumed run has its own weights, and does not need the other run any more.
+        initial = InitialWeights.load(config) if config.init_from is not None and checkpoint is None else None
         loads = (
             checkpoint is not None and checkpoint.has_pickles and may_unpickle(checkpoint.manifest, trust=self._trust)
         )
@@ -158,7 +161,7 @@ class Session:
         stack.enter_context(contextlib.closing(pool))
         stop.on_request(pool.wake)
         services = Services(group=group, stop=stop, clock=clock, phases=phases)
-        learners, collection, population = assemble(config, services, pool, folder)
+        learners, collection, population = assemble(config, services, pool, folder, initial)
         stack.enter_context(contextlib.closing(collection))
         state = Run(config, group, pool, folder, learners, clock=clock, stop=stop, phases=phases, display=display)
         self.state, self._saver = state, Saver(state, collection)
@@ -180,6 +183,9 @@ class Session:
         if group.is_first:
             remove_leftovers(folder)
             config.save(folder / "config.json")
+            if initial is not None:
+                log.info("%s", initial.table())
+                initial.write(folder)
             as_dict = dataclasses.asdict(config)
             state.metrics = MetricsWriter(folder, wandb_project=config.wandb_project, config=as_dict)
             stack.callback(state.metrics.close)

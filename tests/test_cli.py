@@ -43,7 +43,7 @@ def test_help_has_one_line_for_every_command():
     done = paceline("--help")
     assert done.returncode == 0 and "Exit codes" in done.stdout
     commands = [line.split()[0] for line in done.stdout.splitlines() if line.startswith("  ")]
-    assert commands == ["train", "population", "eval", "report", "export", "recipes", "envs", "bench"]
+    assert commands == ["train", "population", "eval", "report", "export", "recipes", "envs", "plan", "bench"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[1] / "paceline"
 
 LAYERS = (
     "__main__ cli bench",
-    "session saving run assembly resume export population evaluation recipes process_settings",
+    "session saving run assembly transfer resume export population evaluation recipes process_settings",
     "schedule",
     "collect learner",
     "nets experience",

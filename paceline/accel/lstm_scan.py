@@ -65,6 +65,8 @@ class _Scan(torch.autograd.Function):
         for row in reversed(rows):
             step(row[0], grad_hidden, grad_cell, *row[1:])
             grad_hidden = row[-1] @ weight
+        if not ctx.needs_input_grad[4]:  # the layer is frozen
+            return grad_gates, None, None, None, None
         grad_weight = grad_gates.flatten(0, 1).t() @ seen[:-1].flatten(0, 1)
         return grad_gates, None, None, None, grad_weight.float()
 

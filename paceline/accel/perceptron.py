@@ -20,7 +20,7 @@ from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.cores import Core
 from paceline.nets.distributions import HALF_LOG_TAU, Categoricals, Gaussians
 from paceline.nets.heads import ActionHead, ActionSlice
-from paceline.nets.trunk import join
+from paceline.nets.trunk import Trunk, join
 
 MATRIX_LIMIT = 2**18
 """Multiplications in a matrix product beyond which NumPy's library (OpenBLAS) starts threads. Larger products are
@@ -87,6 +87,8 @@ class Perceptron:
         """Whether the policy consists of linear layers and known activations, on a CPU in float32."""
         if policy.trunk.images or policy.is_recurrent or policy.is_masked:
             return False
+        if any(trunk.vectors is not None and trunk.vectors.embeddings for trunk in _trunks(policy)):
+            return False
         if type(policy.core) is not Core or type(policy.head) is not ActionHead:  # the user's own
             return False
         known = all(isinstance(module, LAYERS) for layers in _stacks(policy) for module in layers)
@@ -127,8 +129,11 @@ class Perceptron:
 
 def _stacks(policy: ActorCritic) -> list[Iterable[nn.Module]]:
     """The hidden layers of the actor, and those of the critic if they are separate."""
-    trunks = [trunk for trunk in (policy.trunk, policy.critic_trunk) if trunk is not None]
-    return [trunk.vectors.layers for trunk in trunks if trunk.vectors is not None]
+    return [trunk.vectors.layers for trunk in _trunks(policy) if trunk.vectors is not None]
+
+
+def _trunks(policy: ActorCritic) -> list[Trunk]:
+    return [trunk for trunk in (policy.trunk, policy.critic_trunk) if trunk is not None]
 
 
 def _only_numbers(policy: ActorCritic) -> str | None:

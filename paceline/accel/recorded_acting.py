@@ -1,14 +1,18 @@
 """`RecordedActing`: acting on a GPU as one recorded graph, instead of some fifty kernel launches per batch.
 
-Legend: N slots, B slots of a batch, P places of a recording (P >= B), D numbers of recurrent state.
+Legend: N slots, B slots of a batch, L policies, P places of a recording for each policy, D numbers of recurrent state.
 
 A recording writes the outcomes of the last decisions, chooses the next actions and writes their rows. There are
 recordings for few numbers of places. Places beyond the batch write to the buffer's spare row and to a spare slot.
+
+Several policies share one recording. Policy l has the places l * P to (l + 1) * P - 1. The passes through their
+networks are branches of the graph, which the GPU runs at the same time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -17,14 +21,17 @@ import torch
 from torch import Tensor
 
 from paceline.accel.cuda_graph import CudaGraph
+from paceline.accel.cuda_streams import stream_for
 from paceline.collect.actor import Actor
-from paceline.collect.inference import bucket_of, choose
+from paceline.collect.inference import Choice, bucket_of, choose
 from paceline.experience.rollout_buffer import RolloutBuffer
 from paceline.experience.rows import as_tensor
 from paceline.experience.selection import Rows
 from paceline.pool.protocol import StepBatch
 
 FLAGS = ("terminated", "truncated", "lost")
+BRANCHES = 8
+"""CUDA streams of the branches of a recording."""
 
 
 class Recording(Protocol):
@@ -38,33 +45,39 @@ class RecordedActing:
 
     def __init__(
         self,
-        actor: Actor,
+        actors: Sequence[Actor],
         buffer: RolloutBuffer,
+        numbers: Sequence[int] = (0,),
         record: Callable[[Callable[[], None]], Recording] | None = None,
-        stream: torch.cuda.Stream | None = None,
     ) -> None:
-        """With a `stream`, actions are chosen on it, so that the recordings of several policies run side by side."""
+        """`numbers`, ascending, are those of the actors' policies in the layout of the buffer."""
         assert buffer.has_spare_row, "the buffer needs a spare row"
-        self._stream = stream
-        self._count = 0
-        """Slots of the last batch."""
-        self._actor, self._buffer = actor, buffer
-        self._record = record or partial(CudaGraph, generator=actor.inference.generator)
-        self._policy = actor.inference.policy
-        self._state, self._starts = actor.with_spare_slot()
+        self._actor, self._buffer, self._numbers = actors[0], buffer, np.array(numbers)
+        self._policies = [actor.inference.policy for actor in actors]
+        self._generator = actors[0].inference.generator
+        self._record = record or partial(CudaGraph, generator=self._generator)
+        self._state, self._starts = actors[0].with_spare_slot()
+        for number, actor in zip(numbers[1:], actors[1:], strict=True):
+            assert buffer.layout.policies is not None
+            actor.share_slots(actors[0], np.flatnonzero(buffer.layout.policies == number))
         self._num_slots, device = buffer.layout.num_slots, self._state.device
         where = {"rows": np.int64, "slots": np.int64}
         flags = dict.fromkeys((*FLAGS, "fresh"), np.bool_)
-        self._decisions = StagingBuffer(self._num_slots, {**where, "active": np.bool_}, device)
+        entries = len(actors) * self._num_slots
+        self._decisions = StagingBuffer(entries, {**where, "active": np.bool_, "in_batch": np.int64}, device)
+        """By place. `in_batch` is the row of the batch."""
         self._outcomes = StagingBuffer(self._num_slots, {**where, "reward": np.float32, **flags}, device)
+        """By row of the batch."""
+        self._at: slice | np.ndarray = slice(0)
+        """[B]: the places of the last batch."""
         self._obs: dict[str, Tensor] = {}
-        """[N, ...] on the device, by place."""
+        """[N, ...] on the device, by row of the batch."""
         self._actions: dict[str, Tensor] = {}
-        """[N, ...] on the host, by place: the last actions, as the pool takes them."""
+        """[L * N, ...] on the host, by place: the last actions, as the pool takes them."""
         self._acts: dict[int, Recording] = {}
         self._flushes: dict[int, Recording] = {}
         self._waiting = 0
-        """Places of `_outcomes` that no recording has written yet."""
+        """Rows of `_outcomes` that no recording has written yet."""
         self._is_copying = False
         """Whether `_outcomes` may still be on its way to the device."""
         # The host sleeps instead of spinning: simulators need the core.
@@ -72,29 +85,21 @@ class RecordedActing:
         self._address_spare(self._outcomes, 0)
 
     def start(self, batch: StepBatch) -> None:
-        if self._stream is None:
-            self._start(batch)
-            return
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
-            self._start(batch)
-
-    def _start(self, batch: StepBatch) -> None:
-        self._count = count = len(batch)
         if not self._obs:
             self._allocate(batch)
-        places = bucket_of(count, self._num_slots)
-        if self._waiting > places:
+        places = self._assign_places(batch)
+        if self._waiting > self._most_outcomes(places):
             self.flush()
         if not self._waiting:
             self._wait_for_copy()
             self._address_spare(self._outcomes, 0)
-        self._address(self._decisions, batch, self._buffer.layout.begin(batch))
-        self._decisions.host["active"][:count] = batch.active
+        self._address(self._decisions, self._at, batch, self._buffer.layout.begin(batch))
+        self._decisions.host["active"][self._at] = batch.active
+        self._decisions.host["in_batch"][self._at] = np.arange(len(batch))
         self._actor.remember_active(batch)
         with self._actor.clock.time("transfer"):
             for name, values in batch.obs.items():
-                self._obs[name][:count].copy_(as_tensor(values), non_blocking=True)
+                self._obs[name][: len(batch)].copy_(as_tensor(values), non_blocking=True)
         if places not in self._acts:
             self._acts[places] = self._record(lambda: self._act(places))
         self._acts[places].run()
@@ -102,11 +107,31 @@ class RecordedActing:
         if self._done is not None:
             self._done.record()
 
+    def _assign_places(self, batch: StepBatch) -> int:
+        """Places for all rows of a batch. Returns P."""
+        if len(self._policies) == 1:
+            self._at = slice(len(batch))
+            return bucket_of(len(batch), self._num_slots)
+        assert self._buffer.layout.policies is not None
+        which = np.searchsorted(self._numbers, self._buffer.layout.policies[batch.slots])
+        counts = np.bincount(which, minlength=len(self._policies))
+        places = bucket_of(int(counts.max()), self._num_slots)
+        order = np.argsort(which, kind="stable")
+        self._at = np.empty(len(batch), np.int64)
+        self._at[order] = np.arange(len(batch)) + np.repeat(
+            np.arange(len(counts)) * places - counts.cumsum() + counts, counts
+        )
+        return places
+
+    def _most_outcomes(self, places: int) -> int:
+        """Outcomes that a recording with this many places writes."""
+        return min(self._num_slots, len(self._policies) * places)
+
     def actions(self) -> Mapping[str, Any]:
         if self._done is not None:
             self._done.synchronize()
         self._is_copying = False
-        return {name: values[: self._count].numpy() for name, values in self._actions.items()}
+        return {name: values.numpy()[self._at] for name, values in self._actions.items()}
 
     def write_decisions(self) -> None:
         """The recording has written them."""
@@ -118,7 +143,7 @@ class RecordedActing:
         truncations = self._actor.truncations(batch)
         if truncations is not None:
             self._buffer.add_truncations(truncations, rows)
-        self._address(self._outcomes, batch, rows)
+        self._address(self._outcomes, slice(count), batch, rows)
         host = self._outcomes.host
         for name in ("reward", *FLAGS):
             host[name][:count] = getattr(batch, name)
@@ -127,26 +152,26 @@ class RecordedActing:
 
     def flush(self) -> None:
         if self._waiting:
-            places = bucket_of(self._waiting, self._num_slots)
-            if places not in self._flushes:
-                self._flushes[places] = self._record(lambda: self._write_outcomes(places))
-            self._flushes[places].run()
+            count = bucket_of(self._waiting, self._num_slots)
+            if count not in self._flushes:
+                self._flushes[count] = self._record(lambda: self._write_outcomes(count))
+            self._flushes[count].run()
             self._waiting, self._is_copying = 0, True
 
     # ---------------------------------------------------------------- recorded
 
     @torch.no_grad()
     def _act(self, places: int) -> None:
-        self._write_outcomes(places)
-        staged = self._decisions.on_device(places)
-        slots, policy = staged["slots"], self._policy
-        obs = {name: values[:places] for name, values in self._obs.items()}
+        self._write_outcomes(self._most_outcomes(places))
+        staged = self._decisions.on_device(len(self._policies) * places)
+        slots = staged["slots"]
+        obs = self._obs_by_place(staged["in_batch"])
         state = self._state[slots]
         values = {f"obs/{name}": column for name, column in obs.items()}
-        values |= {"episode_start": self._starts[slots], "valid": staged["active"], "version": policy.version}
-        choice = choose(policy, obs, state, self._actor.inference.generator)
-        for name, taken in policy.head.env_actions(choice.actions).items():
-            self._actions[name][:places].copy_(taken, non_blocking=True)
+        values |= {"episode_start": self._starts[slots], "valid": staged["active"], "version": self._versions(places)}
+        choice = self._choose(obs, state, places)
+        for name, taken in self._policies[0].head.env_actions(choice.actions).items():
+            self._actions[name][: len(slots)].copy_(taken, non_blocking=True)
         values |= {f"actions/{name}": column for name, column in choice.actions.items()}
         values |= {"log_prob": choice.log_prob, "value": choice.value}
         if self._state.shape[1]:
@@ -154,9 +179,33 @@ class RecordedActing:
             self._state.index_copy_(0, slots, choice.state)
         self._buffer.write(staged["rows"], values)
 
+    def _obs_by_place(self, in_batch: Tensor) -> dict[str, Tensor]:
+        if len(self._policies) == 1:
+            return {name: values[: len(in_batch)] for name, values in self._obs.items()}
+        return {name: values[in_batch] for name, values in self._obs.items()}
+
+    def _versions(self, places: int) -> Tensor:
+        versions = [policy.version for policy in self._policies]
+        return versions[0] if len(versions) == 1 else torch.stack(versions).repeat_interleave(places)
+
+    def _choose(self, obs: dict[str, Tensor], state: Tensor, places: int) -> Choice:
+        """Every policy chooses for its places."""
+        if len(self._policies) == 1:
+            return choose(self._policies[0], obs, state, self._generator)
+        choices: list[Choice] = []
+        with contextlib.ExitStack() as joined:
+            for number, policy in enumerate(self._policies):
+                own = slice(number * places, (number + 1) * places)
+                with joined.enter_context(_branch(number, state.device)):
+                    part = {name: values[own] for name, values in obs.items()}
+                    choices.append(choose(policy, part, state[own], self._generator))
+        actions = {name: torch.cat([choice.actions[name] for choice in choices]) for name in choices[0].actions}
+        log_prob, value, after = (torch.cat(parts) for parts in zip(*(choice[1:] for choice in choices), strict=True))
+        return Choice(actions, log_prob, value, after)
+
     @torch.no_grad()
-    def _write_outcomes(self, places: int) -> None:
-        staged = self._outcomes.on_device(places)
+    def _write_outcomes(self, count: int) -> None:
+        staged = self._outcomes.on_device(count)
         rows, slots, fresh = staged["rows"], staged["slots"], staged["fresh"]
         values = {name: staged[name] for name in ("reward", "terminated", "truncated")}
         values["valid"] = self._buffer.valid[rows] & ~staged["lost"]
@@ -167,12 +216,11 @@ class RecordedActing:
 
     # ---------------------------------------------------------------- around it
 
-    def _address(self, staging: StagingBuffer, batch: StepBatch, rows: Rows) -> None:
-        """The first places belong to the slots of `batch`, the others to no slot."""
-        count = len(batch)
-        staging.host["rows"][:count] = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows.numpy()
-        staging.host["slots"][:count] = batch.slots
-        self._address_spare(staging, count)
+    def _address(self, staging: StagingBuffer, at: slice | np.ndarray, batch: StepBatch, rows: Rows) -> None:
+        """The places `at` belong to the slots of `batch`, the others to no slot."""
+        self._address_spare(staging, at.stop if isinstance(at, slice) else 0)
+        staging.host["rows"][at] = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows.numpy()
+        staging.host["slots"][at] = batch.slots
 
     def _address_spare(self, staging: StagingBuffer, first: int) -> None:
         staging.host["rows"][first:] = self._buffer.layout.capacity
@@ -186,11 +234,13 @@ class RecordedActing:
             example = as_tensor(values)
             self._obs[name] = torch.zeros((slots, *example.shape[1:]), dtype=example.dtype, device=device)
         with torch.random.fork_rng([device] if device.type == "cuda" else []):  # these actions are only examples
-            chosen = choose(self._policy, self._obs, self._state[:slots]).actions
+            chosen = choose(self._policies[0], self._obs, self._state[:slots]).actions
         self._buffer.make_columns(self._obs, chosen, self._state)
         self._actions = {
-            name: torch.empty(values.shape, dtype=values.dtype, pin_memory=values.is_cuda)
-            for name, values in self._policy.head.env_actions(chosen).items()
+            name: torch.empty(
+                (len(self._policies) * slots, *values.shape[1:]), dtype=values.dtype, pin_memory=values.is_cuda
+            )
+            for name, values in self._policies[0].head.env_actions(chosen).items()
         }
 
     def _wait_for_copy(self) -> None:
@@ -204,6 +254,19 @@ class RecordedActing:
             self._done.record()
             self._done.synchronize()
         self._is_copying = False
+
+
+@contextlib.contextmanager
+def _branch(number: int, device: torch.device) -> Iterator[contextlib.AbstractContextManager[Any]]:
+    """A CUDA stream that begins here, to be entered, and that ends where this context ends. None on a CPU."""
+    if device.type != "cuda":
+        yield contextlib.nullcontext()
+        return
+    main = torch.cuda.current_stream()
+    stream = stream_for(f"acting {number % BRANCHES}", device)
+    stream.wait_stream(main)
+    yield torch.cuda.stream(stream)
+    main.wait_stream(stream)
 
 
 class StagingBuffer:

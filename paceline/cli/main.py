@@ -17,6 +17,7 @@ COMMANDS = {
     "export": "Write the policy of a run to one file, for use elsewhere.",
     "recipes": "List the recipes.",
     "envs": "List environments, or describe one.",
+    "plan": "Check floor plans for navigation, or write one to start from.",
     "bench": "Run a benchmark.",
 }
 """Every command is a module of this package. It is imported when it runs, so that no command waits for another's

@@ -5,17 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from paceline.accel.cuda_streams import stream_for
-from paceline.accel.recorded_acting import RecordedActing
 from paceline.accel.send_first import SendFirst
 from paceline.collect.actor import Actor
 from paceline.experience.rollout_buffer import RolloutBuffer
 from paceline.experience.rows import Decision
 from paceline.experience.selection import Rows
 from paceline.pool.protocol import StepBatch
-
-ACTING_STREAMS = 8
-"""CUDA streams on which policies act side by side."""
 
 
 class Acting(Protocol):
@@ -44,21 +39,15 @@ class Acting(Protocol):
         ...
 
 
-def make_acting(
-    actor: Actor, buffer: RolloutBuffer, *, on_device: bool, recorded: bool, side_by_side: int | None = None
-) -> Acting:
-    """The fastest acting for this actor. Simulators that live `on_device` have the plain one. `recorded` says whether a
-    recording is allowed, which does not give the same bits. `side_by_side` is the number of the policy, where several
-    policies act at the same time."""
-    if on_device:
-        return PlainActing(actor, buffer)
-    if actor.inference.perceptron is not None:
+def is_recorded(actor: Any, buffer: RolloutBuffer, *, on_device: bool) -> bool:
+    """Whether the decisions of an actor can be recorded. Simulators that live `on_device` are recorded otherwise."""
+    return isinstance(actor, Actor) and actor.inference.is_recorded and buffer.has_spare_row and not on_device
+
+
+def make_acting(actor: Actor, buffer: RolloutBuffer, *, on_device: bool) -> Acting:
+    """The fastest acting for this actor that is not recorded. Simulators that live `on_device` have the plain one."""
+    if actor.inference.perceptron is not None and not on_device:
         return SendFirst(actor, buffer, actor.inference.perceptron)
-    if recorded and actor.inference.is_recorded:
-        stream = None
-        if side_by_side is not None:
-            stream = stream_for(f"acting {side_by_side % ACTING_STREAMS}", buffer.device)
-        return RecordedActing(actor, buffer, stream=stream)
     return PlainActing(actor, buffer)
 
 

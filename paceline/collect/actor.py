@@ -125,6 +125,14 @@ class Actor:
         self.state, self.episode_start = state[:-1], starts[:-1]
         return state, starts
 
+    def share_slots(self, other: Actor, own: np.ndarray) -> None:
+        """Keep the states of slots in the memory of `other`, which has a spare slot. This actor acts in `own` [B]."""
+        at = torch.from_numpy(own).to(self._device)
+        for mine, theirs in ((self.state, other.state), (self.episode_start, other.episode_start)):
+            theirs.index_copy_(0, at, mine[at])
+        other._was_active[own] = self._was_active[own]
+        self.state, self.episode_start, self._was_active = other.state, other.episode_start, other._was_active
+
     @torch.no_grad()
     def last_values(self, batch: StepBatch) -> Tensor:
         """[N]: V of the observations of a batch, by slot; 0 for other slots. No state advances."""

@@ -36,9 +36,10 @@ class Draw(Protocol):
 
 @dataclass(frozen=True)
 class PolicyPart:
-    """The rows of a batch in which one policy acts."""
+    """The rows of a batch in which one policy acts, or one team of policies."""
 
     policy: int
+    """The first one of a team."""
     rows: Array
     """Their numbers in the batch."""
     batch: StepBatch
@@ -104,14 +105,22 @@ class PolicyAssignment:
         self._set(np.arange(spec.num_envs))
         self._take_over(np.arange(spec.num_slots))
 
-    def parts(self, batch: StepBatch, obs: Literal["copied", "shared", "none"] = "copied") -> list[PolicyPart]:
-        """The batch, divided by policy.
+    def parts(
+        self,
+        batch: StepBatch,
+        obs: Literal["copied", "shared", "none"] = "copied",
+        teams: np.ndarray | None = None,
+    ) -> list[PolicyPart]:
+        """The batch, divided by policy, or by `teams`: for each policy, the first one of its team.
 
         Observations are copied; with `shared` into memory that the next such call uses again, with `none` not at all.
+        A batch of one part is not copied.
         """
         if len(batch) == 0:
             return []
         policies = self.policies[self._on_host(batch.slots)]
+        if teams is not None:
+            policies = teams[policies]
         order = np.argsort(policies, kind="stable")
         found, starts = np.unique(policies[order], return_index=True)
         if len(found) == 1 and len(self.kinds) == 1:

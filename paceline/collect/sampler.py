@@ -1,8 +1,9 @@
 """`Sampler`: acts for slots and writes rows. It owns the state of every slot, and never learns.
 
 Every slot is held by the caller, or in flight. With several policies, a `PolicyAssignment` says which one acts in a
-slot. Each policy then acts for its part of a batch, and the simulators get all actions at once. Each kind of agents has
-a buffer of its own, in which slots have the kind's own numbers.
+slot. Each policy then acts for its part of a batch, and the simulators get all actions at once. On a GPU, policies of
+one kind of agents act together, in one recording. Each kind has a buffer of its own, in which slots have the kind's own
+numbers.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from paceline.collect.acting import Acting, OpponentActing, make_acting
+from paceline.accel.recorded_acting import RecordedActing
+from paceline.collect.acting import Acting, OpponentActing, is_recorded, make_acting
 from paceline.collect.actor import Actor
 from paceline.collect.batching import AdaptiveBatching
 from paceline.collect.config import BatchingConfig
@@ -68,26 +70,35 @@ class Sampler:
         assert len(buffers) == len(self._kinds)
         self._buffers = buffers
         self._batching = AdaptiveBatching(self.pool, self._batching_config, learner_shares_cores=learner_shares_cores)
-        self._acting = [self._make_acting(policy, actor) for policy, actor in enumerate(self.actors)]
-        """By policy."""
-        self._acted: list[Acting] = []
-        """Those that the last `act` has used."""
         if self.assignment is not None:
             for buffer, policies in zip(buffers, self.assignment.by_kind, strict=True):
                 buffer.layout.policies = policies
+        self._teams = np.arange(len(self.actors))
+        """By policy: the first of those that it acts together with."""
+        self._acting: dict[int, Acting] = {}
+        """By the first policy of a team."""
+        for kind, buffer in zip(self._kinds, buffers, strict=True):
+            self._make_acting(list(kind.policies(len(self.actors))), buffer)
+        self._acted: list[Acting] = []
+        """Those that the last `act` has used."""
         for buffer, state in zip(buffers, self._restored, strict=False):
             if state is not None and isinstance(buffer.layout, Variable):
                 buffer.load_state_dict(state)
         self._restored = []
 
-    def _make_acting(self, policy: int, actor: Actor) -> Acting:
-        buffer = self._buffers[policy % len(self._buffers)]
-        if policy >= self._num_learned:
-            return OpponentActing(actor, buffer)
-        recorded = self._recorded and buffer.has_spare_row
-        side_by_side = policy if self.assignment is not None else None
-        on_device = self.pool.spec.on_device
-        return make_acting(actor, buffer, on_device=on_device, recorded=recorded, side_by_side=side_by_side)
+    def _make_acting(self, policies: list[int], buffer: RolloutBuffer) -> None:
+        """For the policies of one kind of agents."""
+        on_device, team = self.pool.spec.on_device, []
+        for policy in policies:
+            if self._recorded and is_recorded(self.actors[policy], buffer, on_device=on_device):
+                team.append(policy)
+            elif policy < self._num_learned:
+                self._acting[policy] = make_acting(self.actors[policy], buffer, on_device=on_device)
+            else:
+                self._acting[policy] = OpponentActing(self.actors[policy], buffer)
+        if team:
+            self._teams[team] = team[0]
+            self._acting[team[0]] = RecordedActing([self.actors[policy] for policy in team], buffer, team)
 
     def begin(self, held: StepBatch) -> None:
         """`held` is the first batch. Slots that it lacks have waited for their turn since before a checkpoint.
@@ -124,13 +135,15 @@ class Sampler:
     def _choose(self, batch: StepBatch) -> Mapping[str, Any]:
         """The actions of every policy for its part of the batch."""
         if self.assignment is None:
-            self._acted = self._acting
+            self._acted = [self._acting[0]]
             self._acting[0].start(batch)
             return self._acting[0].actions()
-        parts = self.assignment.parts(batch, obs="shared")
+        parts = self.assignment.parts(batch, obs="shared", teams=self._teams)
         self._acted = [self._acting[part.policy] for part in parts]
         for acting, part in zip(self._acted, parts, strict=True):
             acting.start(part.batch)
+        if len(parts) == 1 and len(self._kinds) == 1:
+            return self._acted[0].actions()
         chosen = [acting.actions() for acting in self._acted]
         if len(self._kinds) > 1:
             kinds = [self._kind_of(part.policy).kind for part in parts]
@@ -170,7 +183,7 @@ class Sampler:
                 if self.assignment is None:
                     self._acting[0].write_outcomes(batch)
                     return
-                for part in self.assignment.parts(batch, obs="none"):
+                for part in self.assignment.parts(batch, obs="none", teams=self._teams):
                     self._acting[part.policy].write_outcomes(part.batch)
                 self._assign(self.assignment.observe(batch))
 
@@ -178,7 +191,7 @@ class Sampler:
         """Other policies act in the slots `changed` from now on."""
         if len(changed) == 0:
             return
-        for acting in self._acting:
+        for acting in self._acting.values():
             acting.flush()  # a chunk that is closed early may be learned from at once
         for kind, buffer in zip(self._kinds, self._buffers, strict=True):
             buffer.layout.end_streams(kind.local(changed))
@@ -194,7 +207,7 @@ class Sampler:
     def flush(self) -> None:
         """Write all deferred outcomes to the buffer."""
         with self._clock.time("inference"):
-            for acting in self._acting:
+            for acting in self._acting.values():
                 acting.flush()
         self._batching.pause()
 

@@ -81,6 +81,30 @@ FAMILIES: dict[str, Family] = {
         example="pointnav:small?resolution=64",
         about="PointGoal navigation in procedural apartments: batched on the policy's device, or one at a time",
     ),
+    "flee": Family(
+        module="paceline.sims.navigation.family",
+        extra=None,
+        example="flee:small?resolution=64",
+        about="the same apartments: get as far as possible from the start",
+    ),
+    "explore": Family(
+        module="paceline.sims.navigation.family",
+        extra=None,
+        example="explore:small?resolution=64",
+        about="the same apartments: visit as many places as possible",
+    ),
+    "objectnav": Family(
+        module="paceline.sims.navigation.family",
+        extra=None,
+        example="objectnav:full?resolution=64",
+        about="the same apartments: find an object of a category, for example a bed",
+    ),
+    "habitat": Family(
+        module="paceline.envs.habitat",
+        extra=None,
+        example="habitat:benchmark/nav/pointnav/pointnav_gibson.yaml?split=val",
+        about="tasks of Habitat, where habitat-lab and habitat-sim are installed",
+    ),
     "synthetic": Family(
         module="paceline.envs.synthetic",
         extra=None,

@@ -26,6 +26,8 @@ SMOOTHED_SHARE = 0.03
 
 WIDE, SMALL = (5.6, 2.9), (2.75, 1.75)
 """Sizes in inches; the page scales them."""
+SHARES = tuple(np.linspace(0.0, 1.0, 21).tolist())
+"""Edges of bins for numbers from 0 to 1."""
 
 
 styled = matplotlib.rc_context(fname=Path(__file__).with_name("report.mplstyle"))
@@ -135,18 +137,18 @@ def grouped_bars(
 
 
 @styled
-def histogram(groups: Mapping[str, np.ndarray], *, x_label: str) -> str:
-    """Episodes by a number from 0 to 1, in bins of 0.05. The first group is blue, the second red."""
+def histogram(groups: Mapping[str, np.ndarray], *, x_label: str, edges: Sequence[float] = SHARES) -> str:
+    """Episodes by a number, by default from 0 to 1 in bins of 0.05. The first group is blue, a second one red."""
     axes = new_axes()
-    edges = np.linspace(0.0, 1.0, 21).tolist()
-    for (name, values), color in zip(groups.items(), (BLUE, RED), strict=True):
+    for (name, values), color in zip(groups.items(), (BLUE, RED), strict=False):
         if len(values):
-            axes.hist(values, edges, color=color, label=name, rwidth=0.88)
+            axes.hist(values, list(edges), color=color, label=name, rwidth=0.88)
     axes.set_xlabel(x_label)
     axes.set_ylabel("episodes")
     axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes.grid(False, axis="x")
-    axes.set_xlim(-0.01, 1.01)
+    margin = 0.01 * (edges[-1] - edges[0])
+    axes.set_xlim(edges[0] - margin, edges[-1] + margin)
     axes.figure.legend(loc="outside upper center", ncols=2, handlelength=1.2)
     return as_svg(axes)
 

@@ -20,7 +20,12 @@ from paceline.envs.ids import EnvId
 from paceline.errors import UsageError
 from paceline.evaluation.report_page import ReportPart
 
-EVALUATORS = {"pointnav": "paceline.sims.navigation.evaluation.evaluator"}
+EVALUATORS = {
+    "pointnav": "paceline.sims.navigation.evaluation.pointnav",
+    "flee": "paceline.sims.navigation.evaluation.flee",
+    "explore": "paceline.sims.navigation.evaluation.explore",
+    "objectnav": "paceline.sims.navigation.evaluation.objectnav",
+}
 """Environment family to the module that defines its `EVALUATOR`."""
 DEFAULT = "paceline.evaluation.evaluate"
 SEED = 1_000_000

@@ -75,7 +75,7 @@ class SavedRun:
         name = policy or "best"
         if not is_policy_name(name):
             raise UsageError(f"policy {name!r} does not exist; allowed: {_allowed_policies(folder, loaded)}")
-        ranking = _ranking(loaded)
+        ranking = ranking_of(loaded)
         if name == "best":
             name = str(ranking[0])
         return cls(
@@ -167,7 +167,7 @@ def past_selves(folder: Path) -> list[tuple[int, int]]:
     return sorted((int(match[2]), int(match[1])) for match in found if match is not None)
 
 
-def _ranking(checkpoint: Checkpoint) -> tuple[int, ...]:
+def ranking_of(checkpoint: Checkpoint) -> tuple[int, ...]:
     """The policies by the mean objective of their latest episodes, best first. Those without one come last."""
     means: dict[int, float] = {}
     for policy, sums in enumerate(checkpoint.state.get("population", {}).get("objectives", [])):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -62,9 +61,7 @@ class D4PGLearner:
             TrainedNetwork(module, rate, config.max_grad_norm, group, stop, on_nonfinite)
             for module, rate in ((policy, config.actor_rate), (critic, config.critic_rate))
         )
-        self._target_policy, self._target_critic = (
-            FlatNetwork(copy.deepcopy(module).requires_grad_(False)) for module in (policy, critic)
-        )
+        self._target_policy, self._target_critic = (FlatNetwork.target_of(module) for module in (policy, critic))
         self.trained = {"critic": self._critic, "policy": self._policy}
         networks = Networks(self._critic, self._policy, self._target_critic, self._target_policy)
         self._improve: Callable[[Drawn], tuple[Tensor, ...]] = (

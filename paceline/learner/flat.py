@@ -3,6 +3,7 @@ number of layers."""
 
 from __future__ import annotations
 
+import copy
 from typing import Any, Protocol
 
 import torch
@@ -17,31 +18,35 @@ from paceline.stop import Stop
 
 
 class FlatNetwork:
-    """A module whose parameters become views of `values`, and their gradients views of `gradients.flat`.
+    """A module whose parameters become views of `values`. Frozen parameters stay where they are.
 
     The parameters get new memory: take references to them only afterwards.
     """
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
-        parameters = list(module.parameters())
+        self._trained = {name: values for name, values in module.named_parameters() if values.requires_grad}
+        parameters = self._trained.values()
         self.values = nn.Parameter(torch.cat([parameter.detach().flatten() for parameter in parameters]))
         sizes = [parameter.numel() for parameter in parameters]
         for parameter, part in zip(parameters, self.values.detach().split(sizes), strict=True):
             parameter.data = part.view_as(parameter)
-        trained = [parameter for parameter in parameters if parameter.requires_grad]
-        if trained:
-            self.gradients = FlatGradients(trained)
-            self.values.grad = self.gradients.flat
+
+    @classmethod
+    def target_of(cls, module: nn.Module) -> FlatNetwork:
+        """A copy that is not trained by itself, but may `follow`."""
+        target = cls(copy.deepcopy(module))
+        target.module.requires_grad_(False)
+        return target
 
     def __call__(self, *inputs: Any) -> Tensor:
         return self.module(*inputs)
 
     def views(self, values: Tensor) -> dict[str, Tensor]:
         """Another tensor with the layout of `self.values`, as named parameters."""
-        named = dict(self.module.named_parameters())
-        parts = values.split([parameter.numel() for parameter in named.values()])
-        return {name: part.view(named[name].shape) for name, part in zip(named, parts, strict=True)}
+        shapes = {name: parameter.shape for name, parameter in self._trained.items()}
+        parts = values.split([shape.numel() for shape in shapes.values()])
+        return {name: part.view(shapes[name]) for name, part in zip(shapes, parts, strict=True)}
 
     @torch.no_grad()
     def follow(self, other: FlatNetwork, share: float) -> None:
@@ -50,7 +55,7 @@ class FlatNetwork:
 
 
 class TrainedNetwork(FlatNetwork):
-    """A network with its Adam optimiser. All ranks descend together."""
+    """A network with its gradients and its Adam optimiser. All ranks descend together."""
 
     def __init__(
         self,
@@ -62,6 +67,8 @@ class TrainedNetwork(FlatNetwork):
         on_nonfinite: OnNonFinite = "stop",
     ) -> None:
         super().__init__(module)
+        self.gradients = FlatGradients(self._trained.values())
+        self.values.grad = self.gradients.flat
         self._group, self._stop = group, stop or Stop(group)
         device = self.values.device
         self.max_grad_norm = torch.tensor(max_grad_norm, device=device) if max_grad_norm is not None else None

@@ -91,8 +91,9 @@ class MiniBatches:
         """Whether whole columns are faster than packed sequences. Only columns can be recorded. On a CPU columns are
         faster for a large LSTM that is computed layer by layer, if mini-batches have several of them."""
         core = self._policy.core
-        is_lstm = isinstance(core, Core) and core.config.kind == "lstm"
-        large = is_lstm and core.layer_by_layer and core.config.hidden >= LARGE_LSTM
+        large = False
+        if isinstance(core, Core):
+            large = core.config.kind == "lstm" and core.layer_by_layer and core.config.hidden >= LARGE_LSTM
         several = batch.num_streams >= LEAST_COLUMNS * self._config.minibatches
         return self._recorded or (self._group.device.type == "cpu" and large and several)
 

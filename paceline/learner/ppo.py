@@ -30,6 +30,7 @@ from paceline.learner.publication import Publication
 from paceline.learner.step_graphs import StepGraphs
 from paceline.learner.targets import Targets
 from paceline.nets.actor_critic import ActorCritic
+from paceline.nets.parts import parts_of, saved_form
 from paceline.stop import Stop
 from paceline.telemetry.phases import Phases
 
@@ -67,7 +68,10 @@ class PPOLearner:
         modules = (("policy", policy), ("auxiliary", self._auxiliary), ("entropy", self._coefficient))
         self._trained: dict[str, nn.Module] = {name: module for name, module in modules if module is not None}
         """The modules that are optimised, in the order of their gradients."""
-        parameters = [list(module.parameters()) for module in self._trained.values()]
+        parameters = [
+            [parameter for parameter in module.parameters() if parameter.requires_grad]
+            for module in self._trained.values()
+        ]
         self._gradients = FlatGradients(itertools.chain(*parameters))
         sizes = [sum(parameter.numel() for parameter in own) for own in parameters]
         self._parts = dict(zip(self._trained, self._gradients.flat.split(sizes), strict=True))
@@ -240,10 +244,11 @@ class PPOLearner:
         """All but the policy, which is saved by itself, and `targets`, whose state is this rank's own."""
         state = {name: module.state_dict() for name, module in self._trained.items() if name != "policy"}
         own = {"optimizer": self.optimizer.state_dict(), "hyperparameters": self.hyperparameters.state_dict()}
+        own["parts"] = saved_form(parts_of(self.policy))
         return own | state | ({"first_version": self.first_version} if self.first_version else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        always = {"policy", "optimizer", "hyperparameters", "first_version"}
+        always = {"policy", "optimizer", "hyperparameters", "first_version", "parts"}
         own, saved = self._trained.keys() - always, state.keys() - always
         if own != saved:
             mine, theirs = (", ".join(sorted(names)) or "nothing" for names in (own, saved))

@@ -8,7 +8,6 @@ Legend: T steps, B rows, M rows of a mini-batch, K sequences, D numbers of recur
 from __future__ import annotations
 
 import contextlib
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -17,10 +16,11 @@ from torch import Tensor, nn
 
 from paceline.distributed.runtime import Group
 from paceline.nets.config import PolicyConfig
-from paceline.nets.cores import make_core, scan_steps, sequence_steps
+from paceline.nets.cores import Core, make_core, scan, sequence
 from paceline.nets.heads import make_head
 from paceline.nets.layers import LastLayer
 from paceline.nets.normalizer import ObservationNormalizer
+from paceline.nets.planner import PlannedCore
 from paceline.nets.trunk import Trunk, flat_size, flatten, is_channels_last, seen_shape
 from paceline.pool.protocol import PoolSpec
 
@@ -65,7 +65,8 @@ class ActorCritic(nn.Module):
         inputs = tuple(leaf for leaf in spec.obs if leaf.name != MASK)
         self.is_masked = len(inputs) < len(spec.obs)
         """Whether observations say which actions are allowed."""
-        self._names = [leaf.name for leaf in inputs]
+        self.names = [leaf.name for leaf in inputs]
+        """The observations that are encoded. `normalizers` are in the same order."""
         self._channels_last = [leaf.name for leaf in inputs if is_channels_last(leaf)]
         # Numbers are normalised, one-hot choices are not.
         self.normalizers = nn.ModuleList(
@@ -75,11 +76,17 @@ class ActorCritic(nn.Module):
         self.normalizes = config.normalize_obs
         """Whether observations are normalised before they are encoded."""
         self.trunk = Trunk(inputs, config)
-        self.core = make_core(self.trunk.out_features, config.core)
+        self.core: Core | PlannedCore
+        if config.planner.kind == "none":
+            self.core = make_core(self.trunk.out_features, config.core)
+            acting = judging = self.core.out_features
+        else:
+            self.core = PlannedCore(self.trunk, config)
+            acting, judging = self.core.controller.out_features, self.core.planner.out_features
         self._actions = spec.actions
-        self.head = make_head(spec.actions, self.core.out_features, config.head)
+        self.head = make_head(spec.actions, acting, config.head)
         self.critic_trunk = Trunk(inputs, config) if config.critic == "separate" else None
-        self.critic = LastLayer(self.core.out_features, 1)
+        self.critic = LastLayer(judging, 1)
         nn.init.orthogonal_(self.critic.weight, 1.0)
         nn.init.zeros_(self.critic.bias)
         self.register_buffer("version", torch.zeros((), dtype=torch.int64))
@@ -110,7 +117,7 @@ class ActorCritic(nn.Module):
         """Parameters of the action distribution [B, P], value [B] and the state after this step [B, D]."""
         with self._autocast(state):
             seen = self.see(obs)
-            features, new_state = self.core.step(self.trunk(seen), state)
+            features, new_state = self.core.step(self._features(seen), state)
             return *self._last_layers(obs, seen, features), new_state
 
     def play(
@@ -127,7 +134,7 @@ class ActorCritic(nn.Module):
             seen = self.see(obs)
             if self.critic_trunk is not None:
                 return self._value(seen, None)
-            return self._value(seen, self.core.step(self.trunk(seen), state)[0])
+            return self._value(seen, self.core.step(self._features(seen), state)[0])
 
     def evaluate(self, obs: dict[str, Tensor], actions: dict[str, Tensor], recall: Recall | None) -> Evaluation:
         """Evaluate actions taken. A recurrent policy needs `recall`."""
@@ -145,7 +152,7 @@ class ActorCritic(nn.Module):
         """Parameters, values, features and beliefs."""
         with self._autocast(next(iter(obs.values()))):
             seen = self.see(obs)
-            features = self.trunk(seen)
+            features = self._features(seen)
             belief = self._remember(features, recall) if recall is not None else features
             return *self._last_layers(obs, seen, belief), features, belief
 
@@ -158,15 +165,17 @@ class ActorCritic(nn.Module):
         taken = self.head.env_actions(actions)
         return torch.cat([flatten(taken[leaf.name], leaf) for leaf in self._actions], 1)
 
+    def _features(self, seen: dict[str, Tensor]) -> Tensor:
+        """The input of the core."""
+        features = self.trunk(seen)
+        return self.core.inputs(features, seen) if isinstance(self.core, PlannedCore) else features
+
     def _remember(self, features: Tensor, recall: Recall) -> Tensor:
-        # A core of the user's own may have `step` alone.
         if recall.episode_start is not None:
-            scan = getattr(self.core, "scan", None) or partial(scan_steps, self.core)
             columns = features.view(*recall.episode_start.shape, -1)
-            return scan(columns, recall.episode_start, recall.state).flatten(0, 1)
+            return scan(self.core, columns, recall.episode_start, recall.state).flatten(0, 1)
         assert recall.batch_sizes is not None
-        sequence = getattr(self.core, "sequence", None) or partial(sequence_steps, self.core)
-        return sequence(features, recall.batch_sizes, recall.state)
+        return sequence(self.core, features, recall.batch_sizes, recall.state)
 
     def _autocast(self, example: Tensor) -> contextlib.AbstractContextManager:
         if self.precision == torch.float32:
@@ -177,8 +186,8 @@ class ActorCritic(nn.Module):
     def absorb(self, obs: dict[str, Tensor], rows: Tensor, group: Group) -> None:
         """Update the normalisers with `rows` of observations, of all ranks together."""
         obs = self._channels_first(obs)
-        for name, normalizer in zip(self._names, self.normalizers, strict=True):
-            if isinstance(normalizer, ObservationNormalizer):
+        for name, normalizer in zip(self.names, self.normalizers, strict=True):
+            if isinstance(normalizer, ObservationNormalizer) and not normalizer.is_frozen:
                 normalizer.absorb(group.sum_(normalizer.sums(obs[name][rows])))
 
     def _channels_first(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -191,17 +200,20 @@ class ActorCritic(nn.Module):
         obs = self._channels_first(obs)
         if not self.normalizes:
             return obs
-        return {name: normalizer(obs[name]) for name, normalizer in zip(self._names, self.normalizers, strict=True)}
+        return {name: normalizer(obs[name]) for name, normalizer in zip(self.names, self.normalizers, strict=True)}
 
     def _last_layers(self, obs: dict[str, Tensor], seen: dict[str, Tensor], features: Tensor) -> tuple[Tensor, Tensor]:
         """The head's parameters and the values."""
         features = features.to(self.critic.weight.dtype)  # once for both layers: their gradients meet in float32
         mask = {self._actions[0].name: obs[MASK].bool().flatten(1)} if MASK in obs else None
-        return self.head(features, mask), self._value(seen, features)
+        acting = self.core.split(features)[0] if isinstance(self.core, PlannedCore) else features
+        return self.head(acting, mask), self._value(seen, features)
 
     def _value(self, seen: dict[str, Tensor], features: Tensor | None) -> Tensor:
         if self.critic_trunk is not None:
             features = self.critic_trunk(seen)
+        elif isinstance(self.core, PlannedCore) and features is not None:
+            features = self.core.split(features)[1]
         return self.critic(features).squeeze(-1)
 
 

@@ -18,6 +18,8 @@ CORES = ("none", "lstm", "gru")
 HEADS = ("independent",)
 VALUE_HEADS = ("categorical", "mixture", "scalar")
 ACTIVATIONS = ("tanh", "relu", "elu")
+PARTS = ("encoder", "policy", "planner", "critic")
+"""Parts of a network that a run can take from another run, or freeze (see `nets/parts.py`)."""
 
 _NAME = r"[^\W\d]\w*(\.[^\W\d]\w*)*"
 
@@ -28,6 +30,19 @@ def check_choice(option: str, name: str, known: Sequence[str]) -> None:
         raise UsageError(
             f"{option} {name!r} does not exist; allowed: {', '.join(known)}, or package.module:Class for your own"
         )
+
+
+def named_parts(option: str, names: str | None) -> tuple[str, ...]:
+    """The parts that an option names, for example `encoder+policy`, in the order of `PARTS`. Nothing for None."""
+    if names is None:
+        return ()
+    found = names.split("+")
+    if not set(found) <= set(PARTS) or len(set(found)) < len(found):
+        raise UsageError(
+            f"{option} {names!r} does not exist; allowed: {', '.join(PARTS)}, or several of them, such as "
+            f"{PARTS[0]}+{PARTS[1]}"
+        )
+    return tuple(part for part in PARTS if part in found)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +62,28 @@ class CoreConfig:
             raise UsageError(f"core.hidden must be at least 1, got {self.hidden}")
         if self.layers not in (1, 2):
             raise UsageError(f"core.layers must be 1 or 2, got {self.layers}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannerConfig:
+    """A planner that steers the policy of another run: the neural controller of DD-PPO (see `nets/planner.py`)."""
+
+    kind: str = "none"
+    """The memory of the planner: none for no planner, lstm, gru, or package.module:Class for your own."""
+    hidden: int = 512
+    """Units per layer."""
+    layers: int = 2
+    """Layers, 1 or 2."""
+    goal: str = "goal"
+    """The observation of the policy that the planner gives instead of the environment: a distance, and a direction of
+    two numbers."""
+
+    def __post_init__(self) -> None:
+        check_choice("planner.kind", self.kind, CORES)
+        if self.hidden < 1:
+            raise UsageError(f"planner.hidden must be at least 1, got {self.hidden}")
+        if self.layers not in (1, 2):
+            raise UsageError(f"planner.layers must be 1 or 2, got {self.layers}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +128,10 @@ class PolicyConfig:
     ver_resnet18, or package.module:Class for your own."""
     encoder_size: int = 512
     """Features of an encoded image."""
+    embedding: int = 0
+    """Features of a linear layer for each observation that is no image, before they are joined. 0: no such layers."""
     hidden: tuple[int, ...] = (64, 64)
-    """Hidden layers of the perceptron that encodes everything but images."""
+    """Hidden layers of the perceptron that encodes everything but images. Empty: they are only joined."""
     activation: str = "tanh"
     """Activation of those layers: tanh, relu, elu, or package.module:Class for your own."""
     critic: Literal["shared", "separate"] = "shared"
@@ -101,12 +140,17 @@ class PolicyConfig:
     """Normalise observations by their running mean and variance; images channel by channel."""
     core: CoreConfig = field(default_factory=CoreConfig)
     head: HeadConfig = field(default_factory=HeadConfig)
+    planner: PlannerConfig = field(default_factory=PlannerConfig)
 
     def __post_init__(self) -> None:
         check_choice("policy.encoder", self.encoder, ENCODERS)
         check_choice("policy.activation", self.activation, ACTIVATIONS)
+        if self.embedding < 0:
+            raise UsageError(f"policy.embedding must be at least 0, got {self.embedding}")
         if self.critic == "separate" and self.core.kind != "none":
             raise UsageError("policy.critic separate needs policy.core.kind none: a memory is shared")
+        if self.critic == "separate" and self.planner.kind != "none":
+            raise UsageError("policy.critic separate needs policy.planner.kind none: the critic reads the planner")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,6 +209,7 @@ def named_classes(policy: PolicyConfig, control: ControlConfig) -> dict[str, str
         "policy.encoder": policy.encoder,
         "policy.activation": policy.activation,
         "policy.core.kind": policy.core.kind,
+        "policy.planner.kind": policy.planner.kind,
         "policy.head.kind": policy.head.kind,
         "control.activation": control.activation,
         "control.value.kind": control.value.kind,

@@ -8,6 +8,8 @@ state of zeros.
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -102,9 +104,21 @@ class Core(nn.Module):
         return [getattr(self.rnn, f"{name}_l{layer}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
 
 
-def make_core(in_features: int, config: CoreConfig) -> Core:
-    """The core that `config.kind` names; one of the user's own has at least `step` of `Core`."""
-    return build(CORE, "policy.core.kind", config.kind, dict.fromkeys(CORES, Core), in_features, config)
+def make_core(in_features: int, config: CoreConfig, option: str = "policy.core.kind") -> Core:
+    """The core that `config.kind` names, set by `option`; one of the user's own has at least `step` of `Core`."""
+    return build(CORE, option, config.kind, dict.fromkeys(CORES, Core), in_features, config)
+
+
+def sequence(core: nn.Module, features: Tensor, batch_sizes: Tensor, initial_state: Tensor) -> Tensor:
+    """`Core.sequence`. A core of the user's own may have `step` alone."""
+    whole = getattr(core, "sequence", None) or partial(sequence_steps, core)
+    return whole(features, batch_sizes, initial_state)
+
+
+def scan(core: nn.Module, features: Tensor, starts: Tensor, initial_state: Tensor) -> Tensor:
+    """`Core.scan`. A core of the user's own may have `step` alone."""
+    whole = getattr(core, "scan", None) or partial(scan_steps, core)
+    return whole(features, starts, initial_state)
 
 
 def scan_steps(core: nn.Module, features: Tensor, starts: Tensor, initial_state: Tensor) -> Tensor:

@@ -14,11 +14,20 @@ from paceline.accel.activations import Tanh
 from paceline.errors import UsageError
 from paceline.nets.config import ControlConfig
 from paceline.nets.layers import make_activation
+from paceline.nets.parts import Parts, Unit
 from paceline.nets.trunk import flat_size, is_image, join
 from paceline.nets.value_heads import make_value_head
 from paceline.pool.protocol import PoolSpec
 from paceline.pool.spaces import Leaf
 
+_LAYERS = ("control.layer_norm", "control.activation")
+_VALUES = ("control.value.kind", "control.value.low", "control.value.high")
+PARTS: Parts = {
+    "encoder": {"torso": Unit({"torso": "policy.torso"}, _LAYERS)},
+    "policy": {"last layer": Unit({"last layer": "policy.last"})},
+    "critic": {"critic": Unit({"critic": "critic"}, (*_LAYERS, *_VALUES))},
+}
+"""Where the parts are in a dictionary of both networks, `policy` and `critic`."""
 LAST_LAYER = 1e-3
 """Bound of the initial weights of last layers: the first actions and values are close to 0."""
 

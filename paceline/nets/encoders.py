@@ -25,15 +25,26 @@ from paceline.nets.layers import as_float, make_activation, orthogonal
 
 
 class VectorEncoder(nn.Module):
-    """A multi-layer perceptron over the flattened leaf; without hidden sizes, the leaf itself."""
+    """A multi-layer perceptron over flat observations side by side; without hidden sizes, the observations themselves.
+
+    With an `embedding`, each observation first goes through a linear layer of its own, to that many features.
+    """
 
     def __init__(
-        self, leaf_shape: Sequence[int], *, hidden_sizes: Sequence[int] = (64, 64), activation: str = "tanh"
+        self,
+        leaf_sizes: Sequence[int],
+        *,
+        hidden_sizes: Sequence[int] = (64, 64),
+        activation: str = "tanh",
+        embedding: int = 0,
     ) -> None:
         super().__init__()
         if any(size < 1 for size in hidden_sizes):
             raise UsageError(f"hidden sizes must be at least 1, got {tuple(hidden_sizes)}")
-        self._leaf_size = width = math.prod(leaf_shape)
+        self._leaf_sizes, self._width = list(leaf_sizes), sum(leaf_sizes)
+        embedded = leaf_sizes if embedding else ()
+        self.embeddings = nn.ModuleList(orthogonal(nn.Linear(size, embedding), 1.0) for size in embedded)
+        width = len(embedded) * embedding or self._width
         layers: list[nn.Module] = []
         for size in hidden_sizes:
             layers += [orthogonal(nn.Linear(width, size), math.sqrt(2)), make_activation(activation)]
@@ -42,7 +53,10 @@ class VectorEncoder(nn.Module):
         self.out_features = width
 
     def forward(self, obs: Tensor) -> Tensor:
-        x = as_float(obs).reshape(-1, self._leaf_size)
+        x = as_float(obs).reshape(-1, self._width)
+        if self.embeddings:
+            leaves = zip(self.embeddings, x.split(self._leaf_sizes, 1), strict=True)
+            x = torch.cat([layer(leaf) for layer, leaf in leaves], 1)
         for layer in self.layers:
             x = layer.forward(x)  # not called: a module's hooks take as long as a small layer's arithmetic
         return x

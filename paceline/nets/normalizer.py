@@ -71,6 +71,8 @@ class ObservationNormalizer(nn.Module):
 
     def __init__(self, leaf_shape: Sequence[int]) -> None:
         super().__init__()
+        self.is_frozen = False
+        """Whether the statistics stay as they are."""
         self._image = len(leaf_shape) == 3
         self._min_std = IMAGE_MIN_STD if self._image else VECTOR_MIN_STD
         shape = (leaf_shape[0], 1, 1) if self._image else tuple(leaf_shape)

@@ -6,10 +6,10 @@ Every part is an `nn.Module`. The current directory is importable. The options, 
 
 - `policy.encoder`: constructor `(leaf_shape, *, hidden)`, with [C, H, W] of the images. Attribute `out_features`.
   `forward(images)` gives [B, out_features]. Bytes come unscaled.
-- `policy.core.kind`: constructor `(in_features, config)`, with a `CoreConfig`. Attributes `out_features`, and
-  `state_size` S (0 for no memory). `step(features [B, F], state [B, S])` gives the output [B, out_features] and the
-  state after the step, without changing the state it was given. `sequence` and `scan` of `cores.Core` are optional;
-  without them sequences go step by step.
+- `policy.core.kind`, `policy.planner.kind`: constructor `(in_features, config)`, with a `CoreConfig`. Attributes
+  `out_features`, and `state_size` S (0 for no memory). `step(features [B, F], state [B, S])` gives the output [B,
+  out_features] and the state after the step, without changing the state it was given. `sequence` and `scan` of
+  `cores.Core` are optional; without them sequences go step by step.
 - `policy.head.kind`: constructor `(leaves, in_features, config)`, with a `HeadConfig`. Attribute `max_entropy`.
   `forward(features, mask)` gives parameters [B, P]; `sample`, `mode`, `log_prob`, `entropy` and `env_actions` are those
   of `heads.ActionHead`.

@@ -37,7 +37,7 @@ class Trunk(nn.Module):
         images = [leaf for leaf in leaves if is_image(leaf)]
         self.leaves = [leaf for leaf in leaves if not is_image(leaf)]
         """The leaves that are not images."""
-        self._image_names = [leaf.name for leaf in images]
+        self.image_names = [leaf.name for leaf in images]
         encoders = [
             build(ENCODER, "policy.encoder", config.encoder, ENCODERS, seen_shape(leaf), hidden=config.encoder_size)
             for leaf in images
@@ -45,14 +45,18 @@ class Trunk(nn.Module):
         self.images = nn.ModuleList(encoders)
         self.vectors: VectorEncoder | None = None
         if self.leaves:
-            width = sum(flat_size(leaf) for leaf in self.leaves)
-            self.vectors = VectorEncoder((width,), hidden_sizes=config.hidden, activation=config.activation)
+            self.vectors = VectorEncoder(
+                [flat_size(leaf) for leaf in self.leaves],
+                hidden_sizes=config.hidden,
+                activation=config.activation,
+                embedding=config.embedding,
+            )
         self.num_image_features = sum(encoder.out_features for encoder in encoders)
         """The first features; those of everything else follow."""
         self.out_features = self.num_image_features + (self.vectors.out_features if self.vectors is not None else 0)
 
     def forward(self, obs: dict[str, Tensor]) -> Tensor:
-        parts = [encoder(obs[name]) for name, encoder in zip(self._image_names, self.images, strict=True)]
+        parts = [encoder(obs[name]) for name, encoder in zip(self.image_names, self.images, strict=True)]
         if self.vectors is not None:
             parts.append(self.vectors(join(obs, self.leaves)))
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)

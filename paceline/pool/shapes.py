@@ -26,6 +26,7 @@ class EnvShape:
     turn_based: bool = False
     reward_weights: tuple[tuple[str, float], ...] = ()
     measures: tuple[str, ...] = ()
+    """See `PoolSpec.measures`. An environment announces them by its attribute `measure_names`."""
 
     def __str__(self) -> str:
         return "; ".join(

@@ -15,7 +15,6 @@ from paceline.accel.config import ComputeConfig
 from paceline.collect.actor import Actor
 from paceline.collect.kind_slots import all_kinds, kind_of_agents
 from paceline.collect.policy_assignment import Draw, PolicyAssignment
-from paceline.collect.sampler import device_generator
 from paceline.config import Config
 from paceline.distributed.runtime import Group
 from paceline.errors import UsageError
@@ -75,10 +74,10 @@ class PopulationParts:
         folder: Path,
         learners: Sequence[PPOLearner],
         *,
-        own_numbers: bool,
+        compute: ComputeConfig,
+        numbers: torch.Generator | None,
     ) -> PopulationParts | None:
-        """None for a run with one policy and no opponents. With `own_numbers`, opponents draw random numbers of their
-        own."""
+        """None for a run with one policy and no opponents. `compute` and `numbers` are those of actors."""
         plays = config.league.is_used
         if len(learners) == 1 and not plays:
             return None
@@ -91,8 +90,7 @@ class PopulationParts:
                 raise UsageError(f"league needs matches of several agents, and {config.env} has one agent")
             _require_seats(config, spec)
             snapshots = Snapshots(folder / PAST_SELVES, len(learners), config.league.keep, writes=group.is_first)
-            generator = device_generator(group.device) if own_numbers else None
-            league, opponents = _league(config, group, clock, pool, learners, snapshots, draw, generator)
+            league, opponents = _league(config, group, clock, pool, learners, snapshots, draw, compute, numbers)
             draw = league
         pinned = group.device.type == "cuda"
         assignment = PolicyAssignment(spec, draw, np.random.default_rng((config.seed, group.rank)), pinned=pinned)
@@ -128,20 +126,20 @@ def _league(
     learners: Sequence[PPOLearner],
     snapshots: Snapshots,
     draw: Draw,
-    generator: torch.Generator | None,
+    compute: ComputeConfig,
+    numbers: torch.Generator | None,
 ) -> tuple[League, list[Any]]:
     """The league, and the actors of its seats and fixed opponents."""
     settings, spec, kinds = config.league, pool.spec, all_kinds(pool.spec)
     seats: list[ActorCritic] = []
     actors: list[Any] = []
-    compute = ComputeConfig(cuda_graphs=False)
     if settings.past_share > 0:
         for number in range(len(learners), len(learners) + settings.seats):
             own = kinds[number % len(kinds)].spec
             seat = ActorCritic(own, config.policy).to(group.device).eval().requires_grad_(False)
             seat.precision = learners[number % len(kinds)].policy.precision
             seats.append(seat)
-            actors.append(Actor(seat, own, group.device, compute, clock, generator))
+            actors.append(Actor(seat, own, group.device, compute, clock, numbers))
     actors += make_opponents(settings.opponents, spec, group.device, clock)
     league = League(
         settings,

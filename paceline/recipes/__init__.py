@@ -7,11 +7,22 @@ from collections.abc import Callable
 
 from paceline.config import Config
 from paceline.errors import UsageError, closest
-from paceline.recipes import atari, classic, control, doom, mujoco, pointnav, selfplay
+from paceline.recipes import atari, classic, control, doom, mujoco, navigation, pointnav, selfplay
 
 RECIPES: dict[str, Callable[[], Config]] = {
     "pointnav": pointnav.pointnav,
     "pointnav-small": pointnav.pointnav_small,
+    "pointnav-rgb": pointnav.pointnav_rgb,
+    "pointnav-rgbd": pointnav.pointnav_rgbd,
+    "pointnav-blind": pointnav.pointnav_blind,
+    "pointnav-nogps": pointnav.pointnav_nogps,
+    "pointnav-paper": pointnav.pointnav_paper,
+    "flee": navigation.flee,
+    "flee-small": navigation.flee_small,
+    "explore": navigation.explore,
+    "explore-small": navigation.explore_small,
+    "objectnav": navigation.objectnav,
+    "objectnav-small": navigation.objectnav_small,
     "cartpole": classic.cartpole,
     "memory": classic.memory,
     "duel-selfplay": selfplay.duel_selfplay,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from paceline.accel.config import ComputeConfig
 from paceline.config import Config
 from paceline.learner.config import OptimizerConfig, PPOConfig
@@ -47,3 +49,47 @@ def pointnav() -> Config:
         optimizer=OptimizerConfig(learning_rate=8e-4, schedule="linear"),
         compute=ComputeConfig(precision="bfloat16", compile=True),
     )
+
+
+def pointnav_rgb() -> Config:
+    """PointNav from colours alone."""
+    return _with_env(pointnav(), "pointnav:full?resolution=64&scenes=4096&sensors=rgb")
+
+
+def pointnav_rgbd() -> Config:
+    """PointNav from colours and depth."""
+    return _with_env(pointnav(), "pointnav:full?resolution=64&scenes=4096&sensors=depth%2Brgb&depth_dtype=float16")
+
+
+def pointnav_blind() -> Config:
+    """PointNav without a camera: the agent knows where the goal is, and whether a step has brought it closer."""
+    return _with_env(pointnav(), "pointnav:full?scenes=4096&sensors=blind")
+
+
+def pointnav_nogps() -> Config:
+    """PointNav without GPS and compass: the goal is given relative to the start, and the agent has to track itself."""
+    return _with_env(pointnav(), "pointnav:full?resolution=64&scenes=4096&depth_dtype=float16&gps=false")
+
+
+def pointnav_paper() -> Config:
+    """DD-PPO's agent and settings: SE-ResNeXt50 on depth of 256x256. Eight GPUs have the paper's 256 environments."""
+    return Config(
+        env="pointnav:full?resolution=256&scenes=4096&depth_dtype=float16",
+        steps=2_500_000_000,
+        rollout_steps=128,
+        device="cuda",
+        pool=PoolConfig(num_envs=32),
+        policy=PolicyConfig(
+            encoder="se_resnext50",
+            embedding=32,
+            hidden=(),
+            core=CoreConfig(kind="lstm", hidden=512, layers=2),
+        ),
+        ppo=PPOConfig(epochs=2, minibatches=2, normalize_advantage=False),
+        optimizer=OptimizerConfig(learning_rate=2.5e-4),
+        compute=ComputeConfig(precision="bfloat16", compile=True),
+    )
+
+
+def _with_env(config: Config, env: str) -> Config:
+    return dataclasses.replace(config, env=env)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import queue
-import threading
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -180,17 +179,15 @@ class BatchQueue:
         self._arrived: list[deque[Submission]] = [deque() for _ in learners]
         """By policy: batches that the learner thread has received, and not learned from yet."""
         self._submissions: queue.SimpleQueue[Submission] = queue.SimpleQueue()
-        self._unacknowledged = 0
-        """Batches submitted but not yet acknowledged."""
-        self._acknowledged = threading.Semaphore(0)
-        """Released by the learner thread after each update."""
+        self._unacknowledged = [0] * len(learners)
+        """By policy: batches submitted but not yet acknowledged."""
+        self._acknowledged: queue.SimpleQueue[int] = queue.SimpleQueue()
+        """The policy of each batch that the learner thread is done with."""
         self._versions, self._dropped_batches = [0] * len(learners), [0] * len(learners)
         self._unreported: list[Finished] = []
         """What came with batches that were given up."""
         self._losses: dict[int, dict[str, float]] = {}
         """By policy: the losses of its last update."""
-        self._next: Submission | None = None
-        """A batch that could not be submitted yet."""
         self._collection_waits = False
         self.thread = LearnerThread(run, self._learn_until_over)
         self._threads, self._threads_alone = run.threads, learners[0].threads_alone or run.threads
@@ -207,47 +204,52 @@ class BatchQueue:
         If the learner is behind, or if both take turns, this waits for it: not for long, because the learner may itself
         wait for a checkpoint.
         """
-        if not self._concurrent and not self._wait_until(0):
+        self._count_acknowledged()
+        if not self._concurrent and any(self._unacknowledged) and not self._wait():
             return False
-        while self._next is not None or self._fullest() is not None:
-            self._next = self._next or self._take()
-            if not self._wait_until(self._most_unacknowledged):
-                return False
+        while full := self._full():
+            allowed = [policy for policy in full if self._may_submit(policy)]
+            if not allowed:
+                if not self._wait():
+                    return False
+                continue
             self._collection_waits = not self._concurrent
-            self._submissions.put(self._next)
-            self._next = None
-            self._unacknowledged += 1
+            self._submissions.put(self._take(allowed[0]))
+            self._unacknowledged[allowed[0]] += 1
             if not self._concurrent:
                 return False
         return True
 
-    def _wait_until(self, unacknowledged: int) -> bool:
-        """Wait for a moment. Returns whether at most so many batches are not acknowledged."""
-        while self._unacknowledged > unacknowledged:
-            if not self._acknowledged.acquire(blocking=False):
-                self._collection_waits = True
-                if not self._acknowledged.acquire(timeout=POLL_SECONDS):
-                    return False
-                self._collection_waits = False
-            self._unacknowledged -= 1
+    def _may_submit(self, policy: int) -> bool:
+        """A batch that waits while other policies are updated does not grow old. So each policy has a bound of its own.
+
+        Several ranks with several policies have to find a policy for which each has a batch. So they collect until each
+        policy has one. `_drop_surplus` bounds their number."""
+        if len(self._learners) > 1 and self._run.group.size > 1:
+            return sum(self._unacknowledged) < (self._config.waiting + 1) * len(self._learners)
+        return self._unacknowledged[policy] <= self._config.waiting
+
+    def _full(self) -> list[int]:
+        """The policies whose full chunks make a batch, first those with the most for the size of their batches."""
+        shares = [self._buffers[p].layout.num_full(p) / self._sizes[p] for p in range(len(self._learners))]
+        return sorted((p for p, share in enumerate(shares) if share >= 1), key=lambda p: -shares[p])
+
+    def _wait(self) -> bool:
+        """Wait for a moment until the learner is done with a batch. Returns whether it is."""
+        self._collection_waits = True
+        try:
+            self._unacknowledged[self._acknowledged.get(timeout=POLL_SECONDS)] -= 1
+        except queue.Empty:
+            return False
+        self._collection_waits = False
         return True
 
-    @property
-    def _most_unacknowledged(self) -> int:
-        """Several ranks with several policies have to find a policy for which each has a batch. So they collect until
-        each policy has one. `_drop_surplus` bounds their number."""
-        policies = len(self._learners) if self._run.group.size > 1 else 1
-        return (self._config.waiting + 1) * policies - 1
+    def _count_acknowledged(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._unacknowledged[self._acknowledged.get_nowait()] -= 1
 
-    def _fullest(self) -> int | None:
-        """The policy with the most full chunks for the size of its batches, if they make a batch."""
-        shares = [self._buffers[p].layout.num_full(p) / self._sizes[p] for p in range(len(self._learners))]
-        fullest = max(shares)
-        return shares.index(fullest) if fullest >= 1 else None
-
-    def _take(self) -> Submission:
-        policy = self._fullest()
-        assert policy is not None
+    def _take(self, policy: int) -> Submission:
         buffer = self._buffers[policy]
         selection = buffer.layout.take(self._sizes[policy], policy)
         truncations = buffer.take_truncations(selection)
@@ -277,7 +279,7 @@ class BatchQueue:
         """Its rows may be overwritten."""
         self._buffers[submission.policy].layout.release(submission.selection)
         self._collection_waits = False
-        self._acknowledged.release()
+        self._acknowledged.put(submission.policy)
 
     def _receive(self) -> Submission | None:
         """The next batch; None once the main thread has left. Raises `StopRun` if the run has to stop."""

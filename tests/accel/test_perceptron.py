@@ -153,6 +153,7 @@ def test_which_policies_suit_and_which_batches_numpy_computes():
     masked = spaces.Dict({"obs": NUMBERS, MASK: spaces.MultiBinary(4)})
     image = spaces.Box(0, 255, (3, 84, 84), np.uint8)
     others = [
+        make(embedding=3),
         make(masked, DONE["choice"]),
         make(image),
         make(core=CoreConfig(kind="lstm", hidden=4)),

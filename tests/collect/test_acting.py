@@ -19,13 +19,14 @@ from paceline.accel.cuda_graph import CudaGraph
 from paceline.accel.recorded_acting import RecordedActing
 from paceline.accel.send_first import SendFirst
 from paceline.collect import sampler as sampling
-from paceline.collect.acting import PlainActing, make_acting
+from paceline.collect.acting import PlainActing, is_recorded, make_acting
 from paceline.collect.actor import Actor
 from paceline.experience.chunks import Chunks
 from paceline.experience.layouts import LockStep, Variable
 from paceline.experience.rollout_buffer import RolloutBuffer
 from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.config import CoreConfig, PolicyConfig
+from paceline.pool.batches import rows_of
 from paceline.pool.config import PoolConfig
 from paceline.pool.protocol import PoolSpec, StepBatch
 from paceline.schedule.config import VERConfig
@@ -154,7 +155,119 @@ def play(
 )
 def test_a_recorded_turn_is_the_same_turn(seed, num_slots, core, variable):
     """Over random batches, ends, lost simulators, absent agents, cuts and new weights."""
-    play(seed, num_slots, core, variable, "cpu", lambda *parts: RecordedActing(*parts, Replay))
+    play(seed, num_slots, core, variable, "cpu", lambda actor, rollout: RecordedActing([actor], rollout, record=Replay))
+
+
+class TeamSide:
+    """Several policies that act in turn, each for its own slots; or together, in one recording."""
+
+    def __init__(
+        self, policies: list[ActorCritic], spec: PoolSpec, book: Any, device: str, assigned: np.ndarray, record: Any
+    ) -> None:
+        self.policies = [copy.deepcopy(policy).to(device) for policy in policies]
+        for policy in self.policies:
+            policy.head.sample = lambda params, generator=None: self.policies[0].head.mode(params)
+        compute = ComputeConfig(cuda_graphs=False)
+        self.actors = [Actor(policy, spec, torch.device(device), compute) for policy in self.policies]
+        self.assigned = book.policies = assigned.copy()
+        self.rollout = RolloutBuffer(book, torch.device(device), spare=True)
+        self.numbers = list(range(len(policies)))
+        self.rows: list[torch.Tensor] = []
+        """Of all batches, in order. The two sides use chunks in different order."""
+        if record is None:
+            self.acting = [PlainActing(actor, self.rollout) for actor in self.actors]
+        else:
+            self.acting = [RecordedActing(self.actors, self.rollout, self.numbers, record)]
+
+    def _parts(self, batch: StepBatch) -> list[tuple[Any, np.ndarray]]:
+        if len(self.acting) == 1:
+            return [(self.acting[0], np.arange(len(batch)))]
+        own = [np.flatnonzero(self.assigned[batch.slots] == number) for number in self.numbers]
+        return [(acting, rows) for acting, rows in zip(self.acting, own, strict=True) if len(rows)]
+
+    def act(self, batch: StepBatch) -> dict[str, np.ndarray]:
+        found: dict[str, np.ndarray] = {}
+        for acting, rows in self._parts(batch):
+            acting.start(rows_of(batch, rows))
+            for name, values in acting.actions().items():
+                found.setdefault(name, np.zeros((len(batch), *values.shape[1:]), values.dtype))[rows] = values
+            acting.write_decisions()
+        self.rows.append(torch.from_numpy(self.rollout.layout._pending[batch.slots]))
+        return found
+
+    def observe(self, batch: StepBatch, assigned: np.ndarray) -> None:
+        for acting, rows in self._parts(batch):
+            acting.write_outcomes(rows_of(batch, rows))
+        changed = np.flatnonzero(self.assigned != assigned)
+        if len(changed):
+            for acting in self.acting:
+                acting.flush()
+            self.rollout.layout.end_streams(changed)
+            self.assigned[:] = assigned
+            for number, actor in enumerate(self.actors):
+                actor.start_anew(changed[assigned[changed] == number])
+
+    def table(self) -> dict[str, torch.Tensor]:
+        for acting in self.acting:
+            acting.flush()
+        rows = torch.cat(self.rows)
+        table = {name: column.cpu()[rows] for name, column in self.rollout._columns().items() if len(column)}
+        assigned = torch.from_numpy(self.assigned)
+        for name in ("state", "episode_start"):
+            slots = torch.stack([getattr(actor, name).cpu() for actor in self.actors])
+            table["slots " + name] = slots[assigned, torch.arange(len(assigned))]
+        return table
+
+
+def play_as_a_team(seed: int, num_slots: int, num_policies: int, core: str, device: str, record: Any) -> None:
+    """The recording of several policies against each policy by itself. Policies change where episodes end."""
+    rng, num_turns = np.random.default_rng(seed), 14
+    torch.manual_seed(seed)
+    spec = PoolSpec(observation_space=OBS, action_space=ACTIONS, num_envs=num_slots)
+    config = PolicyConfig(hidden=(8,), core=CoreConfig(kind=core, hidden=6))
+    policies = [ActorCritic(spec, config) for _ in range(num_policies)]
+    for number, policy in enumerate(policies):
+        policy.version += number
+    assigned = rng.integers(0, num_policies, num_slots)
+    books = [Chunks(STEPS, num_slots, num_slots, num_turns, num_policies, changing=True) for _ in range(2)]
+    sides = [TeamSide(policies, spec, book, device, assigned, r) for book, r in zip(books, (None, record), strict=True)]
+    held = random_batch(rng, np.arange(num_slots), num_slots, OBS)
+    for turn in range(num_turns):
+        plain, together = (side.act(held) for side in sides)
+        assert plain.keys() == together.keys()
+        for name, values in plain.items():
+            np.testing.assert_allclose(together[name], values, rtol=1e-4, atol=1e-5)
+        in_flight = rng.permutation(np.flatnonzero(books[0]._pending >= 0))
+        held = random_batch(rng, np.sort(in_flight[: rng.integers(1, len(in_flight) + 1)]), num_slots, OBS)
+        ended = held.slots[held.terminated | held.truncated | held.lost]
+        assigned[ended] = rng.integers(0, num_policies, len(ended))
+        for side in sides:
+            side.observe(held, assigned)
+        if rng.random() < 0.5:
+            plain, together = (side.table() for side in sides)
+            for name, values in plain.items():
+                torch.testing.assert_close(
+                    together[name], values, rtol=1e-4, atol=1e-5, equal_nan=True, msg=f"{turn} {name}"
+                )
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    num_slots=st.integers(1, 9),
+    num_policies=st.integers(2, 4),
+    core=st.sampled_from(["none", "lstm"]),
+)
+def test_a_recorded_turn_of_several_policies_is_the_turn_of_each(seed, num_slots, num_policies, core):
+    play_as_a_team(seed, num_slots, num_policies, core, "cpu", Replay)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("core", ["none", "lstm"])
+def test_a_recorded_turn_of_several_policies_on_a_gpu(core):
+    for seed in range(4):
+        play_as_a_team(seed, 9, 3, core, "cuda", CudaGraph)
 
 
 @settings(max_examples=25, deadline=None)
@@ -178,7 +291,15 @@ def test_a_recorded_turn_on_a_gpu(monkeypatch, core, variable):
 
     monkeypatch.setattr(RecordedActing, "flush", late)
     for seed in range(2):
-        play(seed, 6, core, variable, "cuda", lambda *parts: RecordedActing(*parts, CudaGraph), num_turns=60)
+        play(
+            seed,
+            6,
+            core,
+            variable,
+            "cuda",
+            lambda actor, rollout: RecordedActing([actor], rollout, record=CudaGraph),
+            num_turns=60,
+        )
 
 
 @pytest.mark.parametrize("variable", [True, False], ids=["ver", "nover"])
@@ -189,7 +310,7 @@ def test_a_run_with_recorded_turns_is_the_same_run(tmp_path, monkeypatch, variab
     used = []
 
     def recorded(actor, rollout, **_):
-        used.append(RecordedActing(actor, rollout, Replay))
+        used.append(RecordedActing([actor], rollout, record=Replay))
         return used[-1]
 
     monkeypatch.setattr(sampling, "make_acting", recorded)
@@ -224,14 +345,16 @@ def test_turns_are_recorded_where_they_can_be(monkeypatch):
     spec = PoolSpec(observation_space=OBS, action_space=ACTIONS, num_envs=2)
     actor = Actor(ActorCritic(spec, PolicyConfig(hidden=(8,))), spec, torch.device("cpu"))
     rollout = RolloutBuffer(Chunks(STEPS, 2, 2, 1), torch.device("cpu"), spare=True)
-    assert isinstance(make_acting(actor, rollout, on_device=False, recorded=True), PlainActing), "there is no GPU"
+    assert not is_recorded(actor, rollout, on_device=False), "there is no GPU"
+    assert isinstance(make_acting(actor, rollout, on_device=False), PlainActing)
     monkeypatch.setattr(type(actor.inference), "is_recorded", True)
-    assert isinstance(make_acting(actor, rollout, on_device=False, recorded=True), RecordedActing)
-    assert isinstance(make_acting(actor, rollout, on_device=False, recorded=False), PlainActing)
+    assert is_recorded(actor, rollout, on_device=False)
+    assert not is_recorded(actor, rollout, on_device=True)
+    assert not is_recorded(actor, RolloutBuffer(LockStep(STEPS, 2), torch.device("cpu")), on_device=False)
 
 
 def test_small_perceptrons_send_first():
     spec = PoolSpec(observation_space=OBS["numbers"], action_space=ACTIONS, num_envs=2)
     actor = Actor(ActorCritic(spec, PolicyConfig(hidden=(8,))), spec, torch.device("cpu"))
     rollout = RolloutBuffer(LockStep(STEPS, 2), torch.device("cpu"))
-    assert isinstance(make_acting(actor, rollout, on_device=False, recorded=False), SendFirst)
+    assert isinstance(make_acting(actor, rollout, on_device=False), SendFirst)

@@ -323,7 +323,7 @@ def test_nothing_changes_where_it_is_off():
     for config in (AuxiliaryConfig(), AuxiliaryConfig(hidden=7)):
         policy, learner = make(config)
         report = learner.update(ring(policy), 0.0)
-        assert learner.state_dict().keys() == {"optimizer", "hyperparameters"}
+        assert learner.state_dict().keys() == {"optimizer", "hyperparameters", "parts"}
         assert not report.keys() & set(CPCA.METRICS)
         results.append(flat(policy))
     assert torch.equal(*results)
@@ -368,7 +368,7 @@ def test_resumed_runs_are_bit_equal(tmp_path):
     parts, whole = (
         CheckpointFolder(tmp_path / name / "checkpoints").load().state["agent"] for name in ("parts", "whole")
     )
-    assert parts.keys() == whole.keys() == {"optimizer", "hyperparameters", "auxiliary", "entropy"}
+    assert parts.keys() == whole.keys() == {"optimizer", "hyperparameters", "parts", "auxiliary", "entropy"}
     for name in ("auxiliary", "entropy"):
         assert_equal(parts[name], whole[name])
 

@@ -148,7 +148,7 @@ def test_nothing_changes_where_it_is_off(core):
     policy, learner = make(PolicyConfig(hidden=(8,), core=CoreConfig(kind=core, hidden=8)))
     report = learner.update(make_rollout(policy), 0.0)
     assert "entropy_coef" not in report
-    assert learner.state_dict().keys() == {"optimizer", "hyperparameters"}
+    assert learner.state_dict().keys() == {"optimizer", "hyperparameters", "parts"}
     assert len(learner._gradients.flat) == sum(p.numel() for p in policy.parameters())
 
 

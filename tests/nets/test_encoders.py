@@ -63,9 +63,9 @@ def check_parameter_counts():
 
 
 def test_vector_encoder_layers():
-    module = VectorEncoder((2, 3), hidden_sizes=(8, 5), activation="elu")
+    module = VectorEncoder((2, 4), hidden_sizes=(8, 5), activation="elu")
     assert [type(layer) for layer in module.layers] == [nn.Linear, ELU, nn.Linear, ELU]
-    assert module(torch.rand(7, 2, 3)).shape == (7, module.out_features) == (7, 5)
+    assert module(torch.rand(7, 6)).shape == (7, module.out_features) == (7, 5)
 
 
 def test_vector_encoder_is_orthogonal_with_gain():
@@ -74,14 +74,25 @@ def test_vector_encoder_is_orthogonal_with_gain():
 
 
 def test_vector_encoder_without_layers_is_the_leaf():
-    module = VectorEncoder((2, 3), hidden_sizes=())
-    values = torch.rand(4, 2, 3)
+    module = VectorEncoder((2, 4), hidden_sizes=())
+    values = torch.rand(4, 6)
     assert module.out_features == 6
-    assert torch.equal(module(values), values.view(4, 6))
+    assert torch.equal(module(values), values)
+
+
+def test_vector_encoder_embeds_each_observation_by_itself():
+    module = VectorEncoder((2, 4), hidden_sizes=(), embedding=3)
+    values = torch.rand(5, 6)
+    first, second = module.embeddings
+    expected = torch.cat(
+        [values[:, :2] @ first.weight.T + first.bias, values[:, 2:] @ second.weight.T + second.bias], 1
+    )
+    assert module.out_features == 6
+    torch.testing.assert_close(module(values), expected)
 
 
 def test_scalar_leaf():
-    assert VectorEncoder((), hidden_sizes=(3,))(torch.rand(5)).shape == (5, 3)
+    assert VectorEncoder((1,), hidden_sizes=(3,))(torch.rand(5)).shape == (5, 3)
 
 
 def test_gain_of_the_conv_layers():

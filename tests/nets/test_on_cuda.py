@@ -50,7 +50,7 @@ def no_waiting() -> Iterator[None]:
         lambda: NatureCNN((3, 64, 64), hidden=16),
         lambda: SampleFactoryConv((3, 64, 64), hidden=16),
         lambda: ImpalaResNet((3, 64, 64), hidden=16),
-        lambda: VectorEncoder((3, 64, 64), hidden_sizes=(16,)),
+        lambda: VectorEncoder((3 * 64 * 64,), hidden_sizes=(16,)),
         lambda: ResNetEncoder((3, 64, 64), "resnet18", hidden=16),
         lambda: ResNetEncoder((3, 64, 64), "se_resnext50", hidden=16),
         lambda: VERResNetEncoder((3, 64, 64), hidden=16),

@@ -1,10 +1,10 @@
-"""The options of PointGoal navigation, without PyTorch: ids are checked before a simulator is made."""
+"""The options of the navigation tasks, without PyTorch: ids are checked before a simulator is made."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import Any, get_type_hints
+from typing import Any, ClassVar, Self, get_type_hints
 
 from paceline.errors import UsageError, closest
 
@@ -16,8 +16,11 @@ MAX_RESOLUTION = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
-class PointNavConfig:
-    """One task. The defaults follow the literature: 500 steps of 0.25 m or 10 degrees, success within 0.2 m."""
+class NavigationConfig:
+    """What all tasks have in common: scenes, body, camera and noise. 500 steps of 0.25 m or 10 degrees by default."""
+
+    task: ClassVar[str]
+    """The task's name: the family of its environment ids."""
 
     tier: str = "small"
     """Size of the scenes: "small" (one or two rooms, goals up to 10 m away) or "full" (whole flats, up to 30 m)."""
@@ -35,45 +38,27 @@ class PointNavConfig:
     """"depth", "rgb", "depth+rgb" or "blind"."""
     depth_dtype: str = "float32"
     """Depth as a share of 10 m: "float32" or "float16" in [0, 1], or "uint8" in [0, 255]."""
-    gps: bool = True
-    """Whether the goal is observed relative to the agent's pose (GPS and compass), or to its start."""
     slide: bool = True
     """Whether the agent slides along an obstacle that it hits, or stops there."""
     max_episode_steps: int = 500
-    success_distance: float = 0.2
-    """Largest geodesic distance to the goal that counts as success, in metres."""
     forward_step: float = 0.25
     """Length of a step in metres."""
     turn_angle: float = 10.0
     """Angle of a turn in degrees."""
-    max_distance: float = math.inf
-    """Largest distance from start to goal in metres; `PointNav.set_max_distance` changes it."""
     actuation_noise: float = 0.0
     """Standard deviation of steps and turns, as a share of their size."""
     image_noise: float = 0.0
     """Standard deviation of pixels: of depth as a share of the depth, of RGB as a share of full brightness."""
-    gps_noise: float = 0.0
-    """Standard deviation of the observed position, in metres, and of the observed heading, in radians."""
 
     def __post_init__(self) -> None:
-        for name, kind in get_type_hints(PointNavConfig).items():
-            value = getattr(self, name)
-            if type(value) is not kind and not (kind is float and type(value) is int):
-                raise _error(
-                    name, value, {int: "a whole number", bool: "true or false"}.get(kind, f"a {kind.__name__}")
-                )
-        for name, allowed in _CHOICES.items():
-            if getattr(self, name) not in allowed:
-                raise _error(name, getattr(self, name), ", ".join(allowed))
-        for name, (least, most) in _RANGES.items():
-            if not least <= getattr(self, name) <= most:
-                limit = "" if most == math.inf else f" to {most:g}"
-                raise _error(name, getattr(self, name), f"{least:g}{limit or ' or more'}")
+        kinds = get_type_hints(type(self))
+        for name in option_names(type(self)):
+            self._check(name, kinds[name], getattr(self, name))
 
     @classmethod
-    def of_options(cls, options: dict[str, Any], what: str) -> PointNavConfig:
+    def of_options(cls, options: dict[str, Any], what: str) -> Self:
         """From the options of the environment id `what`, which error messages name."""
-        names = [field.name for field in fields(cls)]
+        names = option_names(cls)
         for name in options:
             if name not in names:
                 raise UsageError(
@@ -82,6 +67,86 @@ class PointNavConfig:
         if isinstance(options.get("sensors"), str):
             options = {**options, "sensors": options["sensors"].replace(" ", "+")}  # a + in a query is read as a space
         return cls(**options)
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether anything random happens within an episode."""
+        return any(getattr(self, name) for name in option_names(type(self)) if name.endswith("_noise"))
+
+    def _check(self, name: str, kind: type, value: Any) -> None:
+        if type(value) is not kind and not (kind is float and type(value) is int):
+            raise self._error(
+                name, value, {int: "a whole number", bool: "true or false"}.get(kind, f"a {kind.__name__}")
+            )
+        if value not in _CHOICES.get(name, (value,)):
+            raise self._error(name, value, ", ".join(_CHOICES[name]))
+        if name in _RANGES:
+            self._check_range(name, *_RANGES[name])
+
+    def _check_range(self, name: str, least: float, most: float) -> None:
+        value = getattr(self, name)
+        if not least <= value <= most:
+            limit = " or more" if most == math.inf else f" to {most:g}"
+            raise self._error(name, value, f"{least:g}{limit}")
+
+    def _error(self, name: str, value: Any, allowed: str) -> UsageError:
+        return UsageError(f"{self.task}: {name} is {value!r}; allowed: {allowed}")
+
+
+def option_names(config: type[NavigationConfig]) -> list[str]:
+    """The names of a task's options."""
+    return [field.name for field in fields(config)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PointNavConfig(NavigationConfig):
+    """Walk to a point. The defaults follow the literature."""
+
+    task: ClassVar[str] = "pointnav"
+
+    gps: bool = True
+    """Whether the goal is observed relative to the agent's pose (GPS and compass), or to its start."""
+    success_distance: float = 0.2
+    """Largest geodesic distance to the goal that counts as success, in metres."""
+    max_distance: float = math.inf
+    """Largest distance from start to goal in metres; `PointNav.set_max_distance` changes it."""
+    gps_noise: float = 0.0
+    """Standard deviation of the observed position, in metres, and of the observed heading, in radians."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleeConfig(NavigationConfig):
+    """Get as far as possible from the start."""
+
+    task: ClassVar[str] = "flee"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExploreConfig(NavigationConfig):
+    """Visit as many places as possible."""
+
+    task: ClassVar[str] = "explore"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectNavConfig(NavigationConfig):
+    """Find an object of a category. The defaults are those of the Habitat challenge, except the resolution."""
+
+    task: ClassVar[str] = "objectnav"
+
+    sensors: str = "depth+rgb"
+    turn_angle: float = 30.0
+    """Angle of a turn in degrees."""
+    gps: bool = True
+    """Whether the agent observes its position and heading, relative to its start."""
+    success_distance: float = 1.0
+    """Largest distance from an object that counts as success, in metres; at most 1.5, which starts always exceed."""
+    gps_noise: float = 0.0
+    """Standard deviation of the observed position, in metres, and of the observed heading, in radians."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_range("success_distance", 0.1, 1.5)
 
 
 _CHOICES = {"tier": TIERS, "split": SPLITS, "sensors": SENSORS, "depth_dtype": DEPTH_DTYPES}
@@ -98,7 +163,3 @@ _RANGES: dict[str, tuple[float, float]] = {
     "image_noise": (0.0, 1.0),
     "gps_noise": (0.0, 10.0),
 }
-
-
-def _error(name: str, value: Any, allowed: str) -> UsageError:
-    return UsageError(f"pointnav: {name} is {value!r}; allowed: {allowed}")

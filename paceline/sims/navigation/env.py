@@ -1,4 +1,4 @@
-"""`PointNavEnv`: one stream of the simulator as a Gymnasium environment."""
+"""`NavigationEnv`: one stream of the simulator as a Gymnasium environment."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.sims.navigation.config import PointNavConfig
 from paceline.sims.navigation.rendering import maps, render
-from paceline.sims.navigation.scenes import geodesic
 from paceline.sims.navigation.scenes.bank import SceneBank
-from paceline.sims.navigation.scenes.scene import Scene
-from paceline.sims.navigation.simulator import PointNav
+from paceline.sims.navigation.simulator import Navigation
+from paceline.sims.navigation.tasks.table import TASKS
 
 RENDER_SIDE = 256
 Observation = dict[str, np.ndarray]
@@ -26,26 +24,32 @@ Pose = tuple[float, float, float]
 class _Episode:
     """What `render` shows. The simulator may already be in the next episode."""
 
-    scene: int
-    goal: tuple[float, float]
+    row: int
+    """See `Navigation.rows`."""
     poses: list[Pose]
 
 
-class PointNavEnv(gymnasium.Env):
-    """With seed s, it is stream number `stream` of `PointNav.reset(s)`. The info of an episode's last step contains its
-    measures, named as in `PointNav.last_measures`."""
+class NavigationEnv(gymnasium.Env):
+    """With seed s, it is stream number `stream` of `Navigation.reset(s)`. The info of an episode's last step contains
+    its measures, named as in `Navigation.last_measures`."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012 - as Gymnasium declares it
 
     def __init__(
-        self, render_mode: str | None = None, stream: int = 0, bank: SceneBank | None = None, **options: Any
+        self,
+        task: str = "pointnav",
+        *,
+        render_mode: str | None = None,
+        stream: int = 0,
+        bank: SceneBank | None = None,
+        **options: Any,
     ) -> None:
-        """`options` are those of `PointNavConfig`."""
+        """`task` is a name in `TASKS`. `options` are those of its configuration."""
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise ValueError(f"render_mode {render_mode!r} does not exist; allowed: rgb_array, or None")
         self.render_mode = render_mode
-        config = PointNavConfig.of_options(options, "paceline/PointNav-v0")
-        self.simulator = PointNav(1, "cpu", config, bank=bank, first_stream=stream)
+        config = TASKS[task].config.of_options(options, TASKS[task].gym_id)
+        self.simulator = Navigation(1, "cpu", config, bank=bank, first_stream=stream)
         self.observation_space = self.simulator.observation_space
         self.action_space = self.simulator.action_space
         self._next: dict[str, Tensor] | None = None  # first observation of the episode that has already begun
@@ -62,8 +66,7 @@ class PointNavEnv(gymnasium.Env):
             # At the end of an episode, the simulator has already begun the next one.
             first = self._next if self._next is not None else self.simulator.begin_next()
         self._next = None
-        scene, (goal_x, goal_y) = int(self.simulator.scenes[0]), self.simulator.goals[0].tolist()
-        self._episode = _Episode(scene, (goal_x, goal_y), [self._pose()])
+        self._episode = _Episode(int(self.simulator.rows[0]), [self._pose()])
         return _host(first), {}
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict]:
@@ -85,40 +88,30 @@ class PointNavEnv(gymnasium.Env):
     def set_state(self, state: dict[str, Any]) -> None:
         self.simulator.load_state_dict(state["simulator"])
         self._next, self._is_seeded = state["next"], state["is_seeded"]
-        scene, (goal_x, goal_y) = int(self.simulator.scenes[0]), self.simulator.goals[0].tolist()
         x, y, heading = self.simulator.poses[0].tolist()
-        self._episode = _Episode(scene, (goal_x, goal_y), [(x, y, heading)])
+        self._episode = _Episode(int(self.simulator.rows[0]), [(x, y, heading)])
 
     def render(self) -> np.ndarray | None:
         """uint8 [H, W, 3]: the camera image beside a map with the trajectory."""
         if self.render_mode is None or self._episode is None:
             return None
         episode, bank = self._episode, self.simulator.bank
-        scenes, poses = torch.tensor([episode.scene]), torch.tensor([episode.poses[-1]])
+        scene = episode.row // bank.num_episodes
+        scenes, poses = torch.tensor([scene]), torch.tensor([episode.poses[-1]])
         camera = render.Camera(RENDER_SIDE)
         view = render.trace(bank, camera, scenes, poses, surfaces=True)
         seen = render.shade(bank, camera, scenes, poses, view)[0].permute(1, 2, 0).numpy()
-        above = _map(bank.scene(episode.scene), episode)
+        marks = self.simulator.task.marks(episode.row)._asdict()
+        trajectory = np.array(episode.poses)[:, :2]
+        above = maps.top_down(
+            bank.scene(scene), size=RENDER_SIDE, trajectories=[trajectory], pose=episode.poses[-1], **marks
+        )
         return np.concatenate([seen, maps.centered(above, RENDER_SIDE, RENDER_SIDE)], 1)
 
     def _pose(self) -> Pose:
         """The pose after the last step, before any reset."""
         x, y, heading = self.simulator.last_poses[0].tolist()
         return x, y, heading
-
-
-def _map(scene: Scene, episode: _Episode) -> np.ndarray:
-    trajectory = np.array(episode.poses)[:, :2]
-    start = (float(trajectory[0, 0]), float(trajectory[0, 1]))
-    return maps.top_down(
-        scene,
-        size=RENDER_SIDE,
-        trajectories=[trajectory],
-        path=geodesic.shortest_path(scene, start, episode.goal),
-        start=start,
-        goal=episode.goal,
-        pose=episode.poses[-1],
-    )
 
 
 def _host(obs: dict[str, Tensor]) -> Observation:

@@ -1,17 +1,15 @@
-"""`PointNav`: N agents in the apartments of a bank, as tensors on one device.
+"""`Navigation`: N agents in the apartments of a bank, as tensors on one device.
 
-An episode ends when the agent stops, or is truncated after `max_episode_steps`. Stopping within `success_distance` of
-the goal is success. The reward is the decrease of the distance to the goal, minus 0.01 per step, plus 2.5 times the SPL
-at success. Distances are geodesic.
+It moves the agents, renders their images and begins their episodes. A `Task` gives them something to do: it has the
+goal, the reward and the measures. An episode ends when the agent stops, or is truncated after `max_episode_steps`.
 
-Observations: `goal` [3] is the distance to the goal in metres and the cosine and sine of its direction (left of the
-agent is positive). `previous_action` [5] is the last action one-hot; the fifth entry means none yet. `depth` [1, H, W]
-and `rgb` [3, H, W] depend on the sensors.
+Observations: `previous_action` [5] is the last action one-hot; the fifth entry means none yet. `depth` [1, H, W] and
+`rgb` [3, H, W] depend on the sensors. A task adds its own.
 
 `step` neither waits for the device nor reads values, and it writes all state in place, so a CUDA graph can capture it.
 Random numbers are hashes of seed, stream, episode and step, so a stream is the same in a batch of any size.
 
-Legend: N streams, K scenes, E episodes, G goals, V nodes, Q obstacles.
+Legend: N streams, K scenes, E episodes, C columns of the task.
 """
 
 from __future__ import annotations
@@ -27,62 +25,58 @@ from torch import Tensor
 
 from paceline.errors import UsageError
 from paceline.pool.tensor import TensorStep
-from paceline.sims.navigation.config import PointNavConfig
+from paceline.sims.navigation.config import NavigationConfig, PointNavConfig
+from paceline.sims.navigation.layout import (
+    ACTUATION,
+    COLLISIONS,
+    EPISODE,
+    NUM_ACTIONS,
+    NUM_POSE,
+    PATH,
+    SCENE,
+    STEPS,
+    STOP,
+)
 from paceline.sims.navigation.rendering.image_sensors import ImageSensors, Place
-from paceline.sims.navigation.scenes import geodesic
 from paceline.sims.navigation.scenes.bank import SceneBank
 from paceline.sims.navigation.scenes.bank_cache import load_or_generate
 from paceline.sims.navigation.scenes.geometry import move
+from paceline.sims.navigation.scenes.paths import Paths
+from paceline.sims.navigation.tasks.protocol import Streams, Task
+from paceline.sims.navigation.tasks.table import TASKS
 from paceline.sims.randomness import below, combine, normal, stream_keys
 
-STOP, FORWARD, LEFT, RIGHT = range(4)
-NUM_ACTIONS = 4
-SLACK_REWARD = -0.01
-SUCCESS_REWARD = 2.5
-MAX_DISTANCE = 100.0
-"""Upper bound of distances in the observation space."""
-# Columns of the state. The first six are the episode's row in the bank.
-X, Y, HEADING, GOAL_X, GOAL_Y, START_DISTANCE, DISTANCE, PATH, COLLISIONS, STEPS = range(10)
-# Purposes of random numbers.
-SCENE, EPISODE, ACTUATION, GPS = range(1, 5)
 
-
-class PointNav:
+class Navigation:
     """A `TensorSimulator`. Its stream i is stream `first_stream` + i of the seed."""
 
     frameskip = 1
     recordable = True
     """As a CUDA graph; see `TensorSimulator`. A recorded simulator does not support `load_episodes`."""
-    measure_names = ("success", "spl", "soft_spl", "distance_to_goal", "collisions")
-    """The measures that a training run reports."""
 
     def __init__(
         self,
         num_envs: int,
         device: str | torch.device = "cpu",
-        config: PointNavConfig | None = None,
+        config: NavigationConfig | None = None,
         *,
         bank: SceneBank | None = None,
         first_stream: int = 0,
     ) -> None:
-        if num_envs < 1:
-            raise UsageError(f"pointnav: num_envs is {num_envs}; allowed: 1 or more")
-        self.num_envs, self.device = num_envs, torch.device(device)
+        """The task is that of `config`, PointGoal navigation by default."""
         self.config = config = config or PointNavConfig()
+        if num_envs < 1:
+            raise UsageError(f"{config.task}: num_envs is {num_envs}; allowed: 1 or more")
+        self.num_envs, self.device = num_envs, torch.device(device)
         self.bank = (bank or load_bank(config)).to(self.device)
-        self.bank.add_user(self)
         self._images = ImageSensors(self.bank, config)
         self.truncation_gap = config.max_episode_steps
-        self.observation_space = observation_space(config)
-        self.action_space = spaces.Discrete(NUM_ACTIONS)
-        self.max_distance = torch.tensor(float(config.max_distance), device=self.device)
-        """See `set_max_distance`."""
         self.last_measures: dict[str, Tensor] = {}
-        """[N] each, after the last step: `success`, `spl`, `soft_spl`, `distance_to_goal`, `collisions`, `geodesic`
-        (the distance at the start), `path_length` and `steps`. They are final where that step ended the episode."""
-        self.last_poses = torch.zeros(num_envs, 3, device=self.device)
+        """[N] each, after the last step: those of the task, and `collisions`, `path_length` and `steps`. They are final
+        where that step ended the episode."""
+        self.last_poses = torch.zeros(num_envs, NUM_POSE, device=self.device)
         """[N, 3]: the poses after the last step, before any reset."""
-        self._is_noisy = bool(config.image_noise or config.gps_noise or config.actuation_noise)
+        self._is_noisy = config.is_noisy
         angle = math.radians(config.turn_angle)
         self._turns = torch.tensor([0.0, 0.0, angle, -angle], device=self.device)
         self._ways = torch.tensor([0.0, config.forward_step, 0.0, 0.0], device=self.device)
@@ -90,12 +84,20 @@ class PointNav:
         self._zeros = torch.zeros(num_envs, 3, device=self.device)
         self._streams = torch.arange(first_stream, first_stream + num_envs, device=self.device)
         self._keys = torch.zeros(2, num_envs, dtype=torch.int64, device=self.device)
-        self._num_allowed = torch.zeros(self.bank.num_scenes, dtype=torch.int64, device=self.device)
-        self._state = torch.zeros(num_envs, 10, device=self.device)
         self._scenes, self._rows, self._numbers = (torch.zeros_like(self._streams) for _ in range(3))
+        self._choices = torch.zeros(self.bank.num_scenes, dtype=torch.int64, device=self.device)
+        self._open_scenes = torch.zeros_like(self._choices)
+        self._num_open = torch.zeros((), dtype=torch.int64, device=self.device)
+        self._paths = Paths(self.bank)
+        streams = Streams(self.bank, self._paths, self._scenes, self._rows, self._choices)
+        self.task: Task = TASKS[config.task].load()(config, streams)
+        self.measure_names = self.task.measure_names
+        self.observation_space = _observation_space(config, self.task)
+        self.action_space = spaces.Discrete(NUM_ACTIONS)
+        self._state = torch.zeros(num_envs, NUM_POSE + self.task.num_columns + 3, device=self.device)
         self._schedule: Tensor | None = None
-        self._most = (self.bank.limits.max_obstacles, self.bank.limits.max_nodes)
         self.scenes_changed()
+        self.bank.add_user(self)
 
     # Called by pools.
 
@@ -109,14 +111,14 @@ class PointNav:
     @torch.no_grad()
     def step(self, actions: Tensor) -> TensorStep:
         state = self._walk(actions)
-        self.last_poses = state[:, :3]
-        distance, steps = state[:, DISTANCE], state[:, STEPS]
+        self.last_poses = state[:, :NUM_POSE]
+        steps = state[:, STEPS]
         terminated = actions == STOP
         truncated = (steps >= self.config.max_episode_steps).logical_and_(~terminated)
         ended = terminated | truncated
-        self.last_measures = measures(state, terminated & (distance <= self.config.success_distance))
-        reward = (self._state[:, DISTANCE] - distance).add_(SLACK_REWARD)
-        reward.add_(self.last_measures["spl"], alpha=SUCCESS_REWARD)
+        reward, measures = self.task.judge(self._state, state, terminated)
+        own = {"collisions": state[:, COLLISIONS], "path_length": state[:, PATH], "steps": steps}
+        self.last_measures = {**measures, **own}
         before, rows = self._place(state), self._rows.clone()
         self._begin(ended, state)
         after = self._place(self._state)
@@ -134,19 +136,16 @@ class PointNav:
 
     # For training and evaluation.
 
-    def set_max_distance(self, metres: float | Tensor) -> None:
-        """Limit the distance of goals in new episodes. Each scene keeps at least its nearest goal."""
-        self.max_distance.copy_(metres) if isinstance(metres, Tensor) else self.max_distance.fill_(metres)
-        self.scenes_changed()
-
     def scenes_changed(self) -> None:
-        """Update what depends on the scenes of the bank; see `SceneBank.add_user`."""
-        if self.device.type == "cpu":
-            # Less padding than the tier allows, because no kernel skips padding on a CPU.
-            num_obstacles, num_nodes = self.bank.counts[:, 2:].amax(0).clamp_(min=1).tolist()
-            self._most = (num_obstacles, num_nodes)
-        within = self.bank.episodes[:, :, START_DISTANCE] <= self.max_distance
-        self._num_allowed.copy_(within.sum(1).clamp_(min=1))
+        """Update what depends on the scenes of the bank; see `SceneBank.add_user`. Reads the device."""
+        self._paths.scenes_changed()
+        self.task.scenes_changed()
+        scenes = self.bank.open_scenes[: int(self.bank.num_open)]
+        playable = scenes[self._choices[scenes] > 0]
+        if not len(playable):
+            raise UsageError(f"{self.config.task}: none of the {len(scenes)} scenes has an episode of this task")
+        self._open_scenes[: len(playable)].copy_(playable)
+        self._num_open.fill_(len(playable))
 
     def load_episodes(self, scenes: Sequence[int], episodes: Sequence[int]) -> dict[str, Tensor]:
         """Play a list of episodes until the next `reset`; returns the first observations.
@@ -186,9 +185,9 @@ class PointNav:
         return self._state[:, :3].clone()
 
     @property
-    def goals(self) -> Tensor:
-        """[N, 2]."""
-        return self._state[:, GOAL_X : GOAL_Y + 1].clone()
+    def columns(self) -> Tensor:
+        """[N, C]: the columns of the task; see `Task`."""
+        return self._state[:, NUM_POSE:PATH].clone()
 
     @property
     def scenes(self) -> Tensor:
@@ -196,61 +195,45 @@ class PointNav:
         return self._scenes.clone()
 
     @property
+    def rows(self) -> Tensor:
+        """int64 [N]: the episode of each stream, scene * E + episode."""
+        return self._rows.clone()
+
+    @property
     def episode_numbers(self) -> Tensor:
         """int64 [N]: episodes that each stream has finished since `reset` or `load_episodes`."""
         return self._numbers.clone()
+
+    def playable_scenes(self) -> list[int]:
+        """The scenes that new episodes are drawn from. Reads the device."""
+        return self._open_scenes[: int(self._num_open)].tolist()
 
     def scenes_in_use(self) -> set[int]:
         """The scenes that streams are in. Reads the device."""
         return set(self._scenes.tolist())
 
-    def distances_from(self, positions: Tensor) -> Tensor:
-        """[N]: the geodesic distances from `positions` [N, 2] to the goals of the streams."""
-        if positions.is_cuda:
-            # Imported here, because Triton is installed only with CUDA.
-            from paceline.sims.navigation.scenes import geodesic_triton
-
-            goals = self._state[:, GOAL_X : GOAL_Y + 1]
-            at = self.bank.episode_goals.view(-1)[self._rows]
-            return geodesic_triton.query(self.bank, self._scenes, at, positions, goals)
-        return geodesic.query(*self._sights(positions))
-
     @torch.no_grad()
     def foresee(self, headings: Tensor) -> tuple[Tensor, Tensor]:
-        """[N, C] each: the distance to the goal after a step in each of `headings` [N, C], and the length of the step.
+        """The positions [N, H, 2] after a step in each of `headings` [N, H], and the lengths of these steps [N, H].
 
         For planners that know the map. It has no noise.
         """
-        num_choices = headings.shape[1]
-        several = [values.repeat_interleave(num_choices, 0) for values in (self._state[:, :2], self._scenes)]
-        positions, scenes = several
+        several = headings.shape[1]
+        positions, scenes = (values.repeat_interleave(several, 0) for values in (self._state[:, :2], self._scenes))
         steps = torch.stack((headings.cos(), headings.sin()), 2).mul_(self.config.forward_step).view(-1, 2)
         moved = move(positions, steps, self.bank.contact[scenes], self.config.slide)
-        by_choice = moved.position.view(self.num_envs, num_choices, 2).unbind(1)
-        distances = torch.stack([self.distances_from(positions) for positions in by_choice], 1)
-        return distances, moved.travelled.view(self.num_envs, num_choices)
-
-    @torch.no_grad()
-    def next_places(self) -> Tensor:
-        """[N, 2]: the next bend of each stream's shortest path, or its goal."""
-        targets, lengths = geodesic.candidates(*self._sights(self._state[:, :2]))
-        return targets.gather(1, lengths.argmin(1)[:, None, None].expand(-1, 1, 2))[:, 0]
+        return moved.position.view(self.num_envs, several, 2), moved.travelled.view(self.num_envs, several)
 
     def state_dict(self) -> dict[str, Any]:
         tensors = {name: getattr(self, f"_{name}").clone() for name in _SAVED}
         schedule = None if self._schedule is None else self._schedule.clone()
-        return {
-            **tensors,
-            "max_distance": self.max_distance.clone(),
-            "schedule": schedule,
-            "bank": self.bank.state_dict(),
-        }
+        return {**tensors, **self.task.state_dict(), "schedule": schedule, "bank": self.bank.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.bank.load_state_dict(state["bank"])
         for name in _SAVED:
             getattr(self, f"_{name}").copy_(state[name])
-        self.set_max_distance(state["max_distance"])
+        self.task.load_state_dict(state)
         self._schedule = None if state["schedule"] is None else state["schedule"].to(self.device)
 
     # Episodes.
@@ -264,8 +247,7 @@ class PointNav:
         """Continue from `state`, or from the start of the next episode for streams in `ended`."""
         self._numbers += ended
         rows = self._draw()
-        episodes = self.bank.episodes.view(-1, 6)[rows]
-        fresh = torch.cat((episodes, episodes[:, START_DISTANCE:], self._zeros), 1)
+        fresh = torch.cat((self.task.begin(ended, rows), self._zeros), 1)
         self._state.copy_(torch.where(ended[:, None], fresh, state))
         self._rows.copy_(torch.where(ended, rows, self._rows))
         torch.floor_divide(self._rows, self.bank.num_episodes, out=self._scenes)
@@ -276,8 +258,8 @@ class PointNav:
             rounds = self._numbers.clamp(max=len(self._schedule) - 1)
             return self._schedule.gather(0, rounds[None])[0]
         for_scene, for_episode = combine(self._keys, self._numbers).unbind()
-        scenes = self.bank.open_scenes[below(for_scene, self.bank.num_open)]
-        return below(for_episode, self._num_allowed[scenes]).add_(scenes, alpha=self.bank.num_episodes)
+        scenes = self._open_scenes[below(for_scene, self._num_open)]
+        return below(for_episode, self._choices[scenes]).add_(scenes, alpha=self.bank.num_episodes)
 
     # One step.
 
@@ -288,35 +270,23 @@ class PointNav:
             keys = combine(self._noise_keys(self._state), ACTUATION)
             scale = normal(torch.stack((keys, combine(keys, 1)))).mul_(self.config.actuation_noise).add_(1.0)
             turn, way = turn * scale[0], (way * scale[1]).clamp_(min=0.0)
-        _, _, heading, goal_x, goal_y, start, _, path, collisions, steps = self._state.unbind(1)
-        heading = heading + turn
+        state = self._state
+        heading = state[:, 2] + turn
         step = torch.stack((heading.cos().mul_(way), heading.sin().mul_(way)), 1)
-        moved = move(self._state[:, :2], step, self.bank.contact[self._scenes], self.config.slide)
+        moved = move(state[:, :2], step, self.bank.contact[self._scenes], self.config.slide)
         x, y = moved.position.unbind(1)
-        distance = self.distances_from(moved.position)
-        path, collisions = path + moved.travelled, collisions + moved.collided
-        return torch.stack((x, y, heading, goal_x, goal_y, start, distance, path, collisions, steps + 1), 1)
-
-    def _sights(self, positions: Tensor) -> tuple[Tensor, ...]:
-        """The arguments of `geodesic.query`."""
-        bank, scenes, (num_obstacles, num_nodes) = self.bank, self._scenes, self._most
-        distances = bank.node_distances[:, :, :num_nodes][scenes, bank.episode_goals.view(-1)[self._rows]]
-        goals = self._state[:, GOAL_X : GOAL_Y + 1]
-        return positions, bank.nodes[:, :num_nodes][scenes], distances, goals, bank.sight[:, :num_obstacles][scenes]
+        columns = self.task.advance(state[:, NUM_POSE:PATH], moved.position)
+        path, collisions, steps = state[:, PATH:].unbind(1)
+        return torch.stack((x, y, heading, *columns, path + moved.travelled, collisions + moved.collided, steps + 1), 1)
 
     # Observations.
 
     def _place(self, state: Tensor) -> Place:
         """The places of the streams in `state`."""
-        return Place(self._scenes.clone(), state[:, :3], self._noise_keys(state))
+        return Place(self._scenes.clone(), state[:, :NUM_POSE], self._noise_keys(state))
 
     def _vectors(self, state: Tensor, rows: Tensor, previous: Tensor, keys: Tensor) -> dict[str, Tensor]:
-        pose = state[:, :3] if self.config.gps else self.bank.episodes.view(-1, 6)[rows, :3]
-        if self.config.gps_noise and self.config.gps:
-            keys = combine(keys, GPS)
-            noise = normal(torch.stack((keys, combine(keys, 1), combine(keys, 2)), 1))
-            pose = pose + self.config.gps_noise * noise
-        return {"goal": polar(pose, state[:, GOAL_X : GOAL_Y + 1]), "previous_action": self._one_hot[previous]}
+        return {**self.task.observe(state, rows, keys), "previous_action": self._one_hot[previous]}
 
     def _noise_keys(self, state: Tensor) -> Tensor:
         """int64 [N]: the random key of each stream's current step. Without noise, the values do not matter."""
@@ -328,14 +298,14 @@ class PointNav:
 _SAVED = ("keys", "state", "scenes", "rows", "numbers")
 
 
-def load_bank(config: PointNavConfig) -> SceneBank:
+def load_bank(config: NavigationConfig) -> SceneBank:
     """The scenes of a configuration."""
     if config.bank_file:
         return SceneBank.load(config.bank_file)
     return load_or_generate(config.tier, config.split, config.scenes, config.bank_seed)
 
 
-def observation_space(config: PointNavConfig) -> spaces.Dict:
+def _observation_space(config: NavigationConfig, task: Task) -> spaces.Dict:
     side = config.resolution
     parts: dict[str, spaces.Space] = {}
     if "depth" in config.sensors:
@@ -343,31 +313,5 @@ def observation_space(config: PointNavConfig) -> spaces.Dict:
         parts["depth"] = spaces.Box(0, highest, (1, side, side), np.dtype(config.depth_dtype).type)
     if "rgb" in config.sensors:
         parts["rgb"] = spaces.Box(0, 255, (3, side, side), np.uint8)
-    low, high = np.array([0, -1, -1], np.float32), np.array([MAX_DISTANCE, 1, 1], np.float32)
-    parts["goal"] = spaces.Box(low, high, dtype=np.float32)
-    parts["previous_action"] = spaces.Box(0, 1, (NUM_ACTIONS + 1,), np.float32)
-    return spaces.Dict(parts)
-
-
-def polar(poses: Tensor, goals: Tensor) -> Tensor:
-    """[N, 3]: the distance from `poses` [N, 3] to `goals` [N, 2], and the cosine and sine of the angle to them."""
-    difference = goals - poses[:, :2]
-    distance = difference.norm(dim=1)
-    angle = torch.atan2(difference[:, 1], difference[:, 0]) - poses[:, 2]
-    return torch.stack((distance, angle.cos(), angle.sin()), 1)
-
-
-def measures(state: Tensor, success: Tensor) -> dict[str, Tensor]:
-    """The measures of `PointNav.last_measures`."""
-    start, distance, path = state[:, START_DISTANCE], state[:, DISTANCE], state[:, PATH]
-    efficiency = start / torch.maximum(start, path)
-    return {
-        "success": success.float(),
-        "spl": efficiency * success,
-        "soft_spl": efficiency * (1.0 - distance / start).clamp_(min=0.0),
-        "distance_to_goal": distance,
-        "collisions": state[:, COLLISIONS],
-        "geodesic": start,
-        "path_length": path,
-        "steps": state[:, STEPS],
-    }
+    previous_action = spaces.Box(0, 1, (NUM_ACTIONS + 1,), np.float32)
+    return spaces.Dict({**parts, **task.spaces, "previous_action": previous_action})

@@ -5,11 +5,14 @@ import torch
 
 from paceline.sims.navigation.scenes.bank import SceneBank
 from paceline.sims.navigation.scenes.geodesic import Graph
-from paceline.sims.navigation.scenes.scene import CEILING, Rect, Scene
+from paceline.sims.navigation.scenes.scene import CEILING, Piece, Rect, Scene
 
 
-def room(width=6.0, depth=4.0, boxes=(), seed=-1):
-    """A room with a corner at the origin, and `boxes` (x0, y0, x1, y1, z0, z1) of colours (10 i, 15 i, 200)."""
+def room(width=6.0, depth=4.0, boxes=(), seed=-1, furniture=()):
+    """A room with a corner at the origin, and `boxes` (x0, y0, x1, y1, z0, z1) of colours (10 i, 15 i, 200).
+
+    `furniture` names the kinds of the first boxes.
+    """
     walls = [
         (-0.2, -0.2, 0.0, depth + 0.2, 0.0, CEILING),
         (width, -0.2, width + 0.2, depth + 0.2, 0.0, CEILING),
@@ -18,7 +21,9 @@ def room(width=6.0, depth=4.0, boxes=(), seed=-1):
     ]
     solids = np.array([*walls, *boxes], float)
     colors = np.array([(10 * i, 15 * i, 200) for i in range(len(solids))], np.uint8)
-    return Scene(boxes=solids, colors=colors, interior=Rect(0.0, 0.0, width, depth), seed=seed)
+    pieces = tuple(Piece(kind, (4 + number,)) for number, kind in enumerate(furniture))
+    interior = Rect(0.0, 0.0, width, depth)
+    return Scene(boxes=solids, colors=colors, interior=interior, seed=seed, furniture=pieces)
 
 
 def divided_room():

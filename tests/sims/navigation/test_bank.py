@@ -11,11 +11,11 @@ import torch
 from paceline.errors import UsageError
 from paceline.sims.navigation.config import PointNavConfig
 from paceline.sims.navigation.scenes import bank_cache, bank_workers
-from paceline.sims.navigation.scenes.bank import SceneBank, _checksum
+from paceline.sims.navigation.scenes.bank import VERSION, SceneBank, _checksum
 from paceline.sims.navigation.scenes.bank_cache import load_or_generate
 from paceline.sims.navigation.scenes.free_space import is_free
 from paceline.sims.navigation.scenes.generator import TIERS, generate_scene, scene_seeds
-from paceline.sims.navigation.simulator import PointNav
+from paceline.sims.navigation.simulator import Navigation
 from tests.sims.navigation.rooms import divided_room, room
 
 
@@ -89,10 +89,10 @@ def test_damaged_files_are_refused(tmp_path, small_bank):
     path.write_bytes(flipped)
     with pytest.raises(UsageError, match="checksum"):
         SceneBank.load(path)
-    path.write_bytes(whole.replace(b'"version":"1"', b'"version":"9"'))
-    with pytest.raises(UsageError, match="version 9; allowed: 1"):
+    path.write_bytes(whole.replace(f'"version":"{VERSION}"'.encode(), b'"version":"9"'))
+    with pytest.raises(UsageError, match=f"version 9; allowed: {VERSION}"):
         SceneBank.load(path)
-    path.write_bytes(whole.replace(b"paceline-pointnav-bank", b"paceline-pointnav-BANK"))
+    path.write_bytes(whole.replace(b"paceline-navigation-bank", b"paceline-navigation-BANK"))
     with pytest.raises(UsageError, match="no scene file"):
         SceneBank.load(path)
 
@@ -100,7 +100,7 @@ def test_damaged_files_are_refused(tmp_path, small_bank):
 def test_the_cache_is_used_and_repaired(tmp_path, monkeypatch, caplog):
     made = load_or_generate("small", "val", 3, 1, folder=tmp_path)
     files = [path for path in tmp_path.iterdir() if path.suffix == ".safetensors"]
-    assert [path.name for path in files] == ["small-val-3-1-v1.safetensors"]
+    assert [path.name for path in files] == [f"small-val-3-1-v1-format{VERSION}.safetensors"]
     with monkeypatch.context() as patch:
         patch.setattr(bank_cache.SceneBank, "generate", None)
         assert_equal(load_or_generate("small", "val", 3, 1, folder=tmp_path), made)
@@ -144,15 +144,15 @@ def test_concurrent_callers_generate_a_bank_once(tmp_path, monkeypatch):
 
 def test_the_user_s_cache_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert bank_cache.cache_folder() == tmp_path / "paceline" / "pointnav"
+    assert bank_cache.cache_folder() == tmp_path / "paceline" / "navigation"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert bank_cache.cache_folder() == tmp_path / ".cache" / "paceline" / "pointnav"
+    assert bank_cache.cache_folder() == tmp_path / ".cache" / "paceline" / "navigation"
 
 
 def test_banks_are_the_same_in_every_process():
     program = (
-        "from paceline.sims.navigation.scenes.bank import SceneBank, _checksum;"
+        "from paceline.sims.navigation.scenes.bank import VERSION, SceneBank, _checksum;"
         "print(_checksum(SceneBank.generate('small', 'test', 2)._tensors))"
     )
     there = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout
@@ -161,7 +161,7 @@ def test_banks_are_the_same_in_every_process():
 
 def test_scenes_are_replaced_while_a_simulator_runs():
     bank = SceneBank.of_scenes([generate_scene("small", seed) for seed in range(3)], "small")
-    simulator = PointNav(24, "cpu", PointNavConfig(sensors="blind", max_episode_steps=20), bank=bank)
+    simulator = Navigation(24, "cpu", PointNavConfig(sensors="blind", max_episode_steps=20), bank=bank)
     simulator.reset(0)
     memory = {name: values.data_ptr() for name, values in tensors_of(bank).items()}
     with pytest.raises(UsageError, match="not retired"):
@@ -199,7 +199,7 @@ def test_replaced_scenes_are_part_of_the_state():
         return SceneBank.of_scenes([generate_scene("small", seed) for seed in range(3)], "small", "three")
 
     bank = make()
-    simulator = PointNav(4, "cpu", PointNavConfig(sensors="blind"), bank=bank)
+    simulator = Navigation(4, "cpu", PointNavConfig(sensors="blind"), bank=bank)
     simulator.reset(0)
     assert simulator.state_dict()["bank"]["tensors"] == {}
     bank.retire(0)
@@ -207,12 +207,12 @@ def test_replaced_scenes_are_part_of_the_state():
         simulator.step(torch.zeros(4, dtype=torch.long))
     bank.replace(0, divided_room())
     bank.retire(2)
-    other = PointNav(4, "cpu", PointNavConfig(sensors="blind"), bank=make())
+    other = Navigation(4, "cpu", PointNavConfig(sensors="blind"), bank=make())
     other.load_state_dict(simulator.state_dict())
     assert_equal(other.bank, bank)
     assert other.bank.retired.tolist() == [False, False, True]
     with pytest.raises(UsageError, match="saved over the scenes 'three'; these are 'custom'"):
-        PointNav(4, bank=SceneBank.of_scenes([divided_room()], "small")).load_state_dict(simulator.state_dict())
+        Navigation(4, bank=SceneBank.of_scenes([divided_room()], "small")).load_state_dict(simulator.state_dict())
 
 
 def test_the_last_scene_stays():

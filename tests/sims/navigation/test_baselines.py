@@ -9,11 +9,13 @@ import torch
 
 from paceline.errors import UsageError
 from paceline.sims.navigation.config import PointNavConfig
-from paceline.sims.navigation.evaluation.baselines import BASELINES, play_baseline
+from paceline.sims.navigation.evaluation.baselines import play_baseline
 from paceline.sims.navigation.evaluation.episode_list import fixed_episodes, play
 from paceline.sims.navigation.evaluation.map_and_plan import a_star
 from paceline.sims.navigation.evaluation.measures import summarize
-from paceline.sims.navigation.simulator import FORWARD, LEFT, RIGHT, STOP, PointNav
+from paceline.sims.navigation.evaluation.pointnav import EVALUATION
+from paceline.sims.navigation.layout import FORWARD, LEFT, RIGHT, STOP
+from paceline.sims.navigation.simulator import Navigation
 
 SMALL = PointNavConfig(split="val")
 BRIEF = PointNavConfig(split="val", max_episode_steps=120)
@@ -21,20 +23,20 @@ BRIEF = PointNavConfig(split="val", max_episode_steps=120)
 
 
 def test_the_oracle_is_almost_perfect(small_bank):
-    result = play_baseline("oracle", SMALL, 60, bank=small_bank)
+    result = play_baseline(EVALUATION, "oracle", SMALL, 60, bank=small_bank)
     assert result["spl"] >= 0.97
     assert result["success"] == 1.0
 
 
 def test_the_oracle_is_almost_perfect_in_large_flats(full_bank):
-    result = play_baseline("oracle", PointNavConfig(tier="full"), 16, num_envs=16, bank=full_bank)
+    result = play_baseline(EVALUATION, "oracle", PointNavConfig(tier="full"), 16, num_envs=16, bank=full_bank)
     assert result["spl"] >= 0.97
     assert result["success"] == 1.0
 
 
 def test_knowing_more_is_better(small_bank):
     spl = {
-        name: play_baseline(name, BRIEF, 36, num_envs=36, bank=small_bank)["spl"]
+        name: play_baseline(EVALUATION, name, BRIEF, 36, num_envs=36, bank=small_bank)["spl"]
         for name in ("random", "forward", "goal-follower", "oracle")
     }
     assert spl["oracle"] > spl["goal-follower"] + 0.1
@@ -45,7 +47,7 @@ def test_knowing_more_is_better(small_bank):
 def test_mapping_and_planning_beats_following_the_goal(small_bank):
     config = replace(BRIEF, resolution=48)
     mapped, followed = (
-        play_baseline(name, config, 24, num_envs=24, bank=small_bank)["spl"]
+        play_baseline(EVALUATION, name, config, 24, num_envs=24, bank=small_bank)["spl"]
         for name in ("map-and-plan", "goal-follower")
     )
     assert mapped > 0.75
@@ -53,20 +55,20 @@ def test_mapping_and_planning_beats_following_the_goal(small_bank):
 
 
 def test_simple_agents_by_hand(small_bank):
-    simulator = PointNav(4, "cpu", PointNavConfig(sensors="blind"), bank=small_bank)
+    simulator = Navigation(4, "cpu", PointNavConfig(sensors="blind"), bank=small_bank)
     near, ahead, left, right = (0.19, 1.0, 0.0), (2.0, 1.0, 0.0), (2.0, 0.0, 1.0), (2.0, 0.0, -1.0)
     obs = {"goal": torch.tensor([near, ahead, left, right])}
     began = torch.zeros(4, dtype=torch.bool)
-    act = {name: BASELINES[name].make(simulator, 0).act(obs, began).tolist() for name in ("forward", "goal-follower")}
+    agents = {name: EVALUATION.baselines[name].make(simulator, 0) for name in ("forward", "goal-follower", "random")}
+    act = {name: agents[name].act(obs, began).tolist() for name in ("forward", "goal-follower")}
     assert act == {"forward": [STOP, FORWARD, FORWARD, FORWARD], "goal-follower": [STOP, FORWARD, LEFT, RIGHT]}
-    random = BASELINES["random"].make(simulator, 0)
-    draws = torch.stack([random.act(obs, began) for _ in range(200)])
+    draws = torch.stack([agents["random"].act(obs, began) for _ in range(200)])
     assert (draws[:, 0] == STOP).all()
     assert set(draws[:, 1:].flatten().tolist()) == {FORWARD, LEFT, RIGHT}
 
 
 def test_every_listed_episode_is_played_exactly_once(small_bank):
-    simulator = PointNav(4, "cpu", PointNavConfig(sensors="blind", max_episode_steps=40), bank=small_bank)
+    simulator = Navigation(4, "cpu", PointNavConfig(sensors="blind", max_episode_steps=40), bank=small_bank)
     scenes, episodes = fixed_episodes(small_bank, 30)
     rng = torch.Generator().manual_seed(0)
     begun = []
@@ -84,8 +86,8 @@ def test_every_listed_episode_is_played_exactly_once(small_bank):
 
 
 def test_the_list_does_not_depend_on_who_plays_it(small_bank):
-    one = play_baseline("goal-follower", BRIEF, 20, num_envs=20, bank=small_bank)
-    other = play_baseline("goal-follower", BRIEF, 20, num_envs=3, bank=small_bank)
+    one = play_baseline(EVALUATION, "goal-follower", BRIEF, 20, num_envs=20, bank=small_bank)
+    other = play_baseline(EVALUATION, "goal-follower", BRIEF, 20, num_envs=3, bank=small_bank)
     assert one == other
     scenes, episodes = fixed_episodes(small_bank, 100)
     assert (scenes[:30], episodes[:30]) == fixed_episodes(small_bank, 30)
@@ -100,7 +102,7 @@ def test_summaries():
     measures = {name: rng.random(count) for name in ("spl", "soft_spl", "distance_to_goal", "collisions")}
     measures["success"] = (rng.random(count) < 0.7).astype(float)
     measures["geodesic"] = np.repeat([1.5, 4.0, 29.0, 7.0], 100)
-    result = summarize(measures)
+    result = summarize(EVALUATION, measures)
     assert result["episodes"] == count
     assert result["success"] == pytest.approx(measures["success"].mean())
     low, high = result["success_ci95"]
@@ -113,7 +115,7 @@ def test_summaries():
 
 
 def test_a_result_has_all_measures(small_bank):
-    result = play_baseline("random", BRIEF, 8, num_envs=8, bank=small_bank)
+    result = play_baseline(EVALUATION, "random", BRIEF, 8, num_envs=8, bank=small_bank)
     for key in ("spl", "success", "soft_spl", "distance_to_goal", "collisions"):
         low, high = result[f"{key}_ci95"]
         assert low <= result[key] <= high
@@ -125,11 +127,11 @@ def test_unknown_names_and_numbers_are_refused(small_bank):
     with pytest.raises(
         UsageError, match="agent 'genius' does not exist; allowed: random, forward, goal-follower, map-and-plan, oracle"
     ):
-        play_baseline("genius", SMALL)
+        play_baseline(EVALUATION, "genius", SMALL)
     with pytest.raises(UsageError, match="0 episodes.*allowed: 1 to 3072"):
-        play_baseline("random", SMALL, 0, bank=small_bank)
+        play_baseline(EVALUATION, "random", SMALL, 0, bank=small_bank)
     with pytest.raises(UsageError, match="tier is 'huge'"):
-        play_baseline("random", PointNavConfig(tier="huge"))
+        play_baseline(EVALUATION, "random", PointNavConfig(tier="huge"))
 
 
 def test_a_star_goes_around():

@@ -11,8 +11,8 @@ from gymnasium.utils.env_checker import check_env
 import paceline.sims.navigation
 from paceline.errors import UsageError
 from paceline.sims.navigation.config import PointNavConfig
-from paceline.sims.navigation.env import PointNavEnv
-from paceline.sims.navigation.simulator import PointNav
+from paceline.sims.navigation.env import NavigationEnv
+from paceline.sims.navigation.simulator import Navigation
 
 
 @pytest.mark.parametrize("sensors", ["depth", "depth+rgb", "blind"])
@@ -35,8 +35,8 @@ def test_it_is_registered():
 
 def test_its_streams_are_those_of_a_batch(small_bank):
     options = {"resolution": 8, "max_episode_steps": 20}
-    batch = PointNav(4, "cpu", PointNavConfig(**options), bank=small_bank)
-    envs = [PointNavEnv(stream=i, bank=small_bank, **options) for i in range(4)]
+    batch = Navigation(4, "cpu", PointNavConfig(**options), bank=small_bank)
+    envs = [NavigationEnv(stream=i, bank=small_bank, **options) for i in range(4)]
     obs = batch.reset(5)
     for i, env in enumerate(envs):
         first, _ = env.reset(seed=5)
@@ -63,7 +63,7 @@ def test_its_streams_are_those_of_a_batch(small_bank):
 
 
 def test_resets_at_any_time(small_bank):
-    env = PointNavEnv(bank=small_bank, resolution=8)
+    env = NavigationEnv(bank=small_bank, resolution=8)
     with pytest.raises(gymnasium.error.ResetNeeded):
         env.step(1)
     first, _ = env.reset(seed=3)
@@ -78,12 +78,12 @@ def test_resets_at_any_time(small_bank):
 
 
 def test_without_a_seed_environments_differ(small_bank):
-    goals = {tuple(PointNavEnv(bank=small_bank, sensors="blind").reset()[0]["goal"].tolist()) for _ in range(5)}
+    goals = {tuple(NavigationEnv(bank=small_bank, sensors="blind").reset()[0]["goal"].tolist()) for _ in range(5)}
     assert len(goals) > 1
 
 
 def test_rendering(small_bank):
-    env = PointNavEnv("rgb_array", bank=small_bank, sensors="blind", max_episode_steps=30)
+    env = NavigationEnv(render_mode="rgb_array", bank=small_bank, sensors="blind", max_episode_steps=30)
     env.reset(seed=0)
     start = env.render()
     assert start.shape == (256, 512, 3)
@@ -102,6 +102,6 @@ def test_rendering(small_bank):
     assert (env.render()[:, 256:] != moved[:, 256:]).mean() < 0.05
     env.reset()
     assert (env.render()[:, 256:] != moved[:, 256:]).mean() > 0.05
-    assert PointNavEnv(bank=small_bank).render() is None
+    assert NavigationEnv(bank=small_bank).render() is None
     with pytest.raises(ValueError, match="render_mode 'human' does not exist"):
-        PointNavEnv("human", bank=small_bank)
+        NavigationEnv(render_mode="human", bank=small_bank)

@@ -25,8 +25,7 @@ from paceline.pool.config import PoolConfig
 from paceline.session import train
 from paceline.sims.navigation.evaluation import policy_episodes as module
 from paceline.sims.navigation.evaluation.episode_list import fixed_episodes, play
-from paceline.sims.navigation.evaluation.evaluator import EVALUATOR
-from paceline.sims.navigation.evaluation.measures import SUMMARIZED
+from paceline.sims.navigation.evaluation.pointnav import EVALUATION, EVALUATOR
 from paceline.sims.navigation.evaluation.policy_episodes import (
     Recorder,
     env_config,
@@ -34,7 +33,8 @@ from paceline.sims.navigation.evaluation.policy_episodes import (
     play_policy,
     split_config,
 )
-from paceline.sims.navigation.simulator import FORWARD, STOP, PointNav, load_bank
+from paceline.sims.navigation.layout import FORWARD, STOP
+from paceline.sims.navigation.simulator import Navigation, load_bank
 from tests.evaluation.runs import make_run
 
 ENV = "pointnav:small?resolution=36&scenes=2&max_episode_steps=40"
@@ -82,7 +82,7 @@ def test_the_state_starts_from_zero_with_each_episode_and_at_no_other_time():
 
 def test_every_episode_of_a_stream_is_played_with_a_fresh_state(run):
     config = split_config(env_config(ENV))
-    simulator = PointNav(4, "cpu", config)
+    simulator = Navigation(4, "cpu", config)
     scenes, numbers = fixed_episodes(simulator.bank, 11)
     player = Player(Counter(), 4, CPU)
     recorder = Recorder(simulator, lambda obs, began: player.decide(obs, began)["action"])
@@ -109,7 +109,8 @@ def test_policies_and_baselines_play_the_same_episodes_whatever_was_trained_on(r
         assert [part[name] for part in policy["by_distance"]] == [part[name] for part in baseline["by_distance"]]
     assert baseline["success"] > policy["success"]
     assert set(baseline) - {"agent"} < set(policy)
-    assert {"episodes", "by_distance", *SUMMARIZED, *(f"{name}_ci95" for name in SUMMARIZED)} < set(policy)
+    measures = EVALUATION.measures
+    assert {"episodes", "by_distance", *measures, *(f"{name}_ci95" for name in measures)} < set(policy)
 
 
 def test_the_split_is_the_one_that_is_asked_for(run):
@@ -135,11 +136,11 @@ def test_samples_of_one_episode_count_as_one(run):
 def test_all_episodes_are_played_unless_fewer_are_asked_for(run, monkeypatch):
     asked = []
 
-    def ask(bank, count):
+    def ask(config, bank, count):
         asked.append(len(fixed_episodes(bank, count)[0]))
         return fixed_episodes(bank, 8)
 
-    monkeypatch.setattr(module, "fixed_episodes", ask)
+    monkeypatch.setattr(module, "listed_episodes", ask)
     evaluate(run)
     assert asked == [64 * 256]
 
@@ -214,5 +215,5 @@ def test_an_episode_of_the_split_is_filmed(run, tmp_path):
 
 
 def test_only_navigation_has_these_options():
-    with pytest.raises(UsageError, match="no PointGoal navigation"):
+    with pytest.raises(UsageError, match="is no navigation task; allowed: pointnav"):
         env_config("tensor:cartpole")

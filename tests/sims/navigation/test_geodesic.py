@@ -6,10 +6,12 @@ import torch
 
 from paceline.errors import UsageError
 from paceline.sims.navigation.config import PointNavConfig
+from paceline.sims.navigation.layout import PATH
 from paceline.sims.navigation.scenes.free_space import NODE, convex_corners, is_free
 from paceline.sims.navigation.scenes.generator import generate_scene
 from paceline.sims.navigation.scenes.geodesic import Graph, query, shortest_path
-from paceline.sims.navigation.simulator import DISTANCE, PATH, PointNav
+from paceline.sims.navigation.simulator import Navigation
+from paceline.sims.navigation.tasks.pointnav import DISTANCE
 from tests.sims.navigation import reference
 from tests.sims.navigation.rooms import divided_room, room
 
@@ -100,7 +102,8 @@ def test_batched_queries_equal_the_graph(small_bank, full_bank):
         scenes = torch.randint(bank.num_scenes, (num,), generator=rng)
         episodes = torch.randint(bank.num_episodes, (num,), generator=rng)
         rows, at = bank.episodes[scenes, episodes], bank.episode_goals[scenes, episodes]
-        got = query(rows[:, :2], bank.nodes[scenes], bank.node_distances[scenes, at], rows[:, 3:5], bank.sight[scenes])
+        goals, distances = rows[:, None, 3:5], bank.node_distances[scenes, at]
+        got = query(rows[:, :2], bank.nodes[scenes], distances, goals, bank.sight[scenes])
         for i in range(num):
             scene = bank.scene(int(scenes[i]))
             assert float(got[i]) == pytest.approx(
@@ -119,7 +122,7 @@ WALKS = [
 
 def walks(tier, bank, options, steps):
     """States before and after each step of random walks, without the steps that end episodes."""
-    simulator = PointNav(
+    simulator = Navigation(
         256 if tier == "small" else 48, "cpu", PointNavConfig(tier=tier, sensors="blind", **options), bank=bank
     )
     simulator.reset(3)

@@ -6,7 +6,7 @@ import torch
 from paceline.sims.navigation.config import PointNavConfig
 from paceline.sims.navigation.rendering import render
 from paceline.sims.navigation.scenes import geodesic
-from paceline.sims.navigation.simulator import PointNav
+from paceline.sims.navigation.simulator import Navigation
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -45,9 +45,9 @@ def test_the_kernel_knows_the_distances(small_bank, full_bank):
         scenes, episodes = places(bank, 500)
         rows, at = bank.episodes[scenes, episodes], bank.episode_goals[scenes, episodes]
         want = geodesic.query(
-            rows[:, :2], bank.nodes[scenes], bank.node_distances[scenes, at], rows[:, 3:5], bank.sight[scenes]
+            rows[:, :2], bank.nodes[scenes], bank.node_distances[scenes, at], rows[:, None, 3:5], bank.sight[scenes]
         )
-        got = geodesic_triton.query(bank, scenes, at, rows[:, :2], rows[:, 3:5])
+        got = geodesic_triton.query(bank, scenes, bank.node_distances, at, rows[:, :2], rows[:, None, 3:5])
         torch.testing.assert_close(got, want, rtol=0, atol=1e-4)
         torch.testing.assert_close(got, rows[:, 5], rtol=0, atol=1e-4)
 
@@ -55,7 +55,7 @@ def test_the_kernel_knows_the_distances(small_bank, full_bank):
 @pytest.mark.parametrize("sensors", ["depth", "depth+rgb"])
 def test_streams_equal_those_of_the_host(sensors, small_bank):
     config = PointNavConfig(resolution=16, sensors=sensors, max_episode_steps=20)
-    host, device = PointNav(32, "cpu", config, bank=small_bank), PointNav(32, "cuda", config, bank=small_bank)
+    host, device = Navigation(32, "cpu", config, bank=small_bank), Navigation(32, "cuda", config, bank=small_bank)
     first, same = host.reset(4), device.reset(4)
     torch.testing.assert_close(same["goal"].cpu(), first["goal"])
     rng = torch.Generator().manual_seed(0)
@@ -74,8 +74,8 @@ def test_streams_equal_those_of_the_host(sensors, small_bank):
 @pytest.mark.parametrize("sensors", ["depth", "depth+rgb", "blind"])
 def test_a_step_can_be_captured(sensors, small_bank):
     config = PointNavConfig(resolution=16, sensors=sensors, max_episode_steps=7, gps_noise=0.01, image_noise=0.01)
-    eager = PointNav(64, "cuda", config, bank=small_bank.to("cuda"))
-    captured = PointNav(64, "cuda", config, bank=small_bank.to("cuda"))
+    eager = Navigation(64, "cuda", config, bank=small_bank.to("cuda"))
+    captured = Navigation(64, "cuda", config, bank=small_bank.to("cuda"))
     actions = torch.ones(64, dtype=torch.long, device="cuda")
     captured.reset(0)
     stream = torch.cuda.Stream()

@@ -35,8 +35,8 @@ def test_a_report_of_a_navigation_run(pointnav):
 def test_maps_are_of_all_distances_and_of_one_failure():
     geodesic = np.random.default_rng(0).permutation(np.arange(40.0))
     success = np.ones(40)
-    shown = chosen({"geodesic": geodesic, "success": success}, 6)
+    shown = chosen({"geodesic": geodesic, "success": success}, "geodesic", 6)
     assert geodesic[shown].tolist() == [3.0, 10.0, 16.0, 23.0, 30.0, 36.0]
     success[np.flatnonzero(geodesic == 22.0)] = 0.0
-    assert 22.0 in geodesic[chosen({"geodesic": geodesic, "success": success}, 6)]
-    assert len(chosen({"geodesic": geodesic[:2], "success": success[:2]}, 6)) == 2
+    assert 22.0 in geodesic[chosen({"geodesic": geodesic, "success": success}, "geodesic", 6)]
+    assert len(chosen({"geodesic": geodesic[:2], "success": success[:2]}, "geodesic", 6)) == 2

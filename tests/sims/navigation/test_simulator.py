@@ -8,15 +8,16 @@ import torch
 
 from paceline.errors import UsageError
 from paceline.sims.navigation.config import PointNavConfig
+from paceline.sims.navigation.layout import FORWARD, LEFT, RIGHT, STOP
 from paceline.sims.navigation.scenes.free_space import REST
-from paceline.sims.navigation.simulator import FORWARD, LEFT, RIGHT, STOP, PointNav
+from paceline.sims.navigation.simulator import Navigation
 from tests.sims.navigation.rooms import bank_of_one, divided_room, random_steps, room
 
 
 def one(scene=None, start=(1.0, 2.0), heading=0.0, goal=(2.0, 2.0), **options):
     options.setdefault("sensors", "blind")
     bank = bank_of_one(scene or room(), start, heading, goal)
-    simulator = PointNav(1, "cpu", PointNavConfig(**options), bank=bank)
+    simulator = Navigation(1, "cpu", PointNavConfig(**options), bank=bank)
     simulator.reset(0)
     return simulator
 
@@ -131,7 +132,7 @@ def test_an_episode_is_truncated_at_its_limit_and_the_next_begins():
     last = act(one(max_episode_steps=3), FORWARD, FORWARD, STOP)[-1]
     assert bool(last.terminated)
     assert not bool(last.truncated)
-    assert PointNav(1, bank=simulator.bank).config.max_episode_steps == 500
+    assert Navigation(1, bank=simulator.bank).config.max_episode_steps == 500
 
 
 def test_the_goal_is_seen_from_the_agent():
@@ -151,7 +152,7 @@ def test_without_gps_the_goal_stays_where_it_was():
 
 
 def test_without_gps_each_episode_has_its_own_goal(small_bank):
-    simulator = PointNav(6, "cpu", PointNavConfig(sensors="blind", gps=False, max_episode_steps=4), bank=small_bank)
+    simulator = Navigation(6, "cpu", PointNavConfig(sensors="blind", gps=False, max_episode_steps=4), bank=small_bank)
     goals = simulator.reset(0)["goal"]
     for step in random_steps(simulator, 12):
         assert torch.equal(step.final_obs["goal"], goals)
@@ -173,7 +174,7 @@ def test_the_previous_action_is_seen():
 def test_observations_are_in_their_space(sensors, small_bank):
     for dtype in ("float32", "float16", "uint8"):
         config = PointNavConfig(sensors=sensors, resolution=8, depth_dtype=dtype, image_noise=0.1, gps_noise=0.05)
-        simulator = PointNav(3, "cpu", config, bank=small_bank)
+        simulator = Navigation(3, "cpu", config, bank=small_bank)
         obs = simulator.reset(0)
         assert set(obs) == {"goal", "previous_action"} | ({"depth"} if "depth" in sensors else set()) | (
             {"rgb"} if "rgb" in sensors else set()
@@ -186,7 +187,7 @@ def test_observations_are_in_their_space(sensors, small_bank):
 
 
 def test_a_curriculum_of_distances(small_bank):
-    simulator = PointNav(64, "cpu", PointNavConfig(sensors="blind", max_distance=2.5), bank=small_bank)
+    simulator = Navigation(64, "cpu", PointNavConfig(sensors="blind", max_distance=2.5), bank=small_bank)
     stop = torch.zeros(64, dtype=torch.long)
 
     def farthest():
@@ -197,16 +198,16 @@ def test_a_curriculum_of_distances(small_bank):
     simulator.reset(0)
     nearest = float(small_bank.episodes[:, 0, 5].max())
     assert farthest() <= max(2.5, nearest)
-    simulator.set_max_distance(4.0)
+    simulator.task.set_max_distance(4.0)
     assert 2.5 < farthest() <= 4.0
-    simulator.set_max_distance(torch.tensor(math.inf))
+    simulator.task.set_max_distance(torch.tensor(math.inf))
     assert farthest() > 4.0
-    simulator.set_max_distance(0.0)  # the nearest goal of each scene remains
+    simulator.task.set_max_distance(0.0)  # the nearest goal of each scene remains
     assert farthest() <= nearest
 
 
 def test_listed_episodes_are_played_in_order(small_bank):
-    simulator = PointNav(3, "cpu", PointNavConfig(sensors="blind"), bank=small_bank)
+    simulator = Navigation(3, "cpu", PointNavConfig(sensors="blind"), bank=small_bank)
     scenes, episodes = [5, 1, 0, 7, 3], [10, 20, 30, 40, 50]
     simulator.load_episodes(scenes, episodes)
     stop = torch.zeros(3, dtype=torch.long)
@@ -224,7 +225,7 @@ def test_listed_episodes_are_played_in_order(small_bank):
 
 def test_noise_is_off_by_default_and_has_the_size_asked_for(small_bank):
     def run(**options):
-        simulator = PointNav(8, "cpu", PointNavConfig(resolution=8, **options), bank=small_bank)
+        simulator = Navigation(8, "cpu", PointNavConfig(resolution=8, **options), bank=small_bank)
         simulator.reset(0)
         steps = [simulator.step(torch.full((8,), action)) for action in (LEFT, RIGHT, LEFT)]
         return steps[-1].obs, simulator.poses
@@ -258,24 +259,25 @@ def test_bad_options_say_what_is_allowed(small_bank):
         with pytest.raises(UsageError, match=message):
             PointNavConfig(**options)
     with pytest.raises(UsageError, match="num_envs is 0"):
-        PointNav(0, bank=small_bank)
+        Navigation(0, bank=small_bank)
     with pytest.raises(UsageError, match="there is no scene file"):
-        PointNav(1, config=PointNavConfig(bank_file="/nowhere"))
+        Navigation(1, config=PointNavConfig(bank_file="/nowhere"))
 
 
 def test_foresee_predicts_the_next_step(small_bank):
-    simulator = PointNav(12, "cpu", PointNavConfig(sensors="blind"), bank=small_bank)
+    simulator = Navigation(12, "cpu", PointNavConfig(sensors="blind"), bank=small_bank)
     simulator.reset(0)
     for _ in range(20):
         headings = simulator.poses[:, 2:3] + torch.tensor([[0.0, 1.0]])
-        distances, travelled = simulator.foresee(headings)
+        places, travelled = simulator.foresee(headings)
         before = simulator._state.clone()
         simulator.step(torch.ones(12, dtype=torch.long))
-        torch.testing.assert_close(simulator._state[:, 6], distances[:, 0])
+        torch.testing.assert_close(simulator.poses[:, :2], places[:, 0])
         torch.testing.assert_close(simulator._state[:, 7] - before[:, 7], travelled[:, 0])
 
 
 def test_the_next_place_is_the_next_bend():
     simulator = one(divided_room(), start=(1.0, 1.0), goal=(5.0, 1.0))
-    assert simulator.next_places()[0].tolist() == pytest.approx([2.8, 3.1], abs=1e-3)
-    assert float(simulator.distances_from(torch.tensor([[4.0, 1.0]]))) == pytest.approx(1.0)
+    task, columns = simulator.task, simulator.columns
+    assert task.next_places(columns, simulator.poses[:, :2])[0].tolist() == pytest.approx([2.8, 3.1], abs=1e-3)
+    assert float(task.distances(columns, torch.tensor([[4.0, 1.0]]))) == pytest.approx(1.0)

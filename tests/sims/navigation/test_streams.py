@@ -8,7 +8,7 @@ import torch
 
 from paceline.pool.tensor import TensorPool
 from paceline.sims.navigation.config import PointNavConfig
-from paceline.sims.navigation.simulator import PointNav
+from paceline.sims.navigation.simulator import Navigation
 from paceline.sims.randomness import below, combine, normal, stream_keys
 from tests.sims.navigation.rooms import random_steps
 
@@ -18,8 +18,8 @@ NOISY = {"image_noise": 0.05, "gps_noise": 0.1, "actuation_noise": 0.2}
 @pytest.mark.parametrize("options", [{}, NOISY, {"gps": False, "slide": False, "sensors": "depth+rgb"}])
 def test_batched_and_single_streams_are_identical(options, small_bank):
     config = PointNavConfig(resolution=8, max_episode_steps=30, **options)
-    together = PointNav(5, "cpu", config, bank=small_bank)
-    singles = [PointNav(1, "cpu", config, bank=small_bank, first_stream=i) for i in range(5)]
+    together = Navigation(5, "cpu", config, bank=small_bank)
+    singles = [Navigation(1, "cpu", config, bank=small_bank, first_stream=i) for i in range(5)]
     firsts = together.reset(11)
     for i, single in enumerate(singles):
         for name, values in single.reset(11).items():
@@ -38,7 +38,7 @@ def test_batched_and_single_streams_are_identical(options, small_bank):
 
 def test_seeds_decide_the_streams(small_bank):
     def rows(seed, first=0):
-        simulator = PointNav(8, "cpu", PointNavConfig(sensors="blind"), bank=small_bank, first_stream=first)
+        simulator = Navigation(8, "cpu", PointNavConfig(sensors="blind"), bank=small_bank, first_stream=first)
         simulator.reset(seed)
         found = [simulator._rows.tolist()]
         for _ in range(5):
@@ -55,7 +55,7 @@ def test_seeds_decide_the_streams(small_bank):
 
 def test_observations_after_an_end_are_those_of_the_next_episode(small_bank):
     """`obs` and `final_obs` differ only where an episode ended: `final_obs` belongs to the old episode."""
-    simulator = PointNav(6, "cpu", PointNavConfig(resolution=8, max_episode_steps=9), bank=small_bank)
+    simulator = Navigation(6, "cpu", PointNavConfig(resolution=8, max_episode_steps=9), bank=small_bank)
     simulator.reset(0)
     for step in random_steps(simulator, 40, stop=0.1):
         ended = step.terminated | step.truncated
@@ -69,7 +69,7 @@ def test_observations_after_an_end_are_those_of_the_next_episode(small_bank):
 
 
 def test_later_steps_do_not_write_to_returned_tensors(small_bank):
-    simulator = PointNav(6, "cpu", PointNavConfig(resolution=8, max_episode_steps=5), bank=small_bank)
+    simulator = Navigation(6, "cpu", PointNavConfig(resolution=8, max_episode_steps=5), bank=small_bank)
     simulator.reset(0)
     steps, copies = [], []
     for step in random_steps(simulator, 12):
@@ -82,15 +82,15 @@ def test_later_steps_do_not_write_to_returned_tensors(small_bank):
 
 def test_a_saved_state_continues_exactly(small_bank):
     config = PointNavConfig(resolution=8, max_episode_steps=25, **NOISY)
-    simulator = PointNav(5, "cpu", config, bank=small_bank)
+    simulator = Navigation(5, "cpu", config, bank=small_bank)
     simulator.reset(7)
-    simulator.set_max_distance(4.0)
+    simulator.task.set_max_distance(4.0)
     list(random_steps(simulator, 40, seed=1))
     buffer = io.BytesIO()
     torch.save(simulator.state_dict(), buffer)
     want = list(random_steps(simulator, 40, seed=2))
     buffer.seek(0)
-    other = PointNav(5, "cpu", config, bank=small_bank)
+    other = Navigation(5, "cpu", config, bank=small_bank)
     other.reset(1)
     other.load_state_dict(torch.load(buffer, weights_only=True))
     for one_step, step in zip(random_steps(other, 40, seed=2), want, strict=True):
@@ -101,7 +101,7 @@ def test_a_saved_state_continues_exactly(small_bank):
 
 def test_a_pool_runs_it(small_bank):
     config = PointNavConfig(resolution=8, max_episode_steps=10)
-    with TensorPool([PointNav(4, "cpu", config, bank=small_bank)], seed=2) as pool:
+    with TensorPool([Navigation(4, "cpu", config, bank=small_bank)], seed=2) as pool:
         assert [leaf.name for leaf in pool.spec.obs] == ["depth", "goal", "previous_action"]
         for _ in range(20):
             batch = pool.recv(None)

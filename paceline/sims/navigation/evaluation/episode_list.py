@@ -6,41 +6,53 @@ Legend: L episodes of the list, N streams.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from paceline.errors import UsageError
+from paceline.sims.navigation.config import NavigationConfig
 from paceline.sims.navigation.scenes.bank import SceneBank
-from paceline.sims.navigation.simulator import PointNav
+from paceline.sims.navigation.simulator import Navigation
 
 Act = Callable[[dict[str, Tensor], Tensor], Tensor]
 """From the observations of N streams and a mask of episode starts (bool [N]) to actions [N]."""
 
 
-def fixed_episodes(bank: SceneBank, count: int | None = None) -> tuple[list[int], list[int]]:
+def listed_episodes(config: NavigationConfig, bank: SceneBank, count: int | None = None) -> tuple[list[int], list[int]]:
+    """`fixed_episodes` in the scenes of `bank` that have episodes of the task."""
+    playable = Navigation(1, bank.device, replace(config, sensors="blind"), bank=bank).playable_scenes()
+    return fixed_episodes(bank, count, playable)
+
+
+def fixed_episodes(
+    bank: SceneBank, count: int | None = None, among: Sequence[int] | None = None
+) -> tuple[list[int], list[int]]:
     """The scenes and episode numbers of the first `count` episodes of the list, or of all.
 
-    The list takes scenes in turn. Within a scene, episodes are shuffled, so that a short list has all distances.
+    The list takes scenes in turn, all or those in `among`. Within a scene, episodes are shuffled, so that a short list
+    has all distances.
     """
-    most = bank.num_scenes * bank.num_episodes
+    among = range(bank.num_scenes) if among is None else among
+    most = len(among) * bank.num_episodes
     count = most if count is None else count
     if not 1 <= count <= most:
         raise UsageError(f"{count} episodes were asked for; allowed: 1 to {most}, which is all of {bank.label!r}")
-    scenes = [index % bank.num_scenes for index in range(count)]
-    orders = [np.random.default_rng((13, scene)).permutation(bank.num_episodes) for scene in range(bank.num_scenes)]
-    return scenes, [int(orders[index % bank.num_scenes][index // bank.num_scenes]) for index in range(count)]
+    orders = {scene: np.random.default_rng((13, scene)).permutation(bank.num_episodes) for scene in among}
+    scenes = [among[index % len(among)] for index in range(count)]
+    return scenes, [int(orders[scene][index // len(among)]) for index, scene in enumerate(scenes)]
 
 
 def play(
-    simulator: PointNav,
+    simulator: Navigation,
     act: Act,
     scenes: Sequence[int],
     episodes: Sequence[int],
     show: Callable[[int], None] | None = None,
 ) -> dict[str, np.ndarray]:
-    """Play the listed episodes: their measures, [L] each, named as in `PointNav.last_measures`.
+    """Play the listed episodes: their measures, [L] each, named as in `Navigation.last_measures`.
 
     `show` is called with the number of finished episodes.
     """

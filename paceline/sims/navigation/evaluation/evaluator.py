@@ -1,14 +1,15 @@
-"""The evaluator of PointGoal navigation: policies and baselines play the same fixed list of episodes."""
+"""The evaluator of a navigation task: policies and baselines play the same fixed list of episodes."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from paceline.evaluation.evaluators import EvaluationOptions, Evaluator
 from paceline.evaluation.report_page import ReportPart
 from paceline.evaluation.saved import SavedRun
-from paceline.sims.navigation.evaluation.baselines import BASELINES, play_baseline
+from paceline.sims.navigation.evaluation.baselines import play_baseline
 from paceline.sims.navigation.evaluation.measures import summarize, table
 from paceline.sims.navigation.evaluation.policy_episodes import (
     NUM_STREAMS,
@@ -17,9 +18,10 @@ from paceline.sims.navigation.evaluation.policy_episodes import (
     play_policy,
     split_config,
 )
+from paceline.sims.navigation.evaluation.task_evaluation import TaskEvaluation
 
 
-def evaluate_policy(folder: Path, options: EvaluationOptions) -> dict[str, Any]:
+def evaluate_policy(evaluation: TaskEvaluation, folder: Path, options: EvaluationOptions) -> dict[str, Any]:
     """Play the first episodes of the split's list, or all, with the policy of the run in `folder`.
 
     `options.env` replaces the run's environment, including the scenes.
@@ -45,32 +47,33 @@ def evaluate_policy(folder: Path, options: EvaluationOptions) -> dict[str, Any]:
         "seed": options.seed,
         "sampled": options.sampled,
         "samples": options.samples,
-        **summarize(played.measures),
+        **summarize(evaluation, played.measures),
         "video": None if options.video is None else str(options.video),
     }
 
 
-def evaluate_baseline(name: str, options: EvaluationOptions) -> dict[str, Any]:
+def evaluate_baseline(evaluation: TaskEvaluation, name: str, options: EvaluationOptions) -> dict[str, Any]:
     """Play the same episodes with a baseline."""
-    config = env_config(options.env or "pointnav", options.split)
+    config = env_config(options.env or evaluation.task, options.split)
     num_envs = options.num_envs or NUM_STREAMS
-    return play_baseline(name, config, options.episodes, num_envs=num_envs, seed=options.seed)
+    return play_baseline(evaluation, name, config, options.episodes, num_envs=num_envs, seed=options.seed)
 
 
-def report(folder: Path, episodes: int) -> ReportPart:
+def report(evaluation: TaskEvaluation, folder: Path, episodes: int) -> ReportPart:
     """Tiles and sections of the run's report. Matplotlib is imported only here."""
     from paceline.sims.navigation.evaluation.report import report_part
 
-    return report_part(folder, episodes)
+    return report_part(evaluation, folder, episodes)
 
 
-EVALUATOR = Evaluator(
-    evaluate_policy=evaluate_policy,
-    table=table,
-    options=("split", "samples"),
-    baselines=tuple(BASELINES),
-    evaluate_baseline=evaluate_baseline,
-    rates=("success", "spl"),
-    labels={"spl": "SPL", "soft_spl": "SoftSPL"},
-    report=report,
-)
+def evaluator_of_task(evaluation: TaskEvaluation) -> Evaluator:
+    return Evaluator(
+        evaluate_policy=partial(evaluate_policy, evaluation),
+        table=partial(table, evaluation),
+        options=("split", "samples"),
+        baselines=tuple(evaluation.baselines),
+        evaluate_baseline=partial(evaluate_baseline, evaluation),
+        rates=evaluation.rates,
+        labels=evaluation.labels,
+        report=partial(report, evaluation),
+    )

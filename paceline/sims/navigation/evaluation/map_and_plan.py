@@ -15,9 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from paceline.sims.navigation.layout import FORWARD, LEFT, RIGHT, STOP
 from paceline.sims.navigation.rendering.render import CAMERA_HEIGHT, MAX_DEPTH
 from paceline.sims.navigation.scenes.scene import AGENT_HEIGHT
-from paceline.sims.navigation.simulator import FORWARD, LEFT, RIGHT, STOP, PointNav
+from paceline.sims.navigation.simulator import Navigation
 
 CELL = 0.1
 REACH = 26.05
@@ -34,7 +35,7 @@ _SIDE = round(2 * REACH / CELL)
 class MapAndPlan:
     """One planner per stream, on the host."""
 
-    def __init__(self, simulator: PointNav, seed: int = 0) -> None:
+    def __init__(self, simulator: Navigation, seed: int = 0) -> None:
         config = simulator.config
         self._planners = [
             Planner(math.radians(config.turn_angle), config.forward_step) for _ in range(simulator.num_envs)

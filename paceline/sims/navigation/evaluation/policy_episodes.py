@@ -8,6 +8,7 @@ Legend: L episodes of the list, T decisions of an episode.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
@@ -22,11 +23,13 @@ from paceline.evaluation.evaluators import EvaluationOptions
 from paceline.evaluation.player import Player
 from paceline.evaluation.saved import SavedRun
 from paceline.pool.protocol import PoolSpec
-from paceline.sims.navigation.config import PointNavConfig
-from paceline.sims.navigation.evaluation.episode_list import Act, fixed_episodes, play
+from paceline.sims.navigation.config import NavigationConfig
+from paceline.sims.navigation.evaluation.episode_list import Act, listed_episodes, play
 from paceline.sims.navigation.family import MakeBatch
 from paceline.sims.navigation.scenes.bank import SceneBank
-from paceline.sims.navigation.simulator import PointNav, load_bank
+from paceline.sims.navigation.simulator import Navigation, load_bank
+from paceline.sims.navigation.tasks.protocol import Marks
+from paceline.sims.navigation.tasks.table import TASKS
 
 SPLIT = "val"
 """The default split of evaluation."""
@@ -34,24 +37,24 @@ NUM_STREAMS = 256
 """Least number of streams at a time. Large batches are faster, although some streams end early."""
 
 
-def env_config(env: str, split: str | None = None) -> PointNavConfig:
+def env_config(env: str, split: str | None = None) -> NavigationConfig:
     """The options of an environment id. The split is `split`, or the id's own, or that of evaluation."""
     make = resolve(env).make
     if not isinstance(make, MakeBatch):
-        raise UsageError(f"{env} is no PointGoal navigation; allowed: pointnav, pointnav:small, pointnav:full")
+        raise UsageError(f"{env} is no navigation task; allowed: {', '.join(TASKS)}, as TASK:small or TASK:full")
     named = EnvId.parse(env).options.get("split", SPLIT)
     return replace(make.config, split=split or named)
 
 
-def env_id_of(config: PointNavConfig) -> str:
+def env_id_of(config: NavigationConfig) -> str:
     """The environment id of a configuration."""
-    usual = asdict(PointNavConfig())
-    return str(EnvId("pointnav", "", {name: value for name, value in asdict(config).items() if value != usual[name]}))
+    usual = asdict(type(config)())
+    return str(EnvId(config.task, "", {name: value for name, value in asdict(config).items() if value != usual[name]}))
 
 
-def split_config(config: PointNavConfig, split: str | None = None) -> PointNavConfig:
+def split_config(config: NavigationConfig, split: str | None = None) -> NavigationConfig:
     """The task of training in the default scenes of a split, which are the same for all runs."""
-    usual = PointNavConfig()
+    usual = type(config)()
     if config.bank_file:  # the tier is that of the file
         config = replace(config, tier=load_bank(config).tier)
     return replace(
@@ -62,7 +65,7 @@ def split_config(config: PointNavConfig, split: str | None = None) -> PointNavCo
 class Recorder:
     """Wraps an `Act` and records the poses of all streams."""
 
-    def __init__(self, simulator: PointNav, act: Act) -> None:
+    def __init__(self, simulator: Navigation, act: Act) -> None:
         self._simulator, self._act = simulator, act
         self._poses: list[Tensor] = []
         self._began: list[Tensor] = []
@@ -78,7 +81,7 @@ class Recorder:
         starts = [np.append(np.flatnonzero(column), len(column)) for column in began.T]
         routes = []
         for number in range(count):
-            turn, stream = divmod(number, len(starts))  # see `PointNav.load_episodes`
+            turn, stream = divmod(number, len(starts))  # see `Navigation.load_episodes`
             routes.append(poses[starts[stream][turn] : starts[stream][turn + 1], stream])
         return routes
 
@@ -87,24 +90,26 @@ class Recorder:
 class PlayedEpisodes:
     """The episodes of a list, played by a policy."""
 
-    config: PointNavConfig
+    config: NavigationConfig
     bank: SceneBank
     scenes: list[int]
     numbers: list[int]
     """[L]: the episodes' scenes, and their numbers in these scenes."""
     measures: dict[str, np.ndarray]
-    """[L] each, means over the samples; named as in `PointNav.last_measures`."""
+    """[L] each, means over the samples; named as in `Navigation.last_measures`."""
+    marks: Callable[[int], Marks]
+    """What maps show of the episode in a row of the bank, scene * E + number; see `Task.marks`."""
     routes: list[np.ndarray]
     """Of the first sample of every episode; see `Recorder.routes`."""
 
 
-def play_policy(run: SavedRun, config: PointNavConfig, options: EvaluationOptions) -> PlayedEpisodes:
+def play_policy(run: SavedRun, config: NavigationConfig, options: EvaluationOptions) -> PlayedEpisodes:
     """Play the first `options.episodes` of the list that `config` names, or all, `options.samples` times each."""
     device, samples = run.device(), options.samples
     bank = load_bank(config)
-    scenes, numbers = fixed_episodes(bank, options.episodes)
+    scenes, numbers = listed_episodes(config, bank, options.episodes)
     streams = options.num_envs or max(run.config.pool.num_envs, NUM_STREAMS)
-    simulator = PointNav(min(streams, samples * len(scenes)), device, config, bank=bank)
+    simulator = Navigation(min(streams, samples * len(scenes)), device, config, bank=bank)
     spec = PoolSpec(
         observation_space=simulator.observation_space,
         action_space=simulator.action_space,
@@ -121,5 +126,6 @@ def play_policy(run: SavedRun, config: PointNavConfig, options: EvaluationOption
         scenes=scenes,
         numbers=numbers,
         measures={name: values.reshape(samples, -1).mean(0) for name, values in measures.items()},
+        marks=simulator.task.marks,
         routes=recorder.routes(len(scenes)),
     )

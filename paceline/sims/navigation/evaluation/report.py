@@ -21,7 +21,7 @@ from paceline.evaluation.evaluators import EvaluationOptions
 from paceline.evaluation.report_page import ReportPart, Tile, cell
 from paceline.evaluation.saved import SavedRun
 from paceline.sims.navigation.evaluation.baselines import play_baseline
-from paceline.sims.navigation.evaluation.measures import distance_bins, summarize
+from paceline.sims.navigation.evaluation.measures import binned, summarize
 from paceline.sims.navigation.evaluation.policy_episodes import (
     NUM_STREAMS,
     PlayedEpisodes,
@@ -29,11 +29,10 @@ from paceline.sims.navigation.evaluation.policy_episodes import (
     play_policy,
     split_config,
 )
+from paceline.sims.navigation.evaluation.task_evaluation import TaskEvaluation
 from paceline.sims.navigation.rendering import maps, render
-from paceline.sims.navigation.scenes import geodesic
+from paceline.sims.navigation.tasks.protocol import Marks
 
-BASELINES = {"random": "random walk", "forward": "always forward", "goal-follower": "goal follower"}
-"""The baselines that take little time, and their names in the report."""
 IMPERFECT = 0.95
 """The histogram shows episodes with a lower SPL. Discrete steps alone cost a few hundredths."""
 NUM_MAPS = 6
@@ -43,31 +42,34 @@ NUM_ANIMATED = 60
 MAP_SIDE, VIEW_SIDE = 480, 160
 
 
-def report_part(folder: Path, episodes: int) -> ReportPart:
+def report_part(evaluation: TaskEvaluation, folder: Path, episodes: int) -> ReportPart:
     """Play `episodes` episodes of the val split with the latest checkpoint and with baselines, and show them."""
     run = SavedRun.load(folder)
     config = split_config(env_config(run.config.env))
     played = play_policy(run, config, EvaluationOptions(episodes=episodes))
-    summary = summarize(played.measures)
+    summary = summarize(evaluation, played.measures)
     baselines = {
-        label: play_baseline(name, config, episodes, num_envs=NUM_STREAMS, bank=played.bank)
-        for name, label in BASELINES.items()
+        label: play_baseline(evaluation, name, config, episodes, num_envs=NUM_STREAMS, bank=played.bank)
+        for name, label in evaluation.in_report.items()
     }
-    shown = chosen(played.measures, NUM_MAPS)
-    return ReportPart(
-        [_tile("Success", "success", summary), _tile("SPL", "spl", summary)],
-        [_evaluation(run, played, summary, baselines), _trajectories(played, shown), _views(played, shown)],
-    )
+    shown = chosen(played.measures, evaluation.order, NUM_MAPS)
+    sections = [
+        _evaluation(evaluation, run, played, summary, baselines),
+        _trajectories(evaluation, played, shown),
+        _views(evaluation, played, shown),
+    ]
+    return ReportPart([_tile(evaluation, name, summary) for name in evaluation.main], sections)
 
 
-def _tile(name: str, measure: str, summary: dict[str, Any]) -> Tile:
-    low, high = summary[f"{measure}_ci95"]
-    note = f"{_rate(measure, low)} to {_rate(measure, high)}"
-    return Tile(f"{name} on val", _rate(measure, summary[measure]), note, is_main=True)
+def _tile(evaluation: TaskEvaluation, name: str, summary: dict[str, Any]) -> Tile:
+    measure = evaluation.measures[name]
+    label = measure.label[0].upper() + measure.label[1:]
+    return Tile(f"{label} on val", measure.show(summary[name]), _interval(evaluation, name, summary), is_main=True)
 
 
-def _rate(measure: str, value: float) -> str:
-    return f"{value:.1%}" if measure == "success" else f"{value:.3f}"
+def _interval(evaluation: TaskEvaluation, name: str, summary: dict[str, Any]) -> str:
+    low, high = (evaluation.measures[name].show(value) for value in summary[f"{name}_ci95"])
+    return f"{low} to {high}"
 
 
 def _novelty(run: SavedRun, played: PlayedEpisodes) -> str:
@@ -76,17 +78,24 @@ def _novelty(run: SavedRun, played: PlayedEpisodes) -> str:
     return "" if trained.bank_file or named == played.config.split else "which training has never seen, "
 
 
-def _evaluation(run: SavedRun, played: PlayedEpisodes, summary: dict[str, Any], baselines: dict[str, dict]) -> str:
+def _evaluation(
+    evaluation: TaskEvaluation,
+    run: SavedRun,
+    played: PlayedEpisodes,
+    summary: dict[str, Any],
+    baselines: dict[str, dict[str, Any]],
+) -> str:
     lead = (
         f"{summary['episodes']} episodes in {min(played.bank.num_scenes, summary['episodes'])} apartments of the "
         f"{played.config.split} split, {_novelty(run, played)}played by {run.checkpoint} with the most likely "
-        "actions. The baselines know the goal's distance and direction, and play the same episodes. Intervals are "
-        "95 % confidence intervals."
+        f"actions. {evaluation.about_baselines} Intervals are 95 % confidence intervals."
     )
-    rows = [_row(name, result) for name, result in {"this policy": summary, **baselines}.items()]
-    header = ("", "success", "SPL", "SoftSPL", "distance to goal at the end", "collisions an episode")
-    best = max(baselines, key=lambda name: baselines[name]["spl"])
-    figures = [_distance_figure(played.measures, best, baselines[best]), _histogram_figure(played.measures)]
+    rows = [_row(evaluation, name, result) for name, result in {"this policy": summary, **baselines}.items()]
+    header = ("", *evaluation.labels.values())
+    histogram = _imperfect_figure if "spl" in evaluation.measures else _histogram_figure
+    figures = [histogram(evaluation, played.measures)]
+    if evaluation.bins is not None:
+        figures.insert(0, _distance_figure(evaluation, played.measures, baselines))
     return report_page.section(
         "evaluation",
         "Navigation in unseen apartments",
@@ -97,32 +106,49 @@ def _evaluation(run: SavedRun, played: PlayedEpisodes, summary: dict[str, Any], 
     )
 
 
-def _row(name: str, result: dict[str, Any]) -> list[str]:
+def _row(evaluation: TaskEvaluation, name: str, result: dict[str, Any]) -> list[str]:
     cells = [cell(name)]
-    for measure in ("success", "spl"):
-        low, high = result[f"{measure}_ci95"]
-        interval = f"{_rate(measure, low)} to {_rate(measure, high)}"
-        cells.append(cell(_rate(measure, result[measure]), interval, result[measure]))
-    cells.append(cell(f"{result['soft_spl']:.3f}"))
-    return [*cells, cell(f"{result['distance_to_goal']:.2f} m"), cell(f"{result['collisions']:.1f}")]
+    for key, measure in evaluation.measures.items():
+        if key not in evaluation.main:
+            cells.append(cell(measure.show(result[key])))
+            continue
+        share = result[key] if key in evaluation.rates else None
+        cells.append(cell(measure.show(result[key]), _interval(evaluation, key, result), share))
+    return cells
 
 
-def _distance_figure(measures: dict[str, np.ndarray], name: str, baseline: dict[str, Any]) -> str:
-    bins = distance_bins(measures)
+def _distance_figure(evaluation: TaskEvaluation, measures: dict[str, np.ndarray], baselines: dict[str, dict]) -> str:
+    """The main measures by the size of the task, and the last of them of the best baseline."""
+    assert evaluation.bins is not None
+    *_, last = evaluation.main
+    best = max(baselines, key=lambda name: baselines[name][last])
+    bins = binned(evaluation.bins, measures)
     labels = [f"{low:g}–{high:g} m\n{within.sum()} ep." for low, high, within in bins]
     bars = {}
-    for measure, label in (("success", "success"), ("spl", "SPL")):
-        values = [measures[measure][within] for _, _, within in bins]
+    for name in evaluation.main:
+        values = [measures[name][within] for _, _, within in bins]
         means = np.array([part.mean() for part in values])
         intervals = [confidence_interval(part) or [part.mean()] * 2 for part in values]
-        bars[label] = (means, np.array(intervals))
+        bars[evaluation.labels[name]] = (means, np.array(intervals))
     # The baseline has played the same episodes, so it has the same bins.
-    marks = (f"SPL of the {name}", np.array([part["spl"] for part in baseline["by_distance"]]))
-    uri = charts.grouped_bars(labels, bars, marks, x_label="geodesic distance from start to goal")
-    return report_page.figure(uri, "Success and SPL by distance", heading="By distance to go")
+    by_baseline = np.array([part[last] for part in baselines[best]["by_distance"]])
+    marks = (f"{evaluation.labels[last]} of the {best}", by_baseline)
+    uri = charts.grouped_bars(labels, bars, marks, x_label=evaluation.bins.label)
+    title = " and ".join(bars)
+    return report_page.figure(uri, f"{title[0].upper()}{title[1:]} by distance", heading=evaluation.bins.heading)
 
 
-def _histogram_figure(measures: dict[str, np.ndarray]) -> str:
+def _histogram_figure(evaluation: TaskEvaluation, measures: dict[str, np.ndarray]) -> str:
+    """All episodes by the first of the main measures."""
+    name, *_ = evaluation.main
+    label = evaluation.labels[name]
+    edges = np.linspace(0.0, 1.0 if name in evaluation.rates else max(1.0, measures[name].max()), 21)
+    uri = charts.histogram({"episodes": measures[name]}, x_label=label, edges=edges.tolist())
+    return report_page.figure(uri, f"Episodes by {label}", heading=f"Episodes by {label}")
+
+
+def _imperfect_figure(evaluation: TaskEvaluation, measures: dict[str, np.ndarray]) -> str:
+    """Episodes with an SPL below `IMPERFECT`."""
     spl = measures["spl"]
     imperfect = spl[spl < IMPERFECT]
     heading = "SPL of the imperfect episodes"
@@ -135,79 +161,66 @@ def _histogram_figure(measures: dict[str, np.ndarray]) -> str:
     return report_page.figure(uri, heading, heading=heading, caption=caption)
 
 
-def chosen(measures: dict[str, np.ndarray], count: int) -> list[int]:
-    """Up to `count` episodes at even ranks of distance, nearest first.
+def chosen(measures: dict[str, np.ndarray], order: str, count: int) -> list[int]:
+    """Up to `count` episodes at even ranks of the measure `order`, lowest first.
 
     If they all succeed while others fail, or all fail while others succeed, one of the others replaces the episode
-    nearest to it in distance.
+    nearest to it.
     """
-    by_distance = np.argsort(measures["geodesic"], kind="stable")
-    ranks = (np.arange(count) + 0.5) / count * len(by_distance)
-    kept = list(dict.fromkeys(int(by_distance[rank]) for rank in ranks.astype(int)))
-    success = measures["success"] > 0
+    sizes = measures[order]
+    by_size = np.argsort(sizes, kind="stable")
+    ranks = (np.arange(count) + 0.5) / count * len(by_size)
+    kept = list(dict.fromkeys(int(by_size[rank]) for rank in ranks.astype(int)))
+    success = measures.get("success", np.ones(len(sizes))) > 0
     if len(set(success[kept])) == 1:
-        others = [int(number) for number in by_distance if success[number] != success[kept[0]]]
+        others = [int(number) for number in by_size if success[number] != success[kept[0]]]
         if others:
             other = others[len(others) // 2]
-            gaps = [abs(measures["geodesic"][number] - measures["geodesic"][other]) for number in kept]
+            gaps = [abs(sizes[number] - sizes[other]) for number in kept]
             kept[int(np.argmin(gaps))] = other
-    return sorted(kept, key=lambda number: float(measures["geodesic"][number]))
+    return sorted(kept, key=lambda number: float(sizes[number]))
 
 
-def _trajectories(played: PlayedEpisodes, shown: Sequence[int]) -> str:
-    figures = [_map_figure(played, number) for number in shown]
-    key = {
-        "where the agent went, from dark to light": maps.TRAJECTORIES[0][0],
-        "shortest path": maps.PATH,
-        "start": maps.START,
-        "goal": maps.GOAL,
-    }
-    lead = "Seen from above, and sorted by distance. The agent itself never sees a map."
+def _trajectories(evaluation: TaskEvaluation, played: PlayedEpisodes, shown: Sequence[int]) -> str:
+    figures = [_map_figure(evaluation, played, number) for number in shown]
+    key = {"where the agent went, from dark to light": maps.TRAJECTORIES[0][0], "start": maps.START}
+    if _marks(played, shown[0]).goal is not None:
+        key |= {"shortest path": maps.PATH, "goal": maps.GOAL}
+    lead = f"Seen from above, and sorted by {evaluation.order_words}. The agent itself never sees a map."
     legend = report_page.legend({name: f"rgb{color}" for name, color in key.items()})
     return report_page.section("trajectories", "Where it went", lead, legend, report_page.grid(figures, "17rem"))
 
 
-def _map_figure(played: PlayedEpisodes, number: int) -> str:
-    measures = {name: float(values[number]) for name, values in played.measures.items()}
+def _map_figure(evaluation: TaskEvaluation, played: PlayedEpisodes, number: int) -> str:
+    result, caption = evaluation.caption({name: float(values[number]) for name, values in played.measures.items()})
     image = maps.centered(_map(played, number, MAP_SIDE, played.routes[number]), MAP_SIDE, MAP_SIDE)
-    result = f"SPL {measures['spl']:.2f}." if measures["success"] else "Failed."
-    steps = f"{measures['steps']:.0f} step{'s' if measures['steps'] > 1 else ''}"
-    caption = f"{measures['geodesic']:.1f} m to go, {measures['path_length']:.1f} m walked in {steps}"
-    if not measures["success"]:
-        caption += f"; {measures['distance_to_goal']:.1f} m from the goal at the end"
-    return report_page.figure(png(image), f"Map of episode {number}", strong=result, caption=f"{caption}.")
+    return report_page.figure(png(image), f"Map of episode {number}", strong=result, caption=caption)
 
 
 def _map(
     played: PlayedEpisodes, number: int, side: int, route: np.ndarray, pose: Sequence[float] | None = None
 ) -> np.ndarray:
-    scene = played.bank.scene(played.scenes[number])
-    start_x, start_y, _, goal_x, goal_y, _ = played.bank.episodes[
-        played.scenes[number], played.numbers[number]
-    ].tolist()
-    return maps.top_down(
-        scene,
-        size=side,
-        trajectories=[route[:, :2]],
-        path=geodesic.shortest_path(scene, (start_x, start_y), (goal_x, goal_y)),
-        start=(start_x, start_y),
-        goal=(goal_x, goal_y),
-        pose=pose,
-    )
+    scene, marks = played.bank.scene(played.scenes[number]), _marks(played, number)._asdict()
+    return maps.top_down(scene, size=side, trajectories=[route[:, :2]], pose=pose, **marks)
 
 
-def _views(played: PlayedEpisodes, shown: Sequence[int]) -> str:
-    """Camera images of one shown episode: the best of the farther half of the successful ones, if there are any."""
-    good = [number for number in shown if played.measures["success"][number] > 0] or list(shown)
-    number = max(good[len(good) // 2 :], key=lambda candidate: float(played.measures["spl"][candidate]))
+def _marks(played: PlayedEpisodes, number: int) -> Marks:
+    return played.marks(played.scenes[number] * played.bank.num_episodes + played.numbers[number])
+
+
+def _views(evaluation: TaskEvaluation, played: PlayedEpisodes, shown: Sequence[int]) -> str:
+    """Camera images of one shown episode: the best of the second half of the good ones, if there are any."""
+    *_, last = evaluation.main
+    worth = played.measures[last]
+    good = [number for number in shown if worth[number] > 0] or list(shown)
+    number = max(good[len(good) // 2 :], key=lambda candidate: float(worth[candidate]))
     route = played.routes[number]
     at = np.unique(np.linspace(0, len(route) - 1, NUM_FRAMES).round().astype(int))
     sensors, side = played.config.sensors, played.config.resolution
     seen = {"depth": "only the depth", "rgb": "only the colours", "depth+rgb": "both", "blind": "neither"}[sensors]
-    distance = played.measures["geodesic"][number]
     lead = (
-        f"The episode above with {distance:.1f} m to go, through the agent's camera. Colours are drawn "
-        f"at {VIEW_SIDE} pixels a side, depth (the brighter, the farther) at {side}, as in training; this policy sees "
+        f"Map {shown.index(number) + 1} above, through the agent's camera. Colours are drawn at "
+        f"{VIEW_SIDE} pixels a side, depth (the brighter, the farther) at {side}, as in training; this policy sees "
         f"{seen}."
     )
     colors, _ = look(played, number, route[at], VIEW_SIDE)

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from paceline.sims.navigation.config import PointNavConfig
+from paceline.sims.navigation.config import NavigationConfig
 from paceline.sims.navigation.rendering import render
+from paceline.sims.navigation.rendering.trace import trace
 from paceline.sims.navigation.scenes.bank import SceneBank
 from paceline.sims.randomness import combine, normal
 
@@ -29,7 +30,7 @@ class Place(NamedTuple):
 class ImageSensors:
     """Renders the images of streams at one place, or before and after some of them are reset."""
 
-    def __init__(self, bank: SceneBank, config: PointNavConfig) -> None:
+    def __init__(self, bank: SceneBank, config: NavigationConfig) -> None:
         self._bank, self._noise = bank, config.image_noise
         self._wants_depth, self._wants_rgb = "depth" in config.sensors, "rgb" in config.sensors
         self._dtype = render.DEPTH_DTYPES[config.depth_dtype]
@@ -59,13 +60,7 @@ class ImageSensors:
         return first, {name: values.index_copy(0, rows, both[name][num:]) for name, values in first.items()}
 
     def _trace(self, place: Place, **unchanged: Any) -> render.View:
-        if place.scenes.is_cuda:
-            from paceline.sims.navigation.rendering import render_triton
-
-            return render_triton.trace(
-                self._bank, self._camera, place.scenes, place.poses, self._wants_rgb, **unchanged
-            )
-        return render.trace(self._bank, self._camera, place.scenes, place.poses, self._wants_rgb)
+        return trace(self._bank, self._camera, place.scenes, place.poses, self._wants_rgb, **unchanged)
 
     def _develop(self, view: render.View, place: Place) -> Images:
         images = {}

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from paceline.sims.navigation.scenes.generator import is_wall
-from paceline.sims.navigation.scenes.scene import AGENT_HEIGHT, Scene
+from paceline.sims.navigation.scenes.scene import AGENT_HEIGHT, Rect, Scene
 
 Color = tuple[int, int, int]
 
@@ -21,6 +21,7 @@ DOOR: Color = (208, 204, 196)
 PATH: Color = (46, 160, 67)
 START: Color = (37, 99, 235)
 GOAL: Color = (220, 38, 38)
+MARK: Color = (235, 30, 60)
 TRAJECTORIES: tuple[tuple[Color, Color], ...] = (
     ((23, 37, 120), (125, 190, 255)),
     ((124, 45, 18), (253, 186, 116)),
@@ -88,11 +89,12 @@ def top_down(
     start: Sequence[float] | None = None,
     goal: Sequence[float] | None = None,
     pose: Sequence[float] | None = None,
+    marks: Sequence[Rect] = (),
 ) -> np.ndarray:
     """uint8 [H, W, 3]: a map whose longer side has `size` pixels.
 
     `trajectories` [L, 2] turn from dark to light over time. `path` is green, `start` a blue square, `goal` a red square
-    and `pose` (x, y, heading) a pointed disc.
+    and `pose` (x, y, heading) a pointed disc. `marks` are red areas.
     """
     area = scene.interior.grown(0.2)
     canvas = Canvas(*area, pixels_per_metre=size / max(area.width, area.depth))
@@ -118,6 +120,10 @@ def top_down(
             canvas.rectangle(x - 0.13, y - 0.13, x + 0.13, y + 0.13, color)
     if pose is not None:
         _draw_pose(canvas, *map(float, pose))
+    for area in marks:
+        # Thin areas are drawn wide enough to be seen.
+        grow_x, grow_y = (max(0.0, 0.06 - side) / 2 for side in (area.width, area.depth))
+        canvas.rectangle(area.x0 - grow_x, area.y0 - grow_y, area.x1 + grow_x, area.y1 + grow_y, MARK, 0.7)
     return canvas.pixels()
 
 

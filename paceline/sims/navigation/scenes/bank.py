@@ -8,7 +8,8 @@ training loop never waits for the host. A bank is saved as one file. Its scenes 
     if not bank.is_in_use(k):      # true at the latest after the maximum number of steps of an episode
         bank.replace(k, scene)     # writes into the same tensors, so that captured graphs see the new scene
 
-Legend: K scenes, E episodes, G goals, V nodes, Q obstacles, F walls, P parts (boxes that are no walls).
+Legend: K scenes, E episodes, G goals, V nodes, Q obstacles, F walls, P parts (boxes that are no walls), M objects,
+C categories.
 """
 
 from __future__ import annotations
@@ -31,16 +32,20 @@ from paceline.errors import UsageError
 from paceline.files import replacing
 from paceline.sims.navigation.scenes.episodes import draw_episodes
 from paceline.sims.navigation.scenes.free_space import CONTACT, SIGHT
+from paceline.sims.navigation.scenes.furniture import CATEGORIES
 from paceline.sims.navigation.scenes.generator import Tier, generate_scene, is_wall, scene_seeds, tier_named
 from paceline.sims.navigation.scenes.geodesic import Graph
 from paceline.sims.navigation.scenes.geometry import FAR, NOWHERE, boxed
-from paceline.sims.navigation.scenes.scene import CEILING, Rect, Scene
+from paceline.sims.navigation.scenes.objects import Objects
+from paceline.sims.navigation.scenes.scene import CEILING, Piece, Rect, Scene
 
 log = logging.getLogger(__name__)
 
-VERSION = 1
-"""Version of the file format and of the meaning of seeds. Cached banks of other versions are not used."""
-FORMAT = "paceline-pointnav-bank"
+VERSION = 3
+"""Version of the file format. Files of other versions are not used."""
+SEEDS_VERSION = 1
+"""Version of the scenes and episodes that a seed means."""
+FORMAT = "paceline-navigation-bank"
 _GROW = np.array([-1.0, -1.0, 1.0, 1.0])
 _LOG_SECONDS = 5.0
 
@@ -58,6 +63,12 @@ class SceneBank:
     node_distances  [K, G, V]
     episodes        [K, E, 6]                see `Episodes.rows`, by ascending distance
     episode_goals   int64 [K, E]
+    farthest        [K, G, 3]                x, y and distance of the place farthest from each goal
+    objects         [K, M, 4]                footprints of what `Objects` finds
+    categories      int64 [K, M]             of the objects; -1 for padding
+    box_objects     int64 [K, F + P + 2]     the object of each box, of the floor and of the ceiling; M for none
+    object_nodes    [K, C, V]                distance of every node from the nearest object of every category
+    object_episodes [K, E, 5]                see `Objects.episodes`
     counts          int64 [K, 4]             of walls, parts, obstacles and nodes
     seeds           int64 [K]
     """
@@ -144,11 +155,16 @@ class SceneBank:
             interior=Rect(x0, y0, x1, y1),
             floor_color=tuple(floor_color),
             ceiling_color=tuple(ceiling_color),
+            furniture=tuple(
+                Piece(CATEGORIES[category], tuple(np.flatnonzero(row["box_objects"][boxes] == number).tolist()))
+                for number, category in enumerate(row["categories"].tolist())
+                if category >= 0
+            ),
             seed=int(row["seeds"]),
         )
 
     def add_user(self, simulator: Any) -> None:
-        """Register a simulator: `replace` reads its `scenes_in_use()`, and then calls its `scenes_changed()`."""
+        """Register a simulator: `replace` reads its `scenes_in_use()`. Every change calls its `scenes_changed()`."""
         self._users.add(simulator)
 
     def retire(self, index: int) -> None:
@@ -177,14 +193,14 @@ class SceneBank:
         retired = self.retired.tolist()
         retired[index] = False
         self._set_retired(retired)
-        for user in self._users:
-            user.scenes_changed()
 
     def _set_retired(self, retired: list[bool]) -> None:
         kept = [index for index, gone in enumerate(retired) if not gone]
         self.retired.copy_(torch.tensor(retired))
         self.open_scenes[: len(kept)].copy_(torch.tensor(kept))
         self.num_open.fill_(len(kept))
+        for user in self._users:
+            user.scenes_changed()
 
     def state_dict(self) -> dict[str, Any]:
         """The state beyond the label. It has tensors only if scenes were replaced."""
@@ -236,8 +252,8 @@ class SceneBank:
 
 
 def bank_label(tier: str, split: str, num_scenes: int, seed: int) -> str:
-    """The label of a generated bank, and the name of its file in the cache."""
-    return f"{tier}-{split}-{num_scenes}-{seed}-v{VERSION}"
+    """The label of a generated bank, and the begin of its file's name in the cache."""
+    return f"{tier}-{split}-{num_scenes}-{seed}-v{SEEDS_VERSION}"
 
 
 def _pack(scene: Scene, limits: Tier) -> dict[str, np.ndarray]:
@@ -280,8 +296,30 @@ def _pack(scene: Scene, limits: Tier) -> dict[str, np.ndarray]:
         ).astype(np.float32),
         "episodes": episodes.rows,
         "episode_goals": episodes.goals,
+        "farthest": episodes.farthest,
+        **_pack_objects(scene, graph, walls, episodes.rows[:, :3], limits),
         "counts": np.array(counts),
         "seeds": np.array(scene.seed),
+    }
+
+
+def _pack_objects(
+    scene: Scene, graph: Graph, walls: np.ndarray, starts: np.ndarray, limits: Tier
+) -> dict[str, np.ndarray]:
+    """The part of `_pack` about objects. There are no more of them than parts."""
+    objects, most = Objects.of(scene), limits.max_parts
+    if len(objects.categories) > most:
+        raise UsageError(f"a scene has {len(objects.categories)} pieces of furniture; its tier allows {most}")
+    of_boxes = np.where(objects.of_boxes < len(objects.categories), objects.of_boxes, most)[:, None]
+    box_objects = [_padded(of_boxes[walls], limits.max_walls, (most,)), _padded(of_boxes[~walls], most + 2, (most,))]
+    nodes = np.full((len(CATEGORIES), limits.max_nodes), FAR)
+    nodes[:, : len(graph.nodes)] = np.minimum(objects.by_category(graph.to_rects(objects.footprints)), FAR).T
+    return {
+        "objects": _padded(objects.footprints, most, NOWHERE).astype(np.float32),
+        "categories": _padded(objects.categories[:, None], most, (-1,))[:, 0],
+        "box_objects": np.concatenate(box_objects)[:, 0],
+        "object_nodes": nodes.astype(np.float32),
+        "object_episodes": objects.episodes(scene, graph, starts, len(starts)),
     }
 
 
@@ -305,6 +343,6 @@ def _with_progress(scenes: Iterable[Scene], count: int, tier: str) -> Iterable[S
     last = time.monotonic()
     for index, scene in enumerate(scenes):
         if time.monotonic() - last > _LOG_SECONDS:
-            log.info("pointnav: %d of %d %s scenes generated", index, count, tier)
+            log.info("navigation: %d of %d %s scenes generated", index, count, tier)
             last = time.monotonic()
         yield scene

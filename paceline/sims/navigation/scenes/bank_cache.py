@@ -1,4 +1,4 @@
-"""A cache of generated banks in ~/.cache/paceline/pointnav, or under $XDG_CACHE_HOME."""
+"""A cache of banks in ~/.cache/paceline/navigation, or under $XDG_CACHE_HOME."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import fcntl
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from paceline.errors import PacelineError, UsageError
-from paceline.sims.navigation.scenes.bank import SceneBank, bank_label
+from paceline.sims.navigation.scenes.bank import VERSION, SceneBank, bank_label
 from paceline.sims.navigation.scenes.bank_workers import generate
 
 log = logging.getLogger(__name__)
@@ -19,29 +19,41 @@ log = logging.getLogger(__name__)
 
 def cache_folder() -> Path:
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "paceline" / "pointnav"
+    return Path(root) / "paceline" / "navigation"
+
+
+def cache_file(label: str, folder: Path | None = None) -> Path:
+    """The file of the bank with this label."""
+    return (folder or cache_folder()) / f"{label}-format{VERSION}.safetensors"
 
 
 def load_or_generate(
     tier: str, split: str = "train", num_scenes: int = 64, seed: int = 0, folder: Path | None = None
 ) -> SceneBank:
-    """The bank of these arguments from the cache. A missing bank is generated and added to the cache.
+    """The generated bank of these arguments, from the cache if it is there."""
+    label = bank_label(tier, split, num_scenes, seed)
+    about = f"generating {num_scenes} {tier} scenes for {split}"
+    return load_or_make(label, about, lambda: generate(tier, split, num_scenes, seed), folder)
 
-    If several processes need the same new bank, one generates it and the others wait. A damaged file is generated
-    again. If the folder cannot be written, the bank is generated each time, with a warning.
+
+def load_or_make(label: str, about: str, make: Callable[[], SceneBank], folder: Path | None = None) -> SceneBank:
+    """The bank with this label from the cache. A missing bank is made and added to the cache.
+
+    If several processes need the same new bank, one makes it and the others wait. A damaged file is made again. If the
+    folder cannot be written, the bank is made each time, with a warning.
     """
-    path = (folder or cache_folder()) / f"{bank_label(tier, split, num_scenes, seed)}.safetensors"
+    path = cache_file(label, folder)
     found = _load(path)
     if found is not None:
         return found
     with _locked(path.with_suffix(".lock")) as can_write:
-        found = _load(path)  # the last holder of the lock may have generated it
+        found = _load(path)  # the last holder of the lock may have made it
         if found is not None:
             return found
         start = time.monotonic()
-        log.info("pointnav: generating %d %s scenes for %s", num_scenes, tier, split)
-        bank = generate(tier, split, num_scenes, seed)
-        log.info("pointnav: generated in %.1f s", time.monotonic() - start)
+        log.info("navigation: %s", about)
+        bank = make()
+        log.info("navigation: done in %.1f s", time.monotonic() - start)
         if can_write:
             try:
                 bank.save(path)

@@ -64,7 +64,7 @@ def _run(commands: list[list[str]], progress: Path, num_scenes: int, tier: str) 
             time.sleep(LOOK_SECONDS)
             if time.monotonic() - said > LOG_SECONDS:
                 said = time.monotonic()
-                log.info("pointnav: %d of %d %s scenes generated", progress.stat().st_size, num_scenes, tier)
+                log.info("navigation: %d of %d %s scenes generated", progress.stat().st_size, num_scenes, tier)
         for process in processes:
             if process.poll():
                 error = process.stderr.read().decode() if process.stderr is not None else ""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from paceline.errors import UsageError
+from paceline.sims.navigation.scenes.farthest import farthest_places, floor_corners
 from paceline.sims.navigation.scenes.free_space import is_free
 from paceline.sims.navigation.scenes.generator import Tier
 from paceline.sims.navigation.scenes.geodesic import Graph
@@ -37,6 +38,8 @@ class Episodes:
     """int64 [E]: the number of the goal."""
     node_distances: np.ndarray
     """float32 [G, V]: distance from every node to every goal; inf without a path."""
+    farthest: np.ndarray
+    """float32 [G, 3]: x and y of the place farthest from each goal, and its distance."""
 
 
 def draw_episodes(scene: Scene, graph: Graph, tier: Tier) -> Episodes:
@@ -48,7 +51,12 @@ def draw_episodes(scene: Scene, graph: Graph, tier: Tier) -> Episodes:
     start, goal = chosen[np.argsort(distances[chosen[:, 0], chosen[:, 1]], kind="stable")].T
     headings = rng.uniform(-np.pi, np.pi, len(start))
     rows = np.column_stack([starts[start], headings, goals[goal], distances[start, goal]])
-    return Episodes(rows.astype(np.float32), goal, graph.to_goals(goals).T.astype(np.float32))
+    corners = floor_corners(scene)
+    far = farthest_places(
+        np.concatenate([corners, starts]), np.concatenate([graph.between_points(corners, goals), distances])
+    )
+    to_goals = graph.to_goals(goals).T
+    return Episodes(rows.astype(np.float32), goal, to_goals.astype(np.float32), far.astype(np.float32))
 
 
 def _places(scene: Scene, rng: np.random.Generator, count: int) -> np.ndarray:
@@ -60,7 +68,7 @@ def _places(scene: Scene, rng: np.random.Generator, count: int) -> np.ndarray:
         found = np.concatenate([found, points[is_free(scene, points, CLEARANCE)]])
         if len(found) >= count:
             return found[:count]
-    raise UsageError(f"scene {scene.seed} has hardly any free floor")
+    raise UsageError(f"a scene has hardly any free floor {CLEARANCE:g} m or more away from its walls and obstacles")
 
 
 def _choose(rng: np.random.Generator, geodesic: np.ndarray, straight: np.ndarray, tier: Tier) -> np.ndarray:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from paceline.sims.navigation.scenes.cells import Cells
 from paceline.sims.navigation.scenes.scene import AGENT_RADIUS, Rect
 
 MERGED = 0.1
@@ -74,6 +75,10 @@ SIMPLE_KINDS = ("block", "shelf", "wardrobe", "counter", "chest")
 """Kinds that are one box each."""
 
 
+CATEGORIES = tuple(kind for kind in KINDS if kind not in ("block", "pillar"))
+"""Kinds that agents can be asked to find."""
+
+
 def furnish(
     rng: np.random.Generator,
     room: Rect,
@@ -81,20 +86,24 @@ def furnish(
     kinds: Sequence[str],
     num_pieces: int,
     max_boxes: int,
-) -> list[list[Solid]]:
-    """Up to `num_pieces` pieces in `room`, of at most `max_boxes` boxes in total, none of them on `keep_free`."""
-    pieces: list[list[Solid]] = []
+) -> list[tuple[str, list[Solid]]]:
+    """Up to `num_pieces` pieces in `room`, of at most `max_boxes` boxes in total, none of them on `keep_free`.
+
+    A piece is a kind and its solids.
+    """
+    pieces: list[tuple[str, list[Solid]]] = []
     footprints: list[Rect] = []
     for _ in range(num_pieces):
-        kind = KINDS[str(rng.choice(list(kinds)))]
+        name = str(rng.choice(list(kinds)))
+        kind = KINDS[name]
         for _ in range(ATTEMPTS):
             placed = _place(rng, room, kind)
             if placed is None or not _fits(placed[0], room, footprints, keep_free):
                 continue
             solids = _solids(rng, kind, *placed)
-            if sum(map(len, pieces)) + len(solids) > max_boxes:
+            if sum(len(boxes) for _, boxes in pieces) + len(solids) > max_boxes:
                 return pieces
-            pieces.append(solids)
+            pieces.append((name, solids))
             footprints.append(placed[0])
             break
     return pieces
@@ -139,29 +148,5 @@ def _fits(area: Rect, room: Rect, others: Sequence[Rect], keep_free: Sequence[Re
 
 
 def is_connected(floor: Rect, obstacles: Sequence[Rect]) -> bool:
-    """Whether the floor without the obstacles is connected and not empty.
-
-    The test is exact: the edges of all rectangles cut the floor into cells that are entirely free or entirely covered.
-    """
-    xs = _cuts(floor.x0, floor.x1, [edge for rect in obstacles for edge in (rect.x0, rect.x1)])
-    ys = _cuts(floor.y0, floor.y1, [edge for rect in obstacles for edge in (rect.y0, rect.y1)])
-    free = np.ones((len(xs) - 1, len(ys) - 1), bool)
-    for rect in obstacles:
-        i0, i1 = np.searchsorted(xs, (rect.x0 - 1e-6, rect.x1 - 1e-6))
-        j0, j1 = np.searchsorted(ys, (rect.y0 - 1e-6, rect.y1 - 1e-6))
-        free[i0:i1, j0:j1] = False
-    cells = set(zip(*map(np.ndarray.tolist, np.nonzero(free)), strict=True))
-    if not cells:
-        return False
-    front = [cells.pop()]
-    while front:
-        i, j = front.pop()
-        for cell in ((i + 1, j), (i - 1, j), (i, j + 1), (i, j - 1)):
-            if cell in cells:
-                cells.remove(cell)
-                front.append(cell)
-    return not cells
-
-
-def _cuts(start: float, end: float, edges: Sequence[float]) -> np.ndarray:
-    return np.unique(np.round([start, end, *(edge for edge in edges if start < edge < end)], 6))
+    """Whether the floor without the obstacles is connected and not empty."""
+    return len(Cells.of(floor, obstacles).parts()) == 1

@@ -13,7 +13,7 @@ from paceline.errors import UsageError
 from paceline.sims.navigation.scenes.floorplan import FloorPlan, Room, draw_plan
 from paceline.sims.navigation.scenes.free_space import convex_corners
 from paceline.sims.navigation.scenes.furniture import KINDS, SIMPLE_KINDS, Solid, furnish
-from paceline.sims.navigation.scenes.scene import CEILING, Rect, Scene
+from paceline.sims.navigation.scenes.scene import CEILING, Piece, Rect, Scene
 
 SPLITS: dict[str, range] = {
     "train": range(1_000_000),
@@ -125,8 +125,11 @@ def _build(rng: np.random.Generator, tier: str, plan: FloorPlan, seed: int) -> S
         solids += [(rect, 0.0, CEILING) for rect in wall.solid_parts()]
         solids += [(wall.across(*door), round(float(rng.uniform(*LINTELS)), 2), CEILING) for door in wall.doors]
     num_structure = len(solids)
+    furniture: list[Piece] = []
     for room in rng.permutation(len(plan.rooms)):
-        solids += _furniture(rng, tier, plan, plan.rooms[room], TIERS[tier].max_boxes - len(solids))
+        for kind, parts in _furniture(rng, tier, plan, plan.rooms[room], TIERS[tier].max_boxes - len(solids)):
+            furniture.append(Piece(kind, tuple(range(len(solids), len(solids) + len(parts)))))
+            solids += parts
     boxes = np.array([(*rect, low, high) for rect, low, high in solids])
     return Scene(
         boxes=boxes,
@@ -135,6 +138,7 @@ def _build(rng: np.random.Generator, tier: str, plan: FloorPlan, seed: int) -> S
         floor_color=_tone(rng, (95, 75, 55), (185, 165, 140)),
         ceiling_color=_tone(rng, (215, 215, 210), (245, 245, 240)),
         rooms=tuple(room.area for room in plan.rooms),
+        furniture=tuple(furniture),
         seed=seed,
     )
 
@@ -150,7 +154,10 @@ def _outer_walls(interior: Rect) -> list[Rect]:
     ]
 
 
-def _furniture(rng: np.random.Generator, tier: str, plan: FloorPlan, room: Room, max_boxes: int) -> list[Solid]:
+def _furniture(
+    rng: np.random.Generator, tier: str, plan: FloorPlan, room: Room, max_boxes: int
+) -> list[tuple[str, list[Solid]]]:
+    """See `furnish`."""
     area = room.area
     if room.is_corridor or max_boxes < 1:
         return []
@@ -159,8 +166,7 @@ def _furniture(rng: np.random.Generator, tier: str, plan: FloorPlan, room: Room,
         kinds, num_pieces = list(SIMPLE_KINDS), int(rng.integers(1, 4 if len(plan.rooms) > 1 else 6))
     else:
         kinds, num_pieces = list(KINDS), int(rng.integers(2, 4 + round(floor / 4.0)))
-    pieces = furnish(rng, area, _door_zones(plan, area), kinds, num_pieces, max_boxes)
-    return [solid for piece in pieces for solid in piece]
+    return furnish(rng, area, _door_zones(plan, area), kinds, num_pieces, max_boxes)
 
 
 def _door_zones(plan: FloorPlan, room: Rect) -> list[Rect]:

@@ -4,7 +4,7 @@ A graph of the corners ("nodes") that see each other gives all distances. The sh
 to the goal if the goal is visible, and otherwise through one of the visible nodes. `query` computes this in every step.
 Everything else is computed once per scene, on the host, in double precision.
 
-Legend: N streams, V nodes, Q obstacles, P points, G goals, L points of a path.
+Legend: N streams, V nodes, Q obstacles, P points, G goals, M goals of a stream or rectangles, L points of a path.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from paceline.errors import UsageError
-from paceline.sims.navigation.scenes.free_space import SIGHT, convex_corners, is_free
+from paceline.sims.navigation.scenes.free_space import NODE, SIGHT, convex_corners, is_free
 from paceline.sims.navigation.scenes.geometry import FAR, boxed, is_blocked
 from paceline.sims.navigation.scenes.scene import Scene
 
@@ -45,18 +45,47 @@ class Graph:
         """[V, G]: the distance from every node to each of `goals` [G, 2]."""
         return _over_nodes(self.between, _over_sight(self.nodes, goals, self.obstacles))
 
-    def between_points(self, points: np.ndarray, goals: np.ndarray) -> np.ndarray:
-        """[P, G]: distances from `points` [P, 2] to `goals` [G, 2]; inf without a path."""
+    def between_points(self, points: np.ndarray, goals: np.ndarray, to_goals: np.ndarray | None = None) -> np.ndarray:
+        """[P, G]: distances from `points` [P, 2] to `goals` [G, 2]; inf without a path. `to_goals` [V, G] is the result
+        of that method, if it is known."""
         direct = _over_sight(points, goals, self.obstacles)
-        over = _over_nodes(_over_sight(points, self.nodes, self.obstacles), self.to_goals(goals))
+        to_goals = self.to_goals(goals) if to_goals is None else to_goals
+        over = _over_nodes(_over_sight(points, self.nodes, self.obstacles), to_goals)
         return np.minimum(direct, over)
+
+    def to_rects(self, rects: np.ndarray, points: np.ndarray | None = None) -> np.ndarray:
+        """[P, M]: the distance from `points` [P, 2], by default the nodes, until the agent touches each of `rects`
+        [M, 4]; inf without a path."""
+        from_nodes = _over_nodes(self.between, self.to_touch(self.nodes, rects))
+        if points is None:
+            return from_nodes
+        over = _over_nodes(_over_sight(points, self.nodes, self.obstacles), from_nodes)
+        return np.minimum(self.to_touch(points, rects), over)
+
+    def to_touch(self, points: np.ndarray, rects: np.ndarray) -> np.ndarray:
+        """[P, M]: straight distances from `points` to where the agent touches `rects`; inf if that place is hidden."""
+        if not len(points) or not len(rects):
+            return np.empty((len(points), len(rects)))
+        touch = touching(torch.from_numpy(points), torch.from_numpy(rects).expand(len(points), -1, -1))
+        lengths = (touch - torch.from_numpy(points)[:, None]).norm(dim=2)
+        if len(self.obstacles):
+            grown = boxed(torch.from_numpy(self.obstacles + np.array([-1, -1, 1, 1]) * SIGHT))
+            hidden = is_blocked(torch.from_numpy(points), touch, grown.expand(len(points), -1, -1))
+            lengths = lengths.masked_fill(hidden, torch.inf)
+        return lengths.numpy()
+
+
+def touching(positions: Tensor, rects: Tensor) -> Tensor:
+    """[N, M, 2]: the place nearest to each of `positions` [N, 2] where the agent touches each of `rects` [N, M, 4]."""
+    low, high = rects[..., :2] - NODE, rects[..., 2:] + NODE
+    return torch.minimum(torch.maximum(positions[:, None], low), high)
 
 
 def query(positions: Tensor, nodes: Tensor, node_distances: Tensor, goals: Tensor, rects: Tensor) -> Tensor:
-    """[N]: distances from `positions` [N, 2] to `goals` [N, 2].
+    """[N]: distances from `positions` [N, 2] to the nearest of `goals` [N, M, 2].
 
-    Each stream has the `nodes` [N, V, 2] of its scene, their distances to its goal [N, V] and the obstacles [N, Q, 4],
-    boxed and grown by SIGHT. Padding nodes have the distance FAR.
+    Each stream has the `nodes` [N, V, 2] of its scene, their distances to its goals [N, V] and the obstacles
+    [N, Q, 4], boxed and grown by SIGHT. Padding nodes have the distance FAR; padding goals are far away.
     """
     return candidates(positions, nodes, node_distances, goals, rects)[1].amin(1)
 
@@ -64,10 +93,10 @@ def query(positions: Tensor, nodes: Tensor, node_distances: Tensor, goals: Tenso
 def candidates(
     positions: Tensor, nodes: Tensor, node_distances: Tensor, goals: Tensor, rects: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Possible next targets [N, V + 1, 2], the goal last, and the path length over each [N, V + 1]; FAR if hidden."""
-    targets = torch.cat((nodes, goals[:, None]), 1)
+    """Possible next targets [N, V + M, 2], the goals last, and the path length over each [N, V + M]; FAR if hidden."""
+    targets = torch.cat((nodes, goals), 1)
     lengths = (targets - positions[:, None]).square_().sum(2).sqrt_()
-    lengths[:, :-1] += node_distances
+    lengths[:, : nodes.shape[1]] += node_distances
     return targets, lengths.masked_fill_(is_blocked(positions, targets, rects), FAR)
 
 

@@ -1,7 +1,7 @@
 """`geodesic.query` as one Triton kernel. It tests the sight lines of a stream in registers and never writes arrays of
 streams x nodes x obstacles.
 
-Legend: as in `geodesic`.
+Legend: as in `geodesic`; K scenes.
 """
 
 from __future__ import annotations
@@ -14,24 +14,28 @@ from torch import Tensor
 from paceline.sims.navigation.scenes.bank import SceneBank
 
 
-def query(bank: SceneBank, scenes: Tensor, goals_at: Tensor, positions: Tensor, goals: Tensor) -> Tensor:
-    """[N]: distances from `positions` [N, 2] to `goals` [N, 2], the goals number `goals_at` [N] of `scenes` [N]."""
-    num, max_nodes = len(scenes), bank.nodes.shape[1]
+def query(bank: SceneBank, scenes: Tensor, table: Tensor, at: Tensor, positions: Tensor, goals: Tensor) -> Tensor:
+    """[N]: distances from `positions` [N, 2] in `scenes` [N] to the nearest of `goals` [N, M, 2].
+
+    The distances of the nodes to them are in row `at` [N] of the scene's part of `table` [K, G, V].
+    """
+    num, max_nodes, goals_each = len(scenes), bank.nodes.shape[1], goals.shape[1]
     result = torch.empty(num, device=scenes.device)
     _query[(num,)](
         bank.nodes,
-        bank.node_distances,
+        table,
         bank.sight,
         bank.counts,
         scenes,
-        goals_at,
+        at,
         positions.contiguous(),
         goals.contiguous(),
         result,
         max_nodes,
-        bank.node_distances.shape[1],
+        table.shape[1],
+        goals_each,
         bank.sight.shape[1],
-        BLOCK=triton.next_power_of_2(max_nodes + 1),
+        BLOCK=triton.next_power_of_2(max_nodes + goals_each),
         num_warps=4,
     )
     return result
@@ -40,16 +44,17 @@ def query(bank: SceneBank, scenes: Tensor, goals_at: Tensor, positions: Tensor, 
 @triton.jit
 def _query(
     nodes,
-    node_distances,
+    table,
     sight,
     counts,
     scenes,
-    goals_at,
+    at,
     positions,
     goals,
     result,
     max_nodes,
     num_goals,
+    goals_each,
     max_obstacles,
     BLOCK: tl.constexpr,
 ):
@@ -58,14 +63,14 @@ def _query(
     num_obstacles = tl.load(counts + 4 * scene + 2).to(tl.int32)
     num_nodes = tl.load(counts + 4 * scene + 3).to(tl.int32)
     x, y = tl.load(positions + 2 * stream), tl.load(positions + 2 * stream + 1)
-    goal_x, goal_y = tl.load(goals + 2 * stream), tl.load(goals + 2 * stream + 1)
-    # The goal follows the last node, with distance 0 to itself.
+    # The goals follow the last node, with distance 0 to themselves.
     target = tl.arange(0, BLOCK)
-    is_node, is_goal = target < num_nodes, target == num_nodes
+    is_node, is_goal = target < num_nodes, (target >= num_nodes) & (target < num_nodes + goals_each)
     node = nodes + (scene * max_nodes + target) * 2
-    target_x = tl.load(node, mask=is_node, other=0.0) + tl.where(is_goal, goal_x, 0.0)
-    target_y = tl.load(node + 1, mask=is_node, other=0.0) + tl.where(is_goal, goal_y, 0.0)
-    distances = node_distances + (scene * num_goals + tl.load(goals_at + stream)) * max_nodes
+    goal = goals + (stream * goals_each + target - num_nodes) * 2
+    target_x = tl.load(node, mask=is_node, other=0.0) + tl.load(goal, mask=is_goal, other=0.0)
+    target_y = tl.load(node + 1, mask=is_node, other=0.0) + tl.load(goal + 1, mask=is_goal, other=0.0)
+    distances = table + (scene * num_goals + tl.load(at + stream)) * max_nodes
     beyond = tl.load(distances + target, mask=is_node, other=0.0)
     dx, dy = target_x - x, target_y - y
     length = tl.where(is_node | is_goal, tl.sqrt(dx * dx + dy * dy) + beyond, 1e9)

@@ -45,6 +45,14 @@ class Rect(NamedTuple):
         return self.x0 <= other.x0 and self.y0 <= other.y0 and self.x1 >= other.x1 and self.y1 >= other.y1
 
 
+class Piece(NamedTuple):
+    """A piece of furniture."""
+
+    kind: str
+    boxes: tuple[int, ...]
+    """The numbers of its boxes in the scene."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Scene:
     """An apartment: its boxes, and the rectangle `interior` within its outer walls.
@@ -61,6 +69,7 @@ class Scene:
     floor_color: tuple[int, int, int] = (150, 130, 110)
     ceiling_color: tuple[int, int, int] = (225, 225, 220)
     rooms: tuple[Rect, ...] = ()
+    furniture: tuple[Piece, ...] = ()
     seed: int = -1
     """The seed that it was generated from; -1 for a scene made by hand."""
     obstacles: np.ndarray = field(init=False)
@@ -74,6 +83,8 @@ class Scene:
             raise UsageError("a box of the scene has no extent; allowed: x0 < x1, y0 < y1 and z0 < z1")
         if np.shape(self.colors) != (len(boxes), 3):
             raise UsageError(f"colours of a scene have shape {np.shape(self.colors)}; allowed: {(len(boxes), 3)}")
+        if any(not piece.boxes or not set(piece.boxes) <= set(range(len(boxes))) for piece in self.furniture):
+            raise UsageError(f"a piece of furniture has no boxes, or others than 0 to {len(boxes) - 1}")
         if min(self.interior.width, self.interior.depth) <= 2 * AGENT_RADIUS:
             raise UsageError(f"the interior {tuple(self.interior)} of a scene is narrower than the agent")
         object.__setattr__(self, "boxes", boxes)

@@ -1,0 +1,74 @@
+"""The evaluation of ObjectGoal navigation: its measures and baselines."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from paceline.sims.navigation.evaluation.baselines import RandomWalk
+from paceline.sims.navigation.evaluation.evaluator import evaluator_of_task
+from paceline.sims.navigation.evaluation.oracle import Steering
+from paceline.sims.navigation.evaluation.pointnav import EVALUATION as POINTNAV
+from paceline.sims.navigation.evaluation.task_evaluation import Baseline, Bins, Measure, TaskEvaluation
+from paceline.sims.navigation.layout import LEFT, RIGHT, STOP
+from paceline.sims.navigation.simulator import Navigation
+
+EDGES = (0.0, 1.0, 2.0, 3.0, 5.0, 8.0, 12.0, 30.0)
+STOP_CHANCE = 0.01
+"""Of the random walk in every step. It does not notice objects."""
+
+
+class RandomStops:
+    """A random walk that sometimes stops."""
+
+    def __init__(self, simulator: Navigation, seed: int = 0) -> None:
+        self._walk = RandomWalk(simulator, seed)
+        self._generator = torch.Generator(simulator.device).manual_seed(seed + 1)
+
+    def act(self, obs: dict[str, Tensor], began: Tensor) -> Tensor:
+        stops = torch.rand(began.shape, generator=self._generator, device=began.device) < STOP_CHANCE
+        return torch.where(stops, STOP, self._walk.act(obs, began))
+
+
+class ObjectOracle:
+    """Knows the map: it walks to the nearest object of the category, turns to it and stops when it sees it."""
+
+    def __init__(self, simulator: Navigation, seed: int = 0) -> None:
+        self._simulator, self._steering = simulator, Steering(simulator)
+        self._task: Any = simulator.task
+        self._config: Any = simulator.config
+        self._half_turn = math.radians(simulator.config.turn_angle) / 2
+
+    @torch.no_grad()
+    def act(self, obs: dict[str, Tensor], began: Tensor) -> Tensor:
+        task, poses, columns = self._task, self._simulator.poses, self._simulator.columns
+        moves = self._steering.actions(
+            lambda places: task.distances(columns, places), lambda places: task.next_places(columns, places)
+        )
+        is_near = task.distances(columns, poses[:, :2]) <= self._config.success_distance
+        x, y = (task.next_places(columns, poses[:, :2]) - poses[:, :2]).unbind(1)
+        angle = torch.remainder(torch.atan2(y, x) - poses[:, 2] + math.pi, 2 * math.pi) - math.pi
+        turns = torch.where(angle > 0, LEFT, RIGHT)
+        moves = torch.where(is_near & (angle.abs() > self._half_turn), turns, moves)
+        return torch.where(task.found(poses, columns, torch.ones_like(began)), STOP, moves)
+
+
+EVALUATION = TaskEvaluation(
+    task="objectnav",
+    measures={**POINTNAV.measures, "distance_to_goal": Measure("distance to success at the end", "{:.2f} m")},
+    main=POINTNAV.main,
+    rates=POINTNAV.rates,
+    baselines={"random": Baseline(RandomStops), "oracle": Baseline(ObjectOracle)},
+    in_report={"random": "random walk", "oracle": "oracle"},
+    about_baselines="The baselines play the same episodes; the oracle knows the map.",
+    order="geodesic",
+    order_words="distance",
+    caption=POINTNAV.caption,
+    bins=Bins(
+        "geodesic", "geodesic distance from the start to success", edges=(0.0, 1.0, 2.0, 3.0, 5.0, 8.0, 12.0, 30.0)
+    ),
+)
+EVALUATOR = evaluator_of_task(EVALUATION)

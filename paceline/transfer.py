@@ -1,0 +1,241 @@
+"""Initial weights from another run: `--init-from`, `--init` and `--freeze`.
+
+The other run's folder is only read, and no code that it names is run: tensors and settings are all that is used.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from paceline.checkpoint import CheckpointFolder
+from paceline.config import Config, leaves
+from paceline.errors import UsageError
+from paceline.evaluation.saved import ranking_of, run_config
+from paceline.files import replace_text
+from paceline.nets.config import PARTS
+from paceline.nets.parts import IMAGE, PERCEPTRON, Parts, Unit, freeze
+from paceline.systems import SYSTEMS
+
+FILE = "initial_weights.json"
+"""In the run folder: where the initial weights come from."""
+
+
+class UnitReport(NamedTuple):
+    """What became of one unit of the network."""
+
+    part: str
+    unit: str
+    tensors: int
+    """Number of tensors taken. 0: the unit has new weights."""
+    note: str = ""
+    """Why nothing was taken, or what was left out."""
+
+
+class Fit(NamedTuple):
+    """A unit of the network, and the weights for it."""
+
+    part: str
+    unit: str
+    pairs: list[tuple[Tensor, Tensor]]
+    """Tensors of the network, and those of the other run for them."""
+    problem: str | None = None
+    """Why the weights do not fit."""
+    left_out: str = ""
+    """Observations that only the other run has."""
+
+
+@dataclass(kw_only=True)
+class InitialWeights:
+    """The weights of a saved run, and what was taken from them."""
+
+    name: str
+    """The folder of the checkpoint."""
+    config: Config
+    """The configuration of the saved run."""
+    weights: Mapping[str, Tensor]
+    """Of D4PG, those of the critic too."""
+    parts: Mapping[str, Mapping[str, Mapping[str, Any]]] | None
+    """Where they are among the weights, as `saved_form` gives it. None if the checkpoint does not say it: where this
+    run's are."""
+    reports: list[list[UnitReport]] = field(default_factory=list)
+    """By policy of this run."""
+
+    @classmethod
+    def load(cls, config: Config) -> InitialWeights:
+        """Read the run that `config.init_from` names. With several policies, its best one is used."""
+        assert config.init_from is not None
+        folder, checkpoint = _folder_and_checkpoint(Path(config.init_from))
+        saved = run_config(folder)
+        families = SYSTEMS[saved.system].family, SYSTEMS[config.system].family
+        if families[0] != families[1]:
+            allowed = ", ".join(name for name, spec in SYSTEMS.items() if spec.family == families[1])
+            raise UsageError(
+                f"init_from {folder} is a run of {saved.system}, whose networks differ from those of {config.system}; "
+                f"allowed: a run of {allowed}"
+            )
+        loaded = CheckpointFolder(folder / "checkpoints").load(checkpoint)
+        policy = ranking_of(loaded)[0]
+        agent = [loaded.state["agent"], *loaded.state.get("other_learners", [])][policy]
+        weights: dict[str, Tensor] = loaded.weights_of(policy)
+        if families[0] == "d4pg":
+            both = {"policy": weights, "critic": agent["critic"]}
+            weights = {f"{name}.{key}": values for name, own in both.items() for key, values in own.items()}
+        return cls(name=str(loaded.folder), config=saved, weights=weights, parts=agent.get("parts"))
+
+    def copy_to(self, network: nn.Module, parts: Parts, config: Config) -> None:
+        """Give a new network the parts that `config.init` names. Nothing changes if one of them does not fit."""
+        fits = [self._fit(network, part, name, parts, config) for part in PARTS for name in parts.get(part, {})]
+        fits = [fit for fit in fits if fit.pairs or fit.problem is not None]  # a core without memory has no weights
+        wanted = config.parts_to_take
+        self._require_fit(fits, wanted, config)
+        with torch.no_grad():
+            for fit in fits:
+                if fit.part in wanted and fit.problem is None:
+                    for own, theirs in fit.pairs:
+                        own.copy_(theirs)
+        self.reports.append([_report(fit, wanted) for fit in fits])
+
+    def _fit(self, network: nn.Module, part: str, name: str, parts: Parts, config: Config) -> Fit:
+        """Compare a unit of the network with the same one of the other run."""
+        unit = parts[part][name]
+        own = {
+            (role, key): values
+            for role, path in unit.modules.items()
+            for key, values in network.get_submodule(path).state_dict().items()
+        }
+        if not own:
+            return Fit(part, name, [])
+        other = self._counterpart(part, name, parts)
+        problem = self._differs(unit, config)
+        if problem is None:
+            problem = f"there is no {name}" if other is None else _lacks(other, unit)
+        if problem is not None or other is None:
+            return Fit(part, name, [], problem)
+        theirs = self._tensors(other, unit)
+        for key in [*own, *(key for key in theirs if key not in own and key[0] in unit.modules)]:
+            here, there = (_size(tensors.get(key)) for tensors in (own, theirs))
+            if here != there:
+                return Fit(part, name, [], f"{unit.modules[key[0]]}.{key[1]} is {there} there and {here} here")
+        left_out = ", ".join(observation for observation, _ in other.inputs if observation not in dict(unit.inputs))
+        return Fit(part, name, [(own[key], theirs[key]) for key in own], left_out=left_out)
+
+    def _differs(self, unit: Unit, config: Config) -> str | None:
+        """The first setting of a unit that differs."""
+        before, now = leaves(self.config), leaves(config)
+        different = [setting for setting in unit.settings if before[setting] != now[setting]]
+        return f"{different[0]} is {before[different[0]]} there and {now[different[0]]} here" if different else None
+
+    def _counterpart(self, part: str, name: str, parts: Parts) -> Unit | None:
+        """The unit of the other run. The encoder of a single image needs no equal name."""
+        if self.parts is None:
+            return parts[part][name]
+        theirs = self.parts.get(part, {})
+        if len(theirs) == len(parts[part]) == 1 and all(unit.startswith(IMAGE) for unit in (name, *theirs)):
+            name = next(iter(theirs))
+        if name not in theirs:
+            return None
+        return Unit(theirs[name]["modules"], inputs=tuple(theirs[name]["inputs"].items()))
+
+    def _tensors(self, other: Unit, unit: Unit) -> dict[tuple[str, str], Tensor]:
+        """The tensors of the other run by role and name, as `unit` uses them.
+
+        Its perceptron may read more observations. Their embeddings and their columns of the first layer are
+        left out, as if these observations were zero.
+        """
+        found = {
+            (role, key.removeprefix(f"{path}.")): values
+            for role, path in other.modules.items()
+            for key, values in self.weights.items()
+            if key.startswith(f"{path}.")
+        }
+        names = [name for name, _ in other.inputs]
+        kept = [names.index(name) for name, _ in unit.inputs]
+        embedded = {key: found.pop(key) for key in list(found) if key[1].startswith("embeddings.")}
+        for (role, key), values in embedded.items():
+            _, number, kind = key.split(".")
+            if int(number) in kept:
+                found[role, f"embeddings.{kept.index(int(number))}.{kind}"] = values
+        first = (PERCEPTRON, "layers.0.weight")
+        if kept and first in found:
+            embedding = self.config.policy.embedding
+            columns = found[first].split([embedding or size for _, size in other.inputs], 1)
+            found[first] = torch.cat([columns[number] for number in kept], 1)
+        return found
+
+    def _require_fit(self, fits: list[Fit], wanted: tuple[str, ...], config: Config) -> None:
+        """Refuse a part of which nothing fits, and a part that has to fit as a whole and does not."""
+        problems = {part: [fit.problem for fit in fits if fit.part == part] for part in PARTS}
+        fitting = [part for part in PARTS if None in problems[part]]
+        steered = ("encoder", "policy") if config.policy.planner.kind != "none" else ()
+        for part in wanted:
+            why = next((problem for problem in problems[part] if problem is not None), None)
+            if part not in fitting:
+                allowed = f"--init {'+'.join(fitting)}" if fitting else "a run with the same network"
+                problem = f"the {part} of {self.name} does not fit: {why or 'there is none here'}"
+                raise UsageError(f"{problem}; allowed: {allowed}")
+            if why is not None and part in (*config.frozen_parts, *steered):
+                reason = "a planner steers only whole policies" if part in steered else "it would stay random"
+                raise UsageError(
+                    f"the {part} of {self.name} does not fit as a whole: {why}; {reason}; allowed: a run with the same "
+                    f"{part}"
+                )
+
+    def table(self) -> str:
+        """What was taken, for the user. Policies of one run usually take the same."""
+        rows = list(dict.fromkeys(report for reports in self.reports for report in reports))
+        widths = max(len(row.part) for row in rows), max(len(row.unit) for row in rows)
+        lines = [
+            f"  {row.part:<{widths[0]}}  {row.unit:<{widths[1]}}  "
+            + (f"taken, {row.tensors} tensors" if row.tensors else "new")
+            + (f": {row.note}" if row.note else "")
+            for row in rows
+        ]
+        return "\n".join([f"initial weights from {self.name}", *lines])
+
+    def write(self, folder: Path) -> None:
+        """Write what was taken to the run folder."""
+        by_policy = [[report._asdict() for report in reports] for reports in self.reports]
+        replace_text(folder / FILE, json.dumps({"from": self.name, "policies": by_policy}, indent=2) + "\n")
+
+
+def prepare(network: nn.Module, parts: Parts, config: Config, initial: InitialWeights | None) -> None:
+    """Give a new network the weights that it begins with, and freeze what is not trained."""
+    if initial is not None:
+        initial.copy_to(network, parts, config)
+    freeze(network, parts, config.frozen_parts)
+
+
+def _folder_and_checkpoint(path: Path) -> tuple[Path, str]:
+    """FOLDER, or FOLDER/checkpoints/NAME."""
+    return (path.parent.parent, path.name) if path.parent.name == "checkpoints" else (path, "latest")
+
+
+def _lacks(other: Unit, unit: Unit) -> str | None:
+    """What the perceptron of the other run does not read."""
+    theirs = dict(other.inputs)
+    for name, size in unit.inputs:
+        if theirs.get(name) != size:
+            there = f"{theirs[name]} values" if name in theirs else "missing"
+            return f"the observation {name} is {there} there and {size} values here"
+    return None
+
+
+def _report(fit: Fit, wanted: tuple[str, ...]) -> UnitReport:
+    if fit.part not in wanted:
+        return UnitReport(fit.part, fit.unit, 0, "not asked for")
+    left_out = f"without the columns of {fit.left_out}" if fit.left_out else ""
+    return UnitReport(fit.part, fit.unit, len(fit.pairs), fit.problem or left_out)
+
+
+def _size(values: Tensor | None) -> str:
+    """The shape of a tensor, for the user."""
+    if values is None:
+        return "missing"
+    return "x".join(map(str, values.shape)) or "one number"

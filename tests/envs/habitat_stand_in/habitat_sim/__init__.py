@@ -1,0 +1,1 @@
+"""A stand-in of habitat-sim, which the adapter only looks for."""
