@@ -20,6 +20,7 @@ from paceline.envs.doom_engine import (
     configure,
     load,
     observation_space,
+    observed,
     package,
     read_measurements,
     read_resolution,
@@ -155,7 +156,7 @@ class Doom(gymnasium.Env):
         maze = doom_battle.SCENARIOS.get(settings.config)
         self._battle = doom_battle.Battle(self._game) if maze else None
         self._variables = self._game.get_available_game_variables()
-        self._measures = bool(settings.measurements)
+        self._measurements = settings.measurements
         configure(self._game, self._screen.resolution, settings.measurements)
         buttons = [button.name for button in self._game.get_available_buttons()]
         deltas = doom_battle.DELTAS if maze else doom_actions.DELTAS
@@ -192,7 +193,7 @@ class Doom(gymnasium.Env):
         return self._observation, reward, not truncated, truncated, info
 
     def render(self) -> np.ndarray:
-        screen = self._observation["screen"] if self._measures else self._observation
+        screen = self._observation["screen"] if self._measurements else self._observation
         return screen.transpose(1, 2, 0)
 
     def close(self) -> None:
@@ -200,6 +201,6 @@ class Doom(gymnasium.Env):
 
     def _observe(self, state: Any) -> Any:
         screen = self._screen.fit(state.screen_buffer)
-        if not self._measures:
+        if not self._measurements:
             return screen
-        return {"screen": screen, "measurements": state.game_variables.astype(np.float32)}
+        return {"screen": screen, "measurements": observed(state.game_variables, self._measurements)}

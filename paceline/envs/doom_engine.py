@@ -7,7 +7,7 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -106,6 +106,19 @@ def observation_space(size: tuple[int, int], num_measurements: int) -> spaces.Sp
     if not num_measurements:
         return screen
     return spaces.Dict(screen=screen, measurements=spaces.Box(-np.inf, np.inf, (num_measurements,), np.float32))
+
+
+def observed(values: np.ndarray, names: Sequence[str]) -> np.ndarray:
+    """Values of the game variables `names` as an observation.
+
+    Health is at least 0. After a violent death the engine can report -999,900, which would spoil the normalisation of
+    observations.
+    """
+    found = values.astype(np.float32)
+    if "HEALTH" in names:
+        index = names.index("HEALTH")
+        found[index] = max(found[index], 0.0)
+    return found
 
 
 def configure(game: Any, resolution: Any, measurements: tuple[str, ...]) -> None:

@@ -1,7 +1,8 @@
-"""`doom:duel` and `doom:full_deathmatch`: matches between agents, each with an engine of its own.
+"""`doom:duel`, `doom:rocket_duel` and `doom:full_deathmatch`: matches between agents, each with an engine of its own.
 
-Both play on maps of ViZDoom's `cig_with_unknown.wad`, with all weapons: `duel` on MAP03, `full_deathmatch` on MAP04.
-Sample Factory's maps, ssl2 and freedm, are not in ViZDoom's package.
+`duel` (MAP03) and `full_deathmatch` (MAP04) play on large maps of ViZDoom's `cig_with_unknown.wad`, with all weapons.
+`rocket_duel` plays in the one room of ViZDoom's `multi_duel.wad`, with rocket launchers. Sample Factory's maps, ssl2
+and freedm, are not in ViZDoom's package.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from gymnasium import spaces
 
 from paceline.envs import doom_actions, doom_bots, doom_rewards
-from paceline.envs.doom_engine import observation_space, read_measurements, read_resolution
+from paceline.envs.doom_engine import observation_space, observed, read_measurements, read_resolution
 from paceline.envs.doom_match_process import MatchFailed, MatchProcess, start_match
 from paceline.envs.doom_players import MatchPlan, PlayerView
 from paceline.envs.factory import Factory
@@ -23,7 +24,6 @@ from paceline.envs.ids import EnvId
 from paceline.envs.options import Options
 from paceline.errors import UsageError
 
-WAD = "cig_with_unknown.wad"
 MOST = 16
 """Most players and bots together. The engine has no more places."""
 
@@ -49,6 +49,8 @@ class MatchSettings:
     """The options of a match's id, and their defaults."""
 
     map: str
+    wad: str = "cig_with_unknown.wad"
+    """A file in ViZDoom's folder of scenarios."""
     players: int
     """Agents. Each has an engine of its own."""
     bots: int
@@ -68,6 +70,7 @@ class MatchSettings:
 
 SCENARIOS = {
     "duel": MatchSettings(map="map03", players=2, bots=0),
+    "rocket_duel": MatchSettings(wad="multi_duel.wad", map="map01", players=2, bots=0),
     "full_deathmatch": MatchSettings(map="map04", players=4, bots=4),
 }
 OPTIONS = ("players", "bots", "frames", "frameskip", "resolution", "measurements", "timeout_seconds")
@@ -77,6 +80,7 @@ def resolve(env_id: EnvId) -> Factory:
     options, default = Options(env_id, OPTIONS), SCENARIOS[env_id.name]
     settings = MatchSettings(
         map=default.map,
+        wad=default.wad,
         players=options.integer("players", default.players, minimum=1),
         bots=options.integer("bots", default.bots),
         frames=options.integer("frames", default.frames, minimum=1),
@@ -113,6 +117,8 @@ class DoomMatch:
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 35, "name": "doom_match"}  # noqa: RUF012
     render_mode = "rgb_array"
+    measure_names = ("frags", "deaths", "win")
+    """Numbers of the last `info`, whose means a run reports."""
 
     def __init__(self, settings: MatchSettings) -> None:
         self._settings = settings
@@ -194,7 +200,7 @@ class DoomMatch:
     def _plan(self, seed: int | None) -> MatchPlan:
         settings = self._settings
         return MatchPlan(
-            wad=WAD,
+            wad=settings.wad,
             map=settings.map,
             players=settings.players,
             bots=settings.bots,
@@ -230,7 +236,8 @@ class DoomMatch:
     def _observation(self, view: PlayerView) -> Any:
         if not self._measured:
             return view.screen
-        return {"screen": view.screen, "measurements": view.variables[self._measured].astype(np.float32)}
+        measurements = observed(view.variables[self._measured], self._settings.measurements)
+        return {"screen": view.screen, "measurements": measurements}
 
     def _outcomes(self) -> dict[str, dict[str, float]]:
         """The `info` of every agent at the end of a match."""

@@ -30,6 +30,10 @@ RULES = (
 )
 """Sample Factory's. Players respawn two seconds after their death."""
 
+FRAMES_AT_ONCE = 2
+"""Most frames that engines run before their players wait for each other. With more they hang: an engine that is done
+does not answer its neighbours, and they need its answers to go on."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class MatchPlan:
@@ -64,8 +68,9 @@ class PlayerView(NamedTuple):
 class MatchPlayer:
     """One engine, and the thread that runs it. The methods `start` to `scores` are commands."""
 
-    def __init__(self, plan: MatchPlan, number: int) -> None:
-        self.number = number
+    def __init__(self, plan: MatchPlan, number: int, everyone: threading.Barrier) -> None:
+        """`everyone` is where the players of the match wait for each other."""
+        self.number, self._everyone = number, everyone
         self._plan, self._screen = plan, Screen(plan.resolution)
         self._game = _game(plan, number, self._screen.resolution)
         self.tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -87,7 +92,12 @@ class MatchPlayer:
 
     def step(self, buttons: list[float]) -> PlayerView:
         self._game.set_action(buttons)
-        self._game.advance_action(self._plan.frameskip)
+        left = self._plan.frameskip
+        while left > FRAMES_AT_ONCE:
+            self._game.advance_action(FRAMES_AT_ONCE, False)
+            left -= FRAMES_AT_ONCE
+            self._everyone.wait()
+        self._game.advance_action(left)
         return self._view()
 
     def scores(self, _: None) -> list[int]:
@@ -118,7 +128,8 @@ class MatchPlayers:
 
     def __init__(self, plan: MatchPlan, connection: Connection) -> None:
         self._connection, self._lock = connection, threading.Lock()
-        self._players = [MatchPlayer(plan, number) for number in range(plan.players)]
+        everyone = threading.Barrier(plan.players)
+        self._players = [MatchPlayer(plan, number, everyone) for number in range(plan.players)]
 
     def command(self, name: str, arguments: list[Any] | None) -> None:
         self._players.sort(key=lambda player: player.number)

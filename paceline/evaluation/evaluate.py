@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -127,17 +127,28 @@ def send_needed(pool: Pool, actions: dict[str, Any], batch: StepBatch, needed: n
 
 def summarize(episodes: Sequence[Episode]) -> dict[str, Any]:
     """Statistics over episodes, as JSON can hold them."""
-    info: dict[str, list[float]] = {}
-    for episode in episodes:
-        for name, value in episode.info.items():
-            info.setdefault(name, []).append(value)
     return {
         "episodes": len(episodes),
         **_statistics("return", [episode.episode_return for episode in episodes]),
         **_statistics("length", [episode.length for episode in episodes]),
         "ci95_method": CI_METHOD,
-        # Means over the episodes that have the value: for example, Atari scores exist only at the end of a game.
-        "info": {name: _number(np.mean(values)) for name, values in sorted(info.items())},
+        **info_means([episode.info for episode in episodes]),
+    }
+
+
+def info_means(infos: Iterable[Mapping[str, float]], prefix: str = "") -> dict[str, Any]:
+    """Means of the numbers in last `info`s, and their intervals, over the episodes that have the number: for example,
+    Atari scores exist only at the end of a game."""
+    found: dict[str, list[float]] = {}
+    for info in infos:
+        for name, value in info.items():
+            found.setdefault(name, []).append(value)
+    values = {name: np.asarray(found[name], np.float64) for name in sorted(found)}
+    return {
+        f"{prefix}info": {name: _number(data.mean()) for name, data in values.items()},
+        f"ci95_{prefix}info": {
+            name: confidence_interval(data) if np.isfinite(data).all() else None for name, data in values.items()
+        },
     }
 
 
@@ -188,18 +199,20 @@ def table(report: dict[str, Any]) -> Group:
     columns = ("", "mean", "95 % interval", "std", "min", "median", "max")
     rows = Table(*columns, box=None, header_style="bold", pad_edge=False)
     for name in ("return", "length"):
-        interval = report[f"ci95_{name}"]
         rest = [shown(report[f"{statistic}_{name}"]) for statistic in ("std", "min", "median", "max")]
-        bounds = f"{shown(interval[0])} to {shown(interval[1])}" if interval else "-"
-        rows.add_row(name, shown(report[f"mean_{name}"]), bounds, *rest)
+        rows.add_row(name, shown(report[f"mean_{name}"]), _bounds(report[f"ci95_{name}"]), *rest)
     for name, value in report["info"].items():
-        rows.add_row(name, shown(value))
+        rows.add_row(name, shown(value), _bounds(report["ci95_info"][name]))
     for name, kind in report.get("kinds", {}).items():
         rows.add_row(f"return of {name}, policy {kind['policy']}", shown(kind["mean_return"]))
     lines: list[RenderableType] = [Text(title), rows, Text(f"intervals of the mean by {report['ci95_method']}")]
     if report["lost_episodes"]:
         lines.append(Text(f"{report['lost_episodes']} episodes were lost with their simulators; others were played"))
     return Group(*lines)
+
+
+def _bounds(interval: list[float] | None) -> str:
+    return f"{shown(interval[0])} to {shown(interval[1])}" if interval else "-"
 
 
 def shown(value: float | None) -> str:

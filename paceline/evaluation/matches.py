@@ -25,7 +25,7 @@ from paceline.collect.policy_assignment import PlayedMatch
 from paceline.envs.ids import EnvId
 from paceline.envs.registry import resolve
 from paceline.errors import UsageError
-from paceline.evaluation.evaluate import NUM_EPISODES, confidence_interval, progress_bar, send_needed, shown
+from paceline.evaluation.evaluate import NUM_EPISODES, confidence_interval, info_means, progress_bar, send_needed, shown
 from paceline.evaluation.evaluators import EvaluationOptions, checked_evaluator
 from paceline.evaluation.player import Player
 from paceline.evaluation.saved import SavedRun, is_policy_name
@@ -137,6 +137,10 @@ class MatchResult:
     other_return: float
     """The mean of the other agents."""
     length: int
+    info: tuple[tuple[str, float], ...] = ()
+    """Names and values of the numbers in the last `info` of the player."""
+    other_info: tuple[tuple[str, float], ...] = ()
+    """The same of the first of the other agents, which all have the same player."""
 
 
 def result_of(match: PlayedMatch, player: int) -> MatchResult | None:
@@ -163,6 +167,8 @@ def result_of(match: PlayedMatch, player: int) -> MatchResult | None:
         episode_return=returns[own],
         other_return=sum(returns[agent] for agent in others) / len(others),
         length=sum(episode.length for episode in took_part[own]),
+        info=tuple(took_part[own][-1].info.items()),
+        other_info=tuple(took_part[others[0]][-1].info.items()),
     )
 
 
@@ -256,6 +262,8 @@ def summarize(results: Sequence[MatchResult]) -> dict[str, Any]:
         values = np.array([getattr(result, field) for result in results], np.float64)
         found[f"mean_{name}"] = float(values.mean()) if len(values) else None
         found[f"ci95_{name}"] = confidence_interval(values)
+    found |= info_means(dict(result.info) for result in results)
+    found |= info_means((dict(result.other_info) for result in results), "opponent_")
     num_agents = len({result.agent for result in results})
     return {**found, "all_alike": len(set(results)) == num_agents < len(results)}
 
@@ -278,6 +286,8 @@ def table(report: dict[str, Any]) -> Group:
     )
     returns = f"mean return {shown(report['mean_return'])}, of the opponent {shown(report['mean_opponent_return'])}"
     lines.append(Text(f"{returns}, mean length {shown(report['mean_length'])}"))
+    for name, value in report["info"].items():
+        lines.append(Text(f"mean {name} {shown(value)}, of the opponent {shown(report['opponent_info'].get(name))}"))
     if report["all_alike"]:
         lines.append(Text("all matches of an agent were the same: try --sampled, because neither side is random"))
     if report["lost_matches"]:

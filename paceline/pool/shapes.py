@@ -10,6 +10,7 @@ from gymnasium import spaces
 
 from paceline.errors import UsageError
 from paceline.pool.config import PoolConfig
+from paceline.pool.env_state import layers
 from paceline.pool.kinds import AgentKind, find_kinds, joint_spaces
 from paceline.pool.protocol import PoolSpec
 from paceline.pool.reward_weights import announced_weights
@@ -25,7 +26,7 @@ class EnvShape:
     turn_based: bool = False
     reward_weights: tuple[tuple[str, float], ...] = ()
     measures: tuple[str, ...] = ()
-    """See `PoolSpec.measures`. A Gymnasium environment announces them by its attribute `measure_names`."""
+    """See `PoolSpec.measures`. An environment announces them by its attribute `measure_names`."""
 
     def __str__(self) -> str:
         return "; ".join(
@@ -49,12 +50,21 @@ def env_shape(env: Any) -> EnvShape:
             if not isinstance(getattr(env, name, None), spaces.Space):
                 raise UsageError(f"{env!r} has no {name} that is a Gymnasium space")
         only = AgentKind("", env.observation_space, env.action_space, (0,))
-        measures = tuple(getattr(env, "measure_names", ()))
-        return EnvShape((only,), reward_weights=announced_weights(env, several_agents=False), measures=measures)
+        weights = announced_weights(env, several_agents=False)
+        return EnvShape((only,), reward_weights=weights, measures=_announced_measures(env))
     agents = tuple(map(str, env.possible_agents))
     pairs = [(env.observation_space(agent), env.action_space(agent)) for agent in env.possible_agents]
     weights = announced_weights(env, several_agents=True)
-    return EnvShape(find_kinds(agents, pairs), agents, is_turn_based(env), weights)
+    return EnvShape(find_kinds(agents, pairs), agents, is_turn_based(env), weights, _announced_measures(env))
+
+
+def _announced_measures(env: Any) -> tuple[str, ...]:
+    """The attribute `measure_names` of the outermost wrapper that has it: numbers in the last `info` of an episode."""
+    wrappers = layers(env) if hasattr(env, "unwrapped") else [env]
+    names = next((layer.measure_names for layer in wrappers if hasattr(layer, "measure_names")), ())
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise UsageError(f"measure_names of {env} is {names!r}; allowed: a sequence of names")
+    return tuple(names)
 
 
 def make_spec(shapes: Mapping[int, EnvShape], config: PoolConfig, frameskip: int, num_workers: int) -> PoolSpec:

@@ -45,6 +45,7 @@ RECIPES: dict[str, Callable[[], Config]] = {
     "doom_deathmatch_bots": doom.deathmatch_bots,
     "doom_duel_bots": doom.duel_bots,
     "doom_duel": doom.duel,
+    "doom_rocket_duel": doom.rocket_duel,
     "doom_deathmatch": doom.deathmatch,
     "doom_battle": doom.battle,
     "doom_battle2": doom.battle2,

@@ -1,6 +1,7 @@
 """ViZDoom with Sample Factory's hyper-parameters (its table A.5) and network (its figure A.1).
 
-`basic` and `my_way_home` make several passes over each batch instead of one.
+`basic`, `my_way_home` and `rocket_duel` make several passes over each batch instead of one. `rocket_duel` has a small
+network without memory.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from paceline.config import Config
 from paceline.learner.config import OptimizerConfig, PPOConfig
 from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.pool.config import PoolConfig
+from paceline.population.config import LeagueConfig
 from paceline.schedule.config import APPOConfig
 
 MEASUREMENTS = (
@@ -61,6 +63,20 @@ def duel_bots() -> Config:
 def duel() -> Config:
     """Doom: a duel of two agents that share one policy."""
     return _self_play("duel?measurements=true", matches=32)
+
+
+def rocket_duel() -> Config:
+    """Doom: a duel with rocket launchers in one room, against itself and its past selves. Ten minutes on two cores."""
+    name = "rocket_duel?measurements=HEALTH,ATTACK_READY,DEAD&frameskip=4&frames=2100&resolution=64x40"
+    base = _several_passes(name, steps=150_000, minibatches=4)
+    return replace(
+        base,
+        pool=replace(base.pool, num_envs=4, on_error="restart"),
+        policy=PolicyConfig(encoder="patches", encoder_size=128, hidden=(32,), activation="elu", normalize_obs=True),
+        optimizer=replace(base.optimizer, learning_rate=5e-4),
+        appo=APPOConfig(batch=1024),
+        league=LeagueConfig(past_share=0.1, every=10_000, keep=32),
+    )
 
 
 def deathmatch() -> Config:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
+from paceline.errors import UsageError
 from paceline.pool.protocol import Episode
 
 WINDOW = 100
@@ -31,7 +32,7 @@ class LatestEpisodes:
             float(len(episodes)),
             sum(episode.episode_return for episode in episodes),
             float(sum(episode.length for episode in episodes)),
-            *(sum(episode.info[name] for episode in episodes) for name in self._measures),
+            *(sum(_measured(episode, name) for episode in episodes) for name in self._measures),
         ]
 
     def add(self, sums: Sequence[float]) -> None:
@@ -47,3 +48,10 @@ class LatestEpisodes:
             return dict.fromkeys(self._names)
         count, *totals = (sum(column) for column in zip(*self.sums, strict=True))
         return {name: total / count for name, total in zip(self._names, totals, strict=True)}
+
+
+def _measured(episode: Episode, name: str) -> float:
+    if name not in episode.info:
+        has = ", ".join(episode.info) or "no numbers"
+        raise UsageError(f"measure_names has {name!r}, which the last info of an episode lacks; it has {has}")
+    return episode.info[name]

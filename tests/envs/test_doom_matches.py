@@ -21,6 +21,7 @@ from paceline.errors import UsageError
 from paceline.pool.config import PoolConfig
 from paceline.pool.process import ProcessPool
 from paceline.pool.serial import SerialPool
+from paceline.telemetry.episodes import LatestEpisodes
 
 POOLS = {"serial": SerialPool, "process": ProcessPool}
 
@@ -98,6 +99,49 @@ def test_a_duel_from_start_to_end(make):
     assert len(pids) == 2 and set(engines()) == pids, "the next match needs no other engines"
     random_step(env, rng)
     assert env.render().shape == (72, 256, 3)
+
+
+@pytest.mark.parametrize("env_id", ["doom:duel?frameskip=5", "doom:duel?players=3&frameskip=4"])
+def test_engines_do_not_hang_in_long_steps(make, env_id):
+    """Engines that run more than two frames without waiting for each other hang."""
+    env = make(f"{env_id}&timeout_seconds=20")
+    env.reset(seed=1)
+    rng, before = np.random.default_rng(0), env._views[0].frame
+    for _ in range(20):
+        random_step(env, rng)
+    skip = env._settings.frameskip
+    assert [view.frame - before for view in env._views] == [20 * skip] * len(env.agents)
+
+
+def test_a_duel_with_rocket_launchers(make):
+    env = make("doom:rocket_duel?measurements=SELECTED_WEAPON,SELECTED_WEAPON_AMMO&frameskip=4")
+    env.reset(seed=1)
+    nothing = dict.fromkeys(env.agents, np.zeros(7, np.int64))
+    for _ in range(10):
+        observations, *_ = env.step(nothing)
+    assert [observations[agent]["measurements"].tolist() for agent in env.agents] == [[5.0, 50.0]] * 2
+
+
+def test_the_health_of_the_dead_is_0(make):
+    """The engine reports -999,900 for a player that another one appears in."""
+    env = make("doom:duel?measurements=AMMO5,HEALTH")
+    env.reset(seed=1)
+    values = env._views[0].variables.copy()
+    values[[env._variables.index(name) for name in ("AMMO5", "HEALTH")]] = 7, -999_900
+    assert env._observation(env._views[0]._replace(variables=values))["measurements"].tolist() == [7.0, 0.0]
+
+
+def test_a_run_reports_frags_deaths_and_wins():
+    with SerialPool(resolve("doom:duel?frames=4"), PoolConfig(num_envs=1), seed=1) as pool:
+        batch = pool.recv(min_slots=None)
+        pool.send(np.zeros((2, 7), np.int64), batch.slots)
+        pool.send(np.zeros((2, 7), np.int64), pool.recv(min_slots=None).slots)
+        pool.recv(min_slots=None)
+        means = LatestEpisodes(pool.spec.measures)
+        means.add(means.sums_of(pool.take_episodes()))
+    assert means.means() == pytest.approx(
+        {"episode_return": 0, "episode_length": 2, "episode_frags": 0, "episode_deaths": 0, "episode_win": 0.5}, abs=0.1
+    )
 
 
 def test_the_seed_decides_where_players_appear(make):

@@ -156,6 +156,8 @@ def test_statistics_against_numpy():
     assert report["std_return"] == pytest.approx(np.std([*returns, 0.0], ddof=1))
     assert report["mean_length"] == 4.0 and report["max_length"] == 9.0
     assert report["info"] == {"won": 0.5}  # of the four that say so
+    low, high = report["ci95_info"]["won"]
+    assert 0 <= low < 0.5 < high <= 1
     low, high = report["ci95_return"]
     assert 0.0 <= low < 4.0 < high <= 11.0
 
@@ -194,7 +196,7 @@ def test_another_environment_can_be_asked_for(recurrent):
 def test_values_that_are_not_finite_are_null(tmp_path):
     run = make_run(tmp_path / "run", "tests.evaluation.runs:Reach")
     report = evaluate(run, episodes=1)
-    assert report["info"] == {"bad": None, "odd": 0.0}
+    assert report["info"] == {"bad": None, "odd": 0.0} and report["ci95_info"] == {"bad": None, "odd": None}
     assert report["std_return"] is None and report["ci95_return"] is None
     json.dumps(report, allow_nan=False)
     console = Console(record=True, quiet=True)

@@ -199,6 +199,16 @@ def test_statistics_of_matches():
     assert summarize([])["win_rate"] is None
 
 
+def test_numbers_of_both_sides():
+    """The means of the numbers in the last `info`, with intervals, of the player and of the opponent."""
+    played = [match((0.0, {"frags": 3.0, "win": 1.0}), (0.0, {"frags": 1.0, "win": 0.0}))]
+    played.append(match((0.0, {"frags": 2.0, "win": 0.0}), (0.0, {"frags": 4.0, "win": 1.0}), policies=(1, 0)))
+    found = summarize([result_of(one, 0) for one in played])
+    assert found["info"] == {"frags": 3.5, "win": 1.0} and found["opponent_info"] == {"frags": 1.5, "win": 0.0}
+    assert found["ci95_info"] == {"frags": [3.0, 4.0], "win": [1.0, 1.0]}
+    assert found["ci95_opponent_info"]["frags"] == [1.0, 2.0]
+
+
 def test_a_match_of_two_policies_is_reproducible(population):
     options = EvaluationOptions(policy="0", episodes=9, num_envs=4, sampled=True)
     found = evaluate_match(population, "1", options)

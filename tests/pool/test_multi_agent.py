@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from paceline.envs.factory import Factory
+from paceline.errors import UsageError
 from paceline.pool.config import PoolConfig
 from paceline.pool.process import ProcessPool
 from paceline.pool.serial import SerialPool
-from tests.pool.multi_agent import Mortal
+from paceline.telemetry.episodes import LatestEpisodes
+from tests.pool.multi_agent import LIVES, Mortal
 
 
 @pytest.fixture(params=[SerialPool, ProcessPool], ids=["serial", "process"])
@@ -41,6 +43,34 @@ def test_slots_and_groups_are_whole_environments(pool):
     assert list(pool.spec.group_slots(1)) == [3, 4, 5]
     batch = pool.recv(min_slots=None)
     assert batch.obs["obs"][:, :2].tolist() == [[env, agent] for env in range(2) for agent in range(3)]
+
+
+class Measured(Mortal):
+    measure_names = ("lived",)
+
+
+class Misnamed(Mortal):
+    measure_names = "lived"
+
+
+class Forgetful(Mortal):
+    measure_names = ("lived", "won")
+
+
+def test_measures_that_environments_announce():
+    """A run reports the mean over all agents of a number in the last `info`."""
+    for kind in (SerialPool, ProcessPool):
+        with kind(Factory(make=Measured), PoolConfig(num_envs=2, workers=2), seed=0) as pool:
+            record(pool, 5)
+            means = LatestEpisodes(pool.spec.measures)
+            means.add(means.sums_of(pool.take_episodes()))
+            assert means.means()["episode_lived"] == sum(LIVES.values()) / len(LIVES)
+    with SerialPool(Factory(make=Forgetful), PoolConfig(num_envs=1), seed=0) as pool:
+        record(pool, 5)
+        with pytest.raises(UsageError, match="measure_names has 'won', .* it has lived"):
+            LatestEpisodes(pool.spec.measures).sums_of(pool.take_episodes())
+    with pytest.raises(UsageError, match="measure_names of .* is 'lived'; allowed: a sequence of names"):
+        SerialPool(Factory(make=Misnamed), PoolConfig(num_envs=1), seed=0)
 
 
 def test_the_dead_are_inactive_until_the_environment_restarts(pool):
