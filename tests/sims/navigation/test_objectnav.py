@@ -9,6 +9,7 @@ import torch
 from paceline.errors import UsageError
 from paceline.sims.navigation.config import ObjectNavConfig
 from paceline.sims.navigation.evaluation.baselines import play_baseline
+from paceline.sims.navigation.evaluation.frontier import FrontierAgent
 from paceline.sims.navigation.evaluation.objectnav import EVALUATION
 from paceline.sims.navigation.layout import FORWARD, LEFT, STOP
 from paceline.sims.navigation.rendering.render import CAMERA_HEIGHT
@@ -180,6 +181,21 @@ def test_the_oracle_finds_objects(small_bank, full_bank):
         result = play_baseline(EVALUATION, "oracle", config, 24, num_envs=24, bank=bank)
         assert result["success"] > 0.9 and result["spl"] > 0.75
     assert play_baseline(EVALUATION, "random", config, 24, num_envs=24, bank=full_bank)["success"] < 0.3
+
+
+def test_a_frontier_explorer_finds_what_it_cannot_see_at_first():
+    """The chest is in the other half of a room, behind a wall that is open only at one end."""
+    scene = room(boxes=[(5.4, 0.4, 6.0, 1.4, 0.0, 0.9), (2.9, 0.0, 3.1, 3.0, 0.0, CEILING)], furniture=["chest"])
+    simulator = one(scene, (1.0, 1.0), math.pi, "chest", sensors="depth", resolution=32, turn_angle=30.0)
+    obs, began = simulator.reset(0), torch.ones(1, dtype=torch.bool)
+    assert not simulator.task.in_view(simulator.poses, began).any()
+    agent = FrontierAgent(simulator)
+    for _ in range(150):
+        step = simulator.step(agent.act(obs, began))
+        obs, began = step.obs, step.terminated | step.truncated
+        if began:
+            break
+    assert float(simulator.last_measures["success"]) == 1 and float(simulator.last_measures["spl"]) > 0.5
 
 
 def test_gps_is_relative_to_the_start():

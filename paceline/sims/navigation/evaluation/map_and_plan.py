@@ -26,10 +26,10 @@ REACH = 26.05
 STOP_DISTANCE = 0.19
 LOOK_AHEAD = 1.0
 """Distance along the path to aim at, if nothing is in between."""
-COSTS = (1.0, 3.0, 60.0, 400.0)
-"""Cost of a step to a free cell, to one near an obstacle, to one too close to it, and onto it. All are finite: the map
-can be wrong, and then any path is better than none."""
-_SIDE = round(2 * REACH / CELL)
+COSTS = (1.0, 3.0, 60.0, 400.0, math.inf)
+"""Cost of a step to a free cell, to one near an obstacle, to one too close to it, onto it, and to the map's border. All
+but the last are finite: the map can be wrong, and then any path is better than none."""
+SIDE = round(2 * REACH / CELL)
 
 
 class MapAndPlan:
@@ -62,11 +62,19 @@ class Planner:
         self.start(np.zeros(3, np.float32))
 
     def start(self, goal: np.ndarray) -> None:
-        self._occupied = np.zeros((_SIDE, _SIDE), bool)
-        self._heading, self._position = 0.0, np.zeros(2)
-        self._goal = _from_polar(goal)
+        self.occupied = np.zeros((SIDE, SIDE), bool)
+        """The map: the cells with obstacles."""
+        self.heading = 0.0
+        """Follows from its own actions. An agent that takes other actions must set it."""
+        self._position = np.zeros(2)
         self._path: list[tuple[int, int]] = []
         self._last = STOP
+        self.head_for(_from_polar(goal))
+
+    def head_for(self, goal: np.ndarray) -> None:
+        """Change the goal to a place [2] in the planner's frame. The next observed goal must be this one."""
+        self._goal = goal
+        self._path = []
 
     def act(self, depth: np.ndarray, goal: np.ndarray) -> int:
         self._locate(goal)
@@ -81,12 +89,12 @@ class Planner:
         # It finishes a large turn in the same direction, so that changing plans do not turn it back and forth.
         if abs(angle) < math.pi / 2 or self._last not in (LEFT, RIGHT):
             self._last = LEFT if angle > 0 else RIGHT
-        self._heading += self._turn if self._last == LEFT else -self._turn
+        self.heading += self._turn if self._last == LEFT else -self._turn
         return self._last
 
     def _locate(self, goal: np.ndarray) -> None:
         """Compute the position from the goal's. If the last step was short, mark an unseen obstacle ahead."""
-        cos, sin = math.cos(self._heading), math.sin(self._heading)
+        cos, sin = math.cos(self.heading), math.sin(self.heading)
         ahead, left = _from_polar(goal)
         position = self._goal - np.array([cos * ahead - sin * left, sin * ahead + cos * left])
         if self._last == FORWARD and np.hypot(*(position - self._position)) < 0.4 * self._step:
@@ -101,7 +109,7 @@ class Planner:
         metres = depth * MAX_DEPTH
         height = CAMERA_HEIGHT - centers[:, None] * metres
         solid = (height > 0.1) & (height < AGENT_HEIGHT) & (depth < 0.999)
-        cos, sin = math.cos(self._heading), math.sin(self._heading)
+        cos, sin = math.cos(self.heading), math.sin(self.heading)
         x = self._position[0] + metres * (cos + centers * sin)
         y = self._position[1] + metres * (sin - centers * cos)
         # Slightly behind the surface, so that it belongs to the cell behind it.
@@ -109,30 +117,31 @@ class Planner:
 
     def _mark(self, points: np.ndarray) -> bool:
         cells = np.floor((points + REACH) / CELL).astype(int)
-        cells = cells[((cells >= 2) & (cells < _SIDE - 2)).all(1)]
-        fresh = cells[~self._occupied[cells[:, 0], cells[:, 1]]]
-        self._occupied[fresh[:, 0], fresh[:, 1]] = True
+        cells = cells[((cells >= 2) & (cells < SIDE - 2)).all(1)]
+        fresh = cells[~self.occupied[cells[:, 0], cells[:, 1]]]
+        self.occupied[fresh[:, 0], fresh[:, 1]] = True
         if not len(fresh) or not self._path:
             return False
-        on_path = np.zeros_like(self._occupied)
+        on_path = np.zeros_like(self.occupied)
         on_path[tuple(np.array(self._path).T)] = True
         return bool(any(on_path[i - 1 : i + 2, j - 1 : j + 2].any() for i, j in set(map(tuple, fresh.tolist()))))
 
     def _is_off_path(self) -> bool:
-        return float(np.abs(np.array(self._path) - _cell(self._position)).max(1).min()) > 2
+        return float(np.abs(np.array(self._path) - cell_of(self._position)).max(1).min()) > 2
 
     def _plan(self) -> list[tuple[int, int]]:
         """A path of cells to the goal, through obstacles if there is no other."""
-        (i, j), (m, n) = _cell(self._position).tolist(), _cell(self._goal).tolist()
-        blocked = _grown(self._occupied)
-        kinds = _grown(blocked).astype(np.uint8) + blocked + self._occupied
+        (i, j), (m, n) = cell_of(self._position).tolist(), cell_of(self._goal).tolist()
+        blocked = grown(self.occupied)
+        kinds = grown(blocked).astype(np.uint8) + blocked + self.occupied
+        kinds[[0, -1]] = kinds[:, [0, -1]] = len(COSTS) - 1
         return a_star(kinds, COSTS, (i, j), (m, n))
 
     def _aim(self) -> float:
         """The angle to the farthest visible cell of the path within `LOOK_AHEAD`."""
-        here = _cell(self._position)
+        here = cell_of(self._position)
         at = int(np.abs(np.array(self._path) - here).sum(1).argmin())
-        blocked = _grown_at(self._occupied)
+        blocked = _grown_at(self.occupied)
         target = self._path[min(at + 1, len(self._path) - 1)]
         for ahead in range(min(at + round(LOOK_AHEAD / CELL), len(self._path) - 1), at, -1):
             if not any(blocked(i, j) for i, j in _line(here, self._path[ahead])):
@@ -140,7 +149,7 @@ class Planner:
                 break
         place = self._goal if target == self._path[-1] else (np.array(target) + 0.5) * CELL - REACH
         x, y = place - self._position
-        return math.remainder(math.atan2(y, x) - self._heading, 2 * math.pi)
+        return math.remainder(math.atan2(y, x) - self.heading, 2 * math.pi)
 
 
 def a_star(
@@ -148,7 +157,7 @@ def a_star(
 ) -> list[tuple[int, int]]:
     """The cheapest path over the cells of `kinds`, including both ends, in steps to the eight neighbours.
 
-    A step onto a cell of kind k costs `costs[k]`, at least 1, times its length. Border cells are not entered.
+    A step onto a cell of kind k costs `costs[k]`, at least 1, times its length. No path may lead over the border.
     """
     width, kind_of = kinds.shape[1], kinds.tobytes()
     first, last = start[0] * width + start[1], goal[0] * width + goal[1]
@@ -176,8 +185,8 @@ def a_star(
     return [divmod(cell, width) for cell in reversed(path)]
 
 
-def _cell(place: np.ndarray) -> np.ndarray:
-    return np.floor((place + REACH) / CELL).astype(int).clip(2, _SIDE - 3)
+def cell_of(place: np.ndarray) -> np.ndarray:
+    return np.floor((place + REACH) / CELL).astype(int).clip(2, SIDE - 3)
 
 
 def _from_polar(goal: np.ndarray) -> np.ndarray:
@@ -185,7 +194,7 @@ def _from_polar(goal: np.ndarray) -> np.ndarray:
     return float(goal[0]) * np.array([float(goal[1]), float(goal[2])])
 
 
-def _grown(cells: np.ndarray) -> np.ndarray:
+def grown(cells: np.ndarray) -> np.ndarray:
     """`cells` and their eight neighbours."""
     grown = cells.copy()
     grown[1:] |= cells[:-1]

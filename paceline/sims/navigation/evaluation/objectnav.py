@@ -10,6 +10,7 @@ from torch import Tensor
 
 from paceline.sims.navigation.evaluation.baselines import RandomStops
 from paceline.sims.navigation.evaluation.evaluator import evaluator_of_task
+from paceline.sims.navigation.evaluation.frontier import FrontierAgent
 from paceline.sims.navigation.evaluation.oracle import Steering
 from paceline.sims.navigation.evaluation.pointnav import EVALUATION as POINTNAV
 from paceline.sims.navigation.evaluation.task_evaluation import Baseline, Bins, Measure, TaskEvaluation
@@ -47,7 +48,11 @@ EVALUATION = TaskEvaluation(
     measures={**POINTNAV.measures, "distance_to_goal": Measure("distance to success at the end", "{:.2f} m")},
     main=POINTNAV.main,
     rates=POINTNAV.rates,
-    baselines={"random": Baseline(RandomStops), "oracle": Baseline(ObjectOracle)},
+    baselines={
+        "random": Baseline(RandomStops),
+        "frontier": Baseline(FrontierAgent, {"sensors": "depth", "depth_dtype": "float32", "gps": True}),
+        "oracle": Baseline(ObjectOracle),
+    },
     in_report={"random": "random walk", "oracle": "oracle"},
     about_baselines="The baselines play the same episodes; the oracle knows the map.",
     order="geodesic",
