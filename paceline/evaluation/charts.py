@@ -23,6 +23,8 @@ COLORS = (BLUE, ORANGE, GREEN, "#9333ea", "#0891b2", "#94a3b8")
 MANY_POINTS = 120
 """A curve with more points is drawn faintly, with its running mean on top."""
 SMOOTHED_SHARE = 0.03
+DARK_MEAN = 0.6
+"""Cells of a heat map above it are dark, with white text."""
 
 WIDE, SMALL = (5.6, 2.9), (2.75, 1.75)
 """Sizes in inches; the page scales them."""
@@ -113,7 +115,7 @@ def shares(x: np.ndarray, parts: Mapping[str, np.ndarray], *, x_label: str) -> s
 def grouped_bars(
     labels: Sequence[str],
     bars: Mapping[str, tuple[np.ndarray, np.ndarray]],
-    marks: tuple[str, np.ndarray],
+    marks: tuple[str, np.ndarray] | None = None,
     *,
     x_label: str,
 ) -> str:
@@ -126,8 +128,9 @@ def grouped_bars(
         spread = np.abs(intervals.T - means)
         axes.bar(place, means, width * 0.92, color=color, label=name)
         axes.errorbar(place, means, spread, fmt="none", ecolor=INK, elinewidth=0.9, capsize=2, alpha=0.7)
-    name, values = marks
-    axes.hlines(values, at - 0.4, at + 0.4, color=ORANGE, linewidth=2.0, label=name)
+    if marks is not None:
+        name, values = marks
+        axes.hlines(values, at - 0.4, at + 0.4, color=ORANGE, linewidth=2.0, label=name)
     axes.set_xticks(at, labels)
     axes.set_ylim(0.0, 1.05)
     axes.grid(False, axis="x")
@@ -150,6 +153,55 @@ def histogram(groups: Mapping[str, np.ndarray], *, x_label: str, edges: Sequence
     margin = 0.01 * (edges[-1] - edges[0])
     axes.set_xlim(edges[0] - margin, edges[-1] + margin)
     axes.figure.legend(loc="outside upper center", ncols=2, handlelength=1.2)
+    return as_svg(axes)
+
+
+@styled
+def distribution(values: np.ndarray, *, x_label: str) -> str:
+    """A small histogram of any numbers, with their mean as a line."""
+    axes = new_axes(SMALL)
+    axes.hist(values, np.histogram_bin_edges(values, 16), color=BLUE, alpha=0.8, rwidth=0.9)
+    axes.axvline(values.mean(), color=ORANGE, linewidth=1.6)
+    number_axes(axes, x_label)
+    axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+    axes.grid(False, axis="x")
+    return as_svg(axes)
+
+
+@styled
+def heat_map(
+    rows: Sequence[str], columns: Sequence[str], means: np.ndarray, counts: np.ndarray, *, x_label: str, y_label: str
+) -> str:
+    """Means in [0, 1] by two properties, [rows, columns]; NaN where the count is 0. The first row is at the bottom."""
+    axes = new_axes()
+    axes.imshow(means, cmap="Blues", vmin=0.0, vmax=1.0, origin="lower", aspect="auto")
+    for (row, column), count in np.ndenumerate(counts):
+        if count:
+            mean = means[row, column]
+            ink = "white" if mean > DARK_MEAN else INK
+            axes.text(column, row, f"{mean:.2f}\n{count} ep.", ha="center", va="center", color=ink, fontsize=8.5)
+    axes.set_xticks(range(len(columns)), columns)
+    axes.set_yticks(range(len(rows)), rows)
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    axes.grid(False)
+    axes.spines[:].set_visible(False)
+    return as_svg(axes)
+
+
+@styled
+def stacked_bars(labels: Sequence[str], parts: Mapping[str, np.ndarray], *, x_label: str) -> str:
+    """One horizontal bar per label, the first on top, made of `parts` [labels] each. A part below 0 is left out."""
+    axes = new_axes((WIDE[0], 0.9 + 0.42 * len(labels)))
+    left = np.zeros(len(labels))
+    for (name, values), color in zip(parts.items(), COLORS, strict=False):
+        width = np.maximum(values, 0.0)
+        axes.barh(labels, width, 0.62, left=left, color=color, label=name)
+        left += width
+    axes.invert_yaxis()
+    number_axes(axes, x_label, only_x=True)
+    axes.grid(False, axis="y")
+    axes.figure.legend(loc="outside upper center", ncols=len(parts), handlelength=0.9, columnspacing=1.3)
     return as_svg(axes)
 
 

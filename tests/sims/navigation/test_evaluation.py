@@ -27,13 +27,14 @@ from paceline.sims.navigation.evaluation import policy_episodes as module
 from paceline.sims.navigation.evaluation.episode_list import fixed_episodes, play
 from paceline.sims.navigation.evaluation.pointnav import EVALUATION, EVALUATOR
 from paceline.sims.navigation.evaluation.policy_episodes import (
-    Recorder,
     env_config,
     env_id_of,
     play_policy,
     split_config,
 )
+from paceline.sims.navigation.evaluation.routes import Recorder
 from paceline.sims.navigation.layout import FORWARD, STOP
+from paceline.sims.navigation.scenes.geodesic import Graph
 from paceline.sims.navigation.simulator import Navigation, load_bank
 from tests.evaluation.runs import make_run
 
@@ -89,9 +90,14 @@ def test_every_episode_of_a_stream_is_played_with_a_fresh_state(run):
     measures = play(simulator, recorder.act, scenes, numbers)
     assert measures["steps"].tolist() == [3.0] * 11
     routes = recorder.routes(11)
-    assert [len(route) for route in routes] == [3] * 11
+    assert [route.actions.tolist() for route in routes] == [[FORWARD, FORWARD, STOP]] * 11
     starts = simulator.bank.episodes[scenes, numbers, :3].numpy()
-    np.testing.assert_array_equal(np.stack([route[0] for route in routes]), starts)
+    np.testing.assert_array_equal(np.stack([route.poses[0] for route in routes]), starts)
+    np.testing.assert_array_equal([route.distances[-1] for route in routes], measures["distance_to_goal"])
+    for route, scene, number in zip(routes, scenes, numbers, strict=True):
+        goal = simulator.bank.episodes[scene, number, 3:5].numpy()
+        expected = Graph.of(simulator.bank.scene(scene)).between_points(route.poses[1:, :2], goal[None])[:, 0]
+        np.testing.assert_allclose(route.distances[:-1], expected, atol=1e-4)
 
 
 def test_policies_and_baselines_play_the_same_episodes_whatever_was_trained_on(run):

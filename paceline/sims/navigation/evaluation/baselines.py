@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -64,15 +65,31 @@ def play_baseline(
 ) -> dict[str, Any]:
     """Play the first `episodes` of the list that `config` names, or all: the summary of their measures.
 
-    The baseline's own options replace those of `config`. `bank` replaces its scenes.
+    `bank` replaces the scenes of `config`.
+    """
+    bank = bank or load_bank(config)
+    measures = baseline_measures(evaluation, name, config, bank, episodes, num_envs=num_envs, seed=seed)
+    about = {"agent": name, "env": config.task, "tier": config.tier, "split": config.split, "scenes": bank.num_scenes}
+    return {**about, **summarize(evaluation, measures)}
+
+
+def baseline_measures(
+    evaluation: TaskEvaluation,
+    name: str,
+    config: NavigationConfig,
+    bank: SceneBank,
+    episodes: int | None = None,
+    *,
+    num_envs: int = 32,
+    seed: int = 0,
+) -> dict[str, np.ndarray]:
+    """Play the same episodes: the measures of each, as in `play`.
+
+    The baseline's own options replace those of `config`.
     """
     if name not in evaluation.baselines:
         raise UsageError(f"agent {name!r} does not exist; allowed: {', '.join(evaluation.baselines)}")
     kind = evaluation.baselines[name]
-    config = replace(config, **kind.options)
-    bank = bank or load_bank(config)
     scenes, numbers = listed_episodes(config, bank, episodes)
-    simulator = Navigation(min(num_envs, len(scenes)), "cpu", config, bank=bank)
-    measures = play(simulator, kind.make(simulator, seed).act, scenes, numbers)
-    about = {"agent": name, "env": config.task, "tier": config.tier, "split": config.split, "scenes": bank.num_scenes}
-    return {**about, **summarize(evaluation, measures)}
+    simulator = Navigation(min(num_envs, len(scenes)), "cpu", replace(config, **kind.options), bank=bank)
+    return play(simulator, kind.make(simulator, seed).act, scenes, numbers)

@@ -83,5 +83,6 @@ EVALUATION = TaskEvaluation(
     order_words="distance",
     caption=caption,
     bins=Bins("geodesic", "geodesic distance from start to goal"),
+    planners={"map-and-plan": "map-and-plan", "oracle": "oracle"},
 )
 EVALUATOR = evaluator_of_task(EVALUATION)

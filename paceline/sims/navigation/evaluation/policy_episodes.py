@@ -3,7 +3,7 @@
 The list belongs to the split, not to the run: it does not depend on the scenes of training. With sampled actions, every
 episode can be played several times. It still counts once, by its mean, so that intervals are over episodes.
 
-Legend: L episodes of the list, T decisions of an episode.
+Legend: L episodes of the list.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from paceline.envs.ids import EnvId
 from paceline.envs.registry import resolve
@@ -24,7 +22,8 @@ from paceline.evaluation.player import Player
 from paceline.evaluation.saved import SavedRun
 from paceline.pool.protocol import PoolSpec
 from paceline.sims.navigation.config import NavigationConfig
-from paceline.sims.navigation.evaluation.episode_list import Act, listed_episodes, play
+from paceline.sims.navigation.evaluation.episode_list import listed_episodes, play
+from paceline.sims.navigation.evaluation.routes import Recorder, Route
 from paceline.sims.navigation.family import MakeBatch
 from paceline.sims.navigation.scenes.bank import SceneBank
 from paceline.sims.navigation.simulator import Navigation, load_bank
@@ -63,30 +62,6 @@ def split_config(config: NavigationConfig, split: str | None = None) -> Navigati
     return replace(config, split=split or SPLIT, scenes=usual.scenes, bank_seed=usual.bank_seed, bank_file="", plans="")
 
 
-class Recorder:
-    """Wraps an `Act` and records the poses of all streams."""
-
-    def __init__(self, simulator: Navigation, act: Act) -> None:
-        self._simulator, self._act = simulator, act
-        self._poses: list[Tensor] = []
-        self._began: list[Tensor] = []
-
-    def act(self, obs: dict[str, Tensor], began: Tensor) -> Tensor:
-        self._poses.append(self._simulator.poses)
-        self._began.append(began.clone())
-        return self._act(obs, began)
-
-    def routes(self, count: int) -> list[np.ndarray]:
-        """[T, 3] each: the poses (x, y, heading) at the decisions of the first `count` episodes of the list."""
-        poses, began = (torch.stack(rows).cpu().numpy() for rows in (self._poses, self._began))
-        starts = [np.append(np.flatnonzero(column), len(column)) for column in began.T]
-        routes = []
-        for number in range(count):
-            turn, stream = divmod(number, len(starts))  # see `Navigation.load_episodes`
-            routes.append(poses[starts[stream][turn] : starts[stream][turn + 1], stream])
-        return routes
-
-
 @dataclass(frozen=True, kw_only=True)
 class PlayedEpisodes:
     """The episodes of a list, played by a policy."""
@@ -100,8 +75,8 @@ class PlayedEpisodes:
     """[L] each, means over the samples; named as in `Navigation.last_measures`."""
     marks: Callable[[int], Marks]
     """What maps show of the episode in a row of the bank, scene * E + number; see `Task.marks`."""
-    routes: list[np.ndarray]
-    """Of the first sample of every episode; see `Recorder.routes`."""
+    routes: list[Route]
+    """Of the first sample of every episode."""
 
 
 def play_policy(run: SavedRun, config: NavigationConfig, options: EvaluationOptions) -> PlayedEpisodes:

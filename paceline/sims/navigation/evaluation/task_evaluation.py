@@ -46,7 +46,7 @@ class Bins:
     label: str
     heading: str = "By distance to go"
     edges: tuple[float, ...] = (1.0, 2.0, 3.0, 5.0, 8.0, 12.0, 16.0, 20.0, 25.0, 30.0)
-    """In metres."""
+    unit: str = " m"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +73,9 @@ class TaskEvaluation:
     """From the measures of an episode to its result in a word, and a sentence for its map."""
     bins: Bins | None = None
     """None: episodes are not divided by size."""
+    planners: Mapping[str, str] = field(default_factory=dict)
+    """Baselines that show what limits a policy, and their names in reports. They take more time, so they play fewer
+    episodes. The last one knows the map."""
 
     @property
     def labels(self) -> dict[str, str]:
