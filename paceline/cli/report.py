@@ -14,10 +14,13 @@ import tyro
 @dataclass(frozen=True)
 class Report:
     """Write a report of a run to one HTML file: learning curves, speed, settings, its population, and what the
-    simulator adds. Or of a population of runs: results, hyper-parameters and lineage of its members."""
+    simulator adds. Or of a population of runs: results, hyper-parameters and lineage of its members. With several runs,
+    for example of several seeds, it also compares their results over experience."""
 
     run_folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """The folder of a run, or of a population of runs."""
+    others: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[RUN ...]")] = ()
+    """More runs in the same environment."""
     output: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """The file; by default report.html in the run's folder."""
     episodes: int = 200
@@ -29,5 +32,7 @@ class Report:
         from paceline.evaluation.report import write_report
 
         with contextlib.redirect_stdout(sys.stderr):
-            path = write_report(self.run_folder, evaluate_episodes=self.episodes, output=self.output)
+            path = write_report(
+                self.run_folder, others=self.others, evaluate_episodes=self.episodes, output=self.output
+            )
         print(path)

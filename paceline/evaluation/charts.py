@@ -13,16 +13,18 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from paceline.evaluation.report_page import BLUE, FONTS, INK
 
-LIGHT_BLUE, ORANGE, GREEN, RED = "#bfdbfe", "#ea580c", "#16a34a", "#dc2626"
-COLORS = (BLUE, ORANGE, GREEN, "#9333ea", "#0891b2", "#94a3b8")
+LIGHT_BLUE, ORANGE, GREEN, RED, GRAY = "#bfdbfe", "#ea580c", "#16a34a", "#dc2626", "#94a3b8"
+COLORS = (BLUE, ORANGE, GREEN, "#9333ea", "#0891b2", GRAY)
 MANY_POINTS = 120
 """A curve with more points is drawn faintly, with its running mean on top."""
 SMOOTHED_SHARE = 0.03
+BLUES = LinearSegmentedColormap.from_list("blues", ["#eff6ff", BLUE])
 DARK_MEAN = 0.6
 """Cells of a heat map above it are dark, with white text."""
 
@@ -115,7 +117,7 @@ def shares(x: np.ndarray, parts: Mapping[str, np.ndarray], *, x_label: str) -> s
 def grouped_bars(
     labels: Sequence[str],
     bars: Mapping[str, tuple[np.ndarray, np.ndarray]],
-    marks: tuple[str, np.ndarray] | None = None,
+    marks: tuple[str, np.ndarray],
     *,
     x_label: str,
 ) -> str:
@@ -128,9 +130,8 @@ def grouped_bars(
         spread = np.abs(intervals.T - means)
         axes.bar(place, means, width * 0.92, color=color, label=name)
         axes.errorbar(place, means, spread, fmt="none", ecolor=INK, elinewidth=0.9, capsize=2, alpha=0.7)
-    if marks is not None:
-        name, values = marks
-        axes.hlines(values, at - 0.4, at + 0.4, color=ORANGE, linewidth=2.0, label=name)
+    name, values = marks
+    axes.hlines(values, at - 0.4, at + 0.4, color=ORANGE, linewidth=2.0, label=name)
     axes.set_xticks(at, labels)
     axes.set_ylim(0.0, 1.05)
     axes.grid(False, axis="x")
@@ -157,12 +158,12 @@ def histogram(groups: Mapping[str, np.ndarray], *, x_label: str, edges: Sequence
 
 
 @styled
-def distribution(values: np.ndarray, *, x_label: str) -> str:
-    """A small histogram of any numbers, with their mean as a line."""
+def distribution(values: np.ndarray) -> str:
+    """A small histogram of any numbers, with a line at their mean."""
     axes = new_axes(SMALL)
     axes.hist(values, np.histogram_bin_edges(values, 16), color=BLUE, alpha=0.8, rwidth=0.9)
     axes.axvline(values.mean(), color=ORANGE, linewidth=1.6)
-    number_axes(axes, x_label)
+    number_axes(axes, "")
     axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
     axes.grid(False, axis="x")
     return as_svg(axes)
@@ -174,7 +175,7 @@ def heat_map(
 ) -> str:
     """Means in [0, 1] by two properties, [rows, columns]; NaN where the count is 0. The first row is at the bottom."""
     axes = new_axes()
-    axes.imshow(means, cmap="Blues", vmin=0.0, vmax=1.0, origin="lower", aspect="auto")
+    axes.imshow(means, cmap=BLUES, vmin=0.0, vmax=1.0, origin="lower", aspect="auto")
     for (row, column), count in np.ndenumerate(counts):
         if count:
             mean = means[row, column]
@@ -191,10 +192,10 @@ def heat_map(
 
 @styled
 def stacked_bars(labels: Sequence[str], parts: Mapping[str, np.ndarray], *, x_label: str) -> str:
-    """One horizontal bar per label, the first on top, made of `parts` [labels] each. A part below 0 is left out."""
+    """One horizontal bar per label, the first on top, of up to three `parts` [labels]. Parts below 0 are left out."""
     axes = new_axes((WIDE[0], 0.9 + 0.42 * len(labels)))
     left = np.zeros(len(labels))
-    for (name, values), color in zip(parts.items(), COLORS, strict=False):
+    for (name, values), color in zip(parts.items(), (GRAY, ORANGE, RED), strict=False):
         width = np.maximum(values, 0.0)
         axes.barh(labels, width, 0.62, left=left, color=color, label=name)
         left += width
@@ -202,6 +203,35 @@ def stacked_bars(labels: Sequence[str], parts: Mapping[str, np.ndarray], *, x_la
     number_axes(axes, x_label, only_x=True)
     axes.grid(False, axis="y")
     axes.figure.legend(loc="outside upper center", ncols=len(parts), handlelength=0.9, columnspacing=1.3)
+    return as_svg(axes)
+
+
+@styled
+def experience(
+    steps: np.ndarray,
+    results: np.ndarray,
+    fit: tuple[np.ndarray, np.ndarray] | None,
+    *,
+    y_label: str,
+    limits: tuple[float, float] | None,
+) -> str:
+    """Results [R, K] of R runs over `steps` [K] on a logarithmic axis: mean and range, and a fit (x, y)."""
+    axes = new_axes()
+    mean = results.mean(0)
+    if len(results) > 1:
+        axes.fill_between(steps, results.min(0), results.max(0), color=LIGHT_BLUE, linewidth=0, label="range")
+    axes.plot(steps, mean, color=BLUE, label="mean" if len(results) > 1 else "run")
+    if fit is not None:
+        axes.plot(*fit, color=ORANGE, linestyle="--", linewidth=1.5, label="power law")
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=12))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+    if limits is not None:
+        axes.set_ylim(*limits)
+    axes.set_xlabel("agent steps")
+    axes.set_ylabel(y_label)
+    axes.legend(loc="best", handlelength=1.6)
     return as_svg(axes)
 
 

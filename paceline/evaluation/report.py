@@ -19,7 +19,7 @@ import torch
 from paceline import __version__
 from paceline.config import Config
 from paceline.errors import UsageError
-from paceline.evaluation import charts, population_report, report_page
+from paceline.evaluation import charts, experience, population_report, report_page
 from paceline.evaluation.evaluators import Evaluator, evaluator_of
 from paceline.evaluation.history import History
 from paceline.evaluation.report_page import Tile
@@ -32,15 +32,26 @@ COUNTED = ("step", "frames", "seconds", "sps", "fps")
 LABELS = {"approx_kl": "approximate KL", "grad_norm": "gradient norm", "length": "episode length"}
 
 
-def write_report(folder: Path, *, evaluate_episodes: int = 200, output: Path | None = None) -> Path:
+def write_report(
+    folder: Path, *, others: Sequence[Path] = (), evaluate_episodes: int = 200, output: Path | None = None
+) -> Path:
     """Write the report of the run in `folder` to `output`, by default report.html in `folder`; the file's path.
 
     `folder` may also be that of a population of whole runs. A simulator that adds sections to the report of a run plays
-    `evaluate_episodes` episodes for them.
+    `evaluate_episodes` episodes for them. `others` are runs in the same environment, for example with other seeds: the
+    report compares the results of all over experience.
     """
     path = output or folder / "report.html"
     members = population_report.member_folders(folder)
     config = run_config(members[0] if members else folder)
+    if members and others:
+        raise UsageError(f"{folder} is a population, which has a report of its own; allowed: several runs, or it alone")
+    runs = {folder: config, **{other: run_config(other) for other in others}}
+    if len({run.resolve() for run in runs}) < 1 + len(others):
+        raise UsageError("a run is given more than once; allowed: each run once")
+    for other, its in runs.items():
+        if its.env != config.env:
+            raise UsageError(f"{other} is a run in {its.env}; allowed: runs in {config.env}, as {folder}")
     if evaluate_episodes < 1:
         raise UsageError(f"episodes must be at least 1, got {evaluate_episodes}")
     if not path.absolute().parent.is_dir():
@@ -48,7 +59,7 @@ def write_report(folder: Path, *, evaluate_episodes: int = 200, output: Path | N
     if members:
         kind, body = f"population of {len(members)} {config.system} runs", _population(members, config)
     else:
-        kind, body = f"{config.system} training run", _run(folder, config, evaluate_episodes)
+        kind, body = f"{config.system} training run", _run(folder, runs, evaluate_episodes)
     text = report_page.page(
         title=config.env,
         kind=kind,
@@ -61,11 +72,14 @@ def write_report(folder: Path, *, evaluate_episodes: int = 200, output: Path | N
     return path
 
 
-def _run(folder: Path, config: Config, episodes: int) -> str:
-    """Tiles and sections of one run."""
-    history, evaluator = History.load(folder), evaluator_of(config.env)
+def _run(folder: Path, runs: Mapping[Path, Config], episodes: int) -> str:
+    """Tiles and sections of the run in `folder`, and its results over experience beside all `runs`."""
+    config = runs[folder]
+    histories = {run: History.load(run) for run in runs}
+    history, evaluator = histories[folder], evaluator_of(config.env)
     tiles = _tiles(config, history)
-    sections = [_learning(history, evaluator), _speed(history), _optimisation(history), _configuration(config)]
+    sections = [_learning(history, evaluator), _experience(runs, histories, evaluator)]
+    sections += [_speed(history), _optimisation(history), _configuration(config)]
     data = population_report.data_of_run(folder, config, history)
     if data is not None:
         sections.insert(1, population_report.section(data))
@@ -145,6 +159,25 @@ def _learning(history: History, evaluator: Evaluator) -> str:
     others = [name for name in history.columns if name.startswith("episode_") and name not in own]
     small = _small_charts(history, others, evaluator.labels)
     return report_page.section("learning", "Learning", lead, report_page.grid(figures), small)
+
+
+def _experience(runs: Mapping[Path, Config], histories: Mapping[Path, History], evaluator: Evaluator) -> str:
+    """The last rate of the evaluator that the runs have, otherwise their return. One run without a rate has no section,
+    because the curve of its return is shown already."""
+    rates = [name for name in evaluator.rates if all(history.has(f"episode_{name}") for history in histories.values())]
+    if not rates and len(runs) == 1:
+        return ""
+    name = rates[-1] if rates else "return"
+    flat = [_flat(dataclasses.asdict(config)) for config in runs.values()]
+    differing = [key for key in flat[0] if len({values.get(key) for values in flat}) > 1]
+    results = [experience.RunResults(run.resolve().name, config.seed, histories[run]) for run, config in runs.items()]
+    return experience.section(
+        results,
+        f"episode_{name}",
+        _label(name, evaluator.labels),
+        is_rate=bool(rates),
+        differences=", ".join(differing),
+    )
 
 
 def _over_steps_and_time(

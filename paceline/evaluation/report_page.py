@@ -13,6 +13,8 @@ from pathlib import Path
 
 INK, MUTED, GRID, BLUE = "#1e293b", "#64748b", "#e2e8f0", "#2563eb"
 FONTS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'Liberation Sans', Arial, sans-serif"
+GAP = '<div style="height: 1.6rem"></div>'
+"""Space between a table and figures."""
 VARIABLES = f"color-scheme: light; --ink: {INK}; --muted: {MUTED}; --grid: {GRID}; --blue: {BLUE}; --fonts: {FONTS}"
 
 

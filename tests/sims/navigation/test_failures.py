@@ -30,8 +30,9 @@ def approach(start, end, count):
     ("failed", "expected"),
     [
         (route(approach(5, 0.15, 30), stops=True), Failure.NOT_RECOGNISED),
-        (route([3, 1, 0.2, 1, 2], stops=True), Failure.LEFT_AGAIN),
-        (route([*approach(3, 0.1, 50), *approach(0.1, 6, 450)]), Failure.LEFT_AGAIN),
+        (route([3, 1, 0.2, 1, 2], stops=True), Failure.PASSED_BY),
+        (route([*approach(3, 0.1, 50), *approach(0.1, 6, 450)]), Failure.DID_NOT_STOP),
+        (route([*approach(3, 0.1, 50), *np.full(450, 0.1)]), Failure.DID_NOT_STOP),
         (route(approach(5, 0.21, 30), stops=True), Failure.STOPPED_EARLY),
         (route([5.0], stops=True), Failure.STOPPED_EARLY),
         (route(approach(20, 3, 500)), Failure.OUT_OF_STEPS),
@@ -96,7 +97,8 @@ def test_every_random_route_has_one_class_that_its_definition_allows():
         kind = failure_of(failed, SUCCESS_DISTANCE)
         found.add(kind)
         assert (kind is Failure.NOT_RECOGNISED) == bool(stopped and near[-1])
-        assert (kind in (Failure.NOT_RECOGNISED, Failure.LEFT_AGAIN)) == bool(near.any())
+        assert (kind is Failure.PASSED_BY) == bool(stopped and near.any() and not near[-1])
+        assert (kind is Failure.DID_NOT_STOP) == bool(near.any() and not stopped)
         assert (kind is Failure.STOPPED_EARLY) == bool(stopped and not near.any())
         closest_at = count - int(distances.argmin())  # decisions from there to the end
         if kind is Failure.OUT_OF_STEPS:

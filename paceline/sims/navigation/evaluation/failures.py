@@ -5,7 +5,8 @@ The first class whose condition holds:
 | class | condition |
 |---|---|
 | not recognised | the agent stopped within the success distance, but the task asks for more than that |
-| left again | the agent was within the success distance, but did not stop there |
+| did not stop | the agent was within the success distance, and its steps ran out |
+| passed by | the agent was within the success distance, and stopped elsewhere |
 | stopped early | the agent stopped, and was never within the success distance |
 | oscillated | of the poses in the window, fewer than `NEW_SHARE` are new among them |
 | out of steps | the agent came closer than ever in the window |
@@ -38,7 +39,8 @@ class Failure(Enum):
     """A class of failed episodes. The value explains it in a report."""
 
     NOT_RECOGNISED = "It stopped within the success distance, but did not see the goal."
-    LEFT_AGAIN = "It was within the success distance, but did not stop there."
+    DID_NOT_STOP = "It was within the success distance, but never stopped."
+    PASSED_BY = "It was within the success distance, but went on and stopped elsewhere."
     STOPPED_EARLY = "It stopped, and was never within the success distance."
     OSCILLATED = f"At the end it repeated itself: most of the last {WINDOW} poses were not new."
     OUT_OF_STEPS = f"It came closer than ever in the last {WINDOW} steps, but had no steps left."
@@ -49,13 +51,13 @@ class Failure(Enum):
         return self.name.replace("_", " ").lower()
 
 
-def failure_of(route: Route, success_distance: float) -> Failure:
-    """The class of a failed episode. `success_distance` is that of the task, in metres."""
+def failure_of(route: Route, found_distance: float) -> Failure:
+    """The class of a failed episode. The goal is found within `found_distance` of `Route.distances`."""
     closest, stopped = float(route.distances.min()), route.actions[-1] == STOP
-    if stopped and route.distances[-1] <= success_distance:
+    if stopped and route.distances[-1] <= found_distance:
         return Failure.NOT_RECOGNISED
-    if closest <= success_distance:
-        return Failure.LEFT_AGAIN
+    if closest <= found_distance:
+        return Failure.PASSED_BY if stopped else Failure.DID_NOT_STOP
     if stopped:
         return Failure.STOPPED_EARLY
     window = max(1, min(WINDOW, len(route.actions) // 2))

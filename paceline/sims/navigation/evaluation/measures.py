@@ -5,6 +5,7 @@ Legend: L episodes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -41,7 +42,7 @@ def summarize(evaluation: TaskEvaluation, measures: dict[str, np.ndarray], seed:
     return summary
 
 
-def binned(bins: Bins, measures: dict[str, np.ndarray]) -> list[tuple[float, float, np.ndarray]]:
+def binned(bins: Bins, measures: Mapping[str, np.ndarray]) -> list[tuple[float, float, np.ndarray]]:
     """The bins that have episodes: lower and upper edge, and which episodes are within (bool [L])."""
     sizes = measures[bins.measure]
     parts = [(low, high, (sizes >= low) & (sizes < high)) for low, high in pairwise(bins.edges)]

@@ -78,6 +78,10 @@ class PlayedEpisodes:
     routes: list[Route]
     """Of the first sample of every episode."""
 
+    def marks_of(self, number: int) -> Marks:
+        """What maps show of episode `number` of the list."""
+        return self.marks(self.scenes[number] * self.bank.num_episodes + self.numbers[number])
+
 
 def play_policy(run: SavedRun, config: NavigationConfig, options: EvaluationOptions) -> PlayedEpisodes:
     """Play the first `options.episodes` of the list that `config` names, or all, `options.samples` times each."""

@@ -73,9 +73,14 @@ class TaskEvaluation:
     """From the measures of an episode to its result in a word, and a sentence for its map."""
     bins: Bins | None = None
     """None: episodes are not divided by size."""
+    found_distance: Callable[[Any], float] | None = None
+    """From the task's options to the largest `distance_to_goal` at which the goal counts as found. None: a task without
+    success, or whose failures a report does not explain."""
     planners: Mapping[str, str] = field(default_factory=dict)
     """Baselines that show what limits a policy, and their names in reports. They take more time, so they play fewer
     episodes. The last one knows the map."""
+    about_planners: str = ""
+    """One or two sentences of the report."""
 
     @property
     def labels(self) -> dict[str, str]:

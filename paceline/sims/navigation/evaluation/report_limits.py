@@ -1,0 +1,47 @@
+"""The section of a report about the gap to the shortest path: where SPL is lost, beside planners."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from paceline.evaluation import charts, report_page
+from paceline.evaluation.evaluate import confidence_interval
+from paceline.evaluation.report_page import cell
+from paceline.sims.navigation.evaluation.baselines import baseline_measures
+from paceline.sims.navigation.evaluation.lost_spl import LostSpl, lost_spl
+from paceline.sims.navigation.evaluation.policy_episodes import NUM_STREAMS, PlayedEpisodes
+from paceline.sims.navigation.evaluation.task_evaluation import TaskEvaluation
+
+NUM_EPISODES = 40
+"""Most episodes that planners play."""
+LABELS = {"steps": "discrete steps and turns", "detours": "detours", "failures": "failures"}
+"""Of the parts of `LostSpl`."""
+
+
+def limits(evaluation: TaskEvaluation, played: PlayedEpisodes) -> list[str]:
+    """The section, or none for a task without planners."""
+    if not evaluation.planners:
+        return []
+    count = min(NUM_EPISODES, len(played.routes))
+    results = {"this policy": {name: values[:count] for name, values in played.measures.items()}}
+    for name, label in evaluation.planners.items():
+        results[label] = baseline_measures(evaluation, name, played.config, played.bank, count, num_envs=NUM_STREAMS)
+    *_, oracle = results.values()
+    lost = {label: lost_spl(one["spl"], one["success"], oracle["spl"]) for label, one in results.items()}
+    lead = (
+        f"What separates SPL from 1, in the first {count} episodes. Discrete steps and turns: what even the oracle "
+        "loses, which knows the map. Detours: what the agent loses beyond that in episodes that it solves. Failures: "
+        "what it loses beyond that in the others. The three add up to 1 - SPL."
+    )
+    rows = [_row(label, results[label]["spl"], parts) for label, parts in lost.items()]
+    table = report_page.table(("", "SPL", *LABELS.values()), rows, main=0)
+    stacked = {label: np.array([getattr(parts, name) for parts in lost.values()]) for name, label in LABELS.items()}
+    uri = charts.stacked_bars(list(lost), stacked, x_label="1 - SPL")
+    figure = report_page.figure(uri, "Lost SPL by cause", caption=evaluation.about_planners)
+    bars = report_page.grid([figure], "34rem")
+    return [report_page.section("limits", "The gap to the shortest path", lead, table, report_page.GAP, bars)]
+
+
+def _row(label: str, spl: np.ndarray, lost: LostSpl) -> list[str]:
+    low, high = confidence_interval(spl) or [float(spl.mean())] * 2
+    return [cell(label), cell(f"{spl.mean():.3f}", f"{low:.3f} to {high:.3f}"), *(cell(f"{part:.3f}") for part in lost)]
