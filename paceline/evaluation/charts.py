@@ -30,8 +30,6 @@ DARK_MEAN = 0.6
 
 WIDE, SMALL = (5.6, 2.9), (2.75, 1.75)
 """Sizes in inches; the page scales them."""
-SHARES = tuple(np.linspace(0.0, 1.0, 21).tolist())
-"""Edges of bins for numbers from 0 to 1."""
 
 
 styled = matplotlib.rc_context(fname=Path(__file__).with_name("report.mplstyle"))
@@ -125,7 +123,8 @@ def grouped_bars(
     axes = new_axes()
     at = np.arange(len(labels))
     width = 0.76 / len(bars)
-    for index, ((name, (means, intervals)), color) in enumerate(zip(bars.items(), (LIGHT_BLUE, BLUE), strict=False)):
+    colors = (LIGHT_BLUE, BLUE)[-len(bars) :]
+    for index, ((name, (means, intervals)), color) in enumerate(zip(bars.items(), colors, strict=True)):
         place = at + (index - (len(bars) - 1) / 2) * width
         spread = np.abs(intervals.T - means)
         axes.bar(place, means, width * 0.92, color=color, label=name)
@@ -141,18 +140,18 @@ def grouped_bars(
 
 
 @styled
-def histogram(groups: Mapping[str, np.ndarray], *, x_label: str, edges: Sequence[float] = SHARES) -> str:
-    """Episodes by a number, by default from 0 to 1 in bins of 0.05. The first group is blue, a second one red."""
+def histogram(groups: Mapping[str, np.ndarray], *, x_label: str) -> str:
+    """Episodes by a number from 0 to 1, in bins of 0.05. The first group is blue, the second red."""
     axes = new_axes()
-    for (name, values), color in zip(groups.items(), (BLUE, RED), strict=False):
+    edges = np.linspace(0.0, 1.0, 21).tolist()
+    for (name, values), color in zip(groups.items(), (BLUE, RED), strict=True):
         if len(values):
-            axes.hist(values, list(edges), color=color, label=name, rwidth=0.88)
+            axes.hist(values, edges, color=color, label=name, rwidth=0.88)
     axes.set_xlabel(x_label)
     axes.set_ylabel("episodes")
     axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes.grid(False, axis="x")
-    margin = 0.01 * (edges[-1] - edges[0])
-    axes.set_xlim(edges[0] - margin, edges[-1] + margin)
+    axes.set_xlim(-0.01, 1.01)
     axes.figure.legend(loc="outside upper center", ncols=2, handlelength=1.2)
     return as_svg(axes)
 
@@ -224,7 +223,8 @@ def experience(
     if fit is not None:
         axes.plot(*fit, color=ORANGE, linestyle="--", linewidth=1.5, label="power law")
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=12))
+    low, high = axes.get_xlim()
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 200 * low else (1.0, 3.0), numticks=12))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
     if limits is not None:

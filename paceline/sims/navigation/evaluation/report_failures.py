@@ -29,8 +29,8 @@ def failures(evaluation: TaskEvaluation, played: PlayedEpisodes) -> list[str]:
         classes[failure_of(played.routes[number], found_distance)].append(number)
     found = {kind: numbers for kind, numbers in classes.items() if numbers}
     lead = (
-        f"{len(failed)} of {total} episodes failed. Each belongs to one class. The maps show the episodes of each class "
-        "that ended farthest from the goal."
+        f"{len(failed)} of {total} episodes failed. Each belongs to one class. The maps show the episodes of each "
+        "class that ended farthest from the goal."
     )
     header = ("class", "what happened", "episodes", "share of the failures", "mean distance to the goal at the end")
     table = report_page.table(header, [_row(played, kind, numbers, len(failed)) for kind, numbers in found.items()])

@@ -48,7 +48,8 @@ def by_size(evaluation: TaskEvaluation, played: PlayedEpisodes, baselines: Mappi
         figures.append(_bars(evaluation, RATIOS, measures, marks))
     if evaluation.bins is not None and ratios is not None:
         figures.append(_both(evaluation, evaluation.bins, measures))
-    figures.append(_imperfect(measures["spl"]) if "spl" in evaluation.measures else _histogram(evaluation, measures))
+    if "spl" in measures:
+        figures.append(_imperfect(measures["spl"]))
     return figures
 
 
@@ -117,15 +118,6 @@ def _imperfect(spl: np.ndarray) -> str:
     others = f"the other {1 - len(below) / len(spl):.0%} reach {IMPERFECT:g} or more"
     caption = f"{len(below)} of {len(spl)} episodes; {others}."
     return report_page.figure(uri, heading, heading=heading, caption=caption)
-
-
-def _histogram(evaluation: TaskEvaluation, measures: Measures) -> str:
-    """All episodes by the last of the main measures."""
-    *_, name = evaluation.main
-    label = evaluation.labels[name]
-    edges = np.linspace(0.0, 1.0 if name in evaluation.rates else max(1.0, measures[name].max()), 21)
-    uri = charts.histogram({"episodes": measures[name]}, x_label=label, edges=edges.tolist())
-    return report_page.figure(uri, f"Episodes by {label}", heading=f"Episodes by {label}")
 
 
 def distributions(evaluation: TaskEvaluation, measures: Measures) -> list[str]:
