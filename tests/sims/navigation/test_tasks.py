@@ -179,6 +179,6 @@ def test_a_report_shows_its_measures_and_maps(task, tmp_path, monkeypatch):
     monkeypatch.setattr(report, "NUM_FRAMES", 2)
     train(tiny(task, "ddppo"), tmp_path / "run")
     text = write_report(tmp_path / "run", evaluate_episodes=6).read_text()
-    assert text.count('alt="Map of episode') == 6
+    assert text.count('alt="Map of episode') >= 6, "chosen episodes, and failures if the task has them"
     for label in evaluator_of(task).labels.values():
         assert label in text

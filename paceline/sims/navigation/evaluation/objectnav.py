@@ -61,5 +61,7 @@ EVALUATION = TaskEvaluation(
     bins=Bins(
         "geodesic", "geodesic distance from the start to success", edges=(0.0, 1.0, 2.0, 3.0, 5.0, 8.0, 12.0, 30.0)
     ),
+    found_distance=lambda config: 0.0,  # the distance ends where the agent is near enough
+    planners={"oracle": "oracle"},
 )
 EVALUATOR = evaluator_of_task(EVALUATION)
