@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from paceline.config import Config
+from paceline.errors import UsageError
 from paceline.evaluation import population_charts
 from paceline.evaluation.history import History
 from paceline.evaluation.population_report import PopulationData, _matrix, data_of_run, member_folders, section
@@ -153,4 +154,6 @@ def test_a_population_of_runs_has_a_report(tmp_path):
     assert page.ids == ["population", "configuration"]
     assert "population of 3 ddppo runs" in text and "1 take-overs" in text and "40" in text
     assert {"Return of each member", "Return of the population", "Lineage", RATE} <= set(page.headings)
+    with pytest.raises(UsageError, match="is a population, .*; allowed: several runs, or it alone"):
+        write_report(tmp_path, others=[tmp_path / "member_0"])
     assert member_folders(tmp_path / "member_0") == [] and member_folders(tmp_path / "none") == []

@@ -34,8 +34,8 @@ def failures(evaluation: TaskEvaluation, played: PlayedEpisodes) -> list[str]:
     )
     header = ("class", "what happened", "episodes", "share of the failures", "mean distance to the goal at the end")
     table = report_page.table(header, [_row(played, kind, numbers, len(failed)) for kind, numbers in found.items()])
-    maps = [_examples(evaluation, played, kind, numbers) for kind, numbers in found.items()]
-    return [report_page.section("failures", title, lead, table, report_page.GAP, legend(played), *maps)]
+    maps = report_page.GAP.join(_examples(evaluation, played, kind, numbers) for kind, numbers in found.items())
+    return [report_page.section("failures", title, lead, table, report_page.GAP, legend(played), maps)]
 
 
 def _row(played: PlayedEpisodes, kind: Failure, numbers: list[int], total: int) -> list[str]:

@@ -21,7 +21,7 @@ class Route(NamedTuple):
     poses: np.ndarray
     """[T, 3]: x, y and heading in radians at every decision."""
     actions: np.ndarray
-    """int64 [T]."""
+    """uint8 [T]."""
     distances: np.ndarray
     """[T]: the measure `distance_to_goal` after every action; NaN in tasks without it."""
 
@@ -42,7 +42,7 @@ class Recorder:
         self._poses.append(self._simulator.poses)
         self._began.append(began.clone())
         actions = self._act(obs, began)
-        self._actions.append(actions.clone())
+        self._actions.append(actions.to(torch.uint8))
         return actions
 
     def routes(self, count: int) -> list[Route]:
