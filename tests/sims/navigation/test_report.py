@@ -44,7 +44,7 @@ def test_a_report_of_a_navigation_run(pointnav):
     for heading in ("By distance to go", "By how much the way winds", "SPL by both", "SPL of the imperfect episodes"):
         assert heading in page.headings
     assert "share of the failures" in text and {kind.label.capitalize() for kind in Failure} & set(page.headings)
-    assert "discrete steps and turns" in text and "map-and-plan" in text and "first 10 episodes" in text
+    assert "lost by the oracle too" in text and "map-and-plan" in text and "first 10 episodes" in text
     assert len(text) < 5_000_000
 
 

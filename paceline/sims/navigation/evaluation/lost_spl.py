@@ -1,10 +1,10 @@
 """Where SPL is lost: the difference between an agent's SPL and 1, divided among three causes.
 
-The oracle plays the same episodes. It knows the map, so only discrete steps and turns keep its SPL below 1.
+The oracle plays the same episodes. It knows the map, so mainly discrete steps and turns keep its SPL below 1.
 
 | part | of an episode with SPL s, in which the oracle has SPL o |
 |---|---|
-| steps | 1 - o: what discrete steps and turns cost the oracle |
+| oracle | 1 - o: what even the oracle loses |
 | detours | o - s if the agent succeeds: what it walks more than the oracle |
 | failures | o if the agent fails |
 
@@ -24,7 +24,7 @@ import numpy as np
 class LostSpl(NamedTuple):
     """Mean losses of SPL over episodes."""
 
-    steps: float
+    oracle: float
     detours: float
     failures: float
 
@@ -32,5 +32,5 @@ class LostSpl(NamedTuple):
 def lost_spl(spl: np.ndarray, success: np.ndarray, oracle_spl: np.ndarray) -> LostSpl:
     """From the SPL and success [L] of an agent, and the oracle's SPL [L] in the same episodes."""
     behind = oracle_spl - spl
-    steps, detours, failures = 1.0 - oracle_spl, behind * (success > 0), behind * (success <= 0)
-    return LostSpl(float(steps.mean()), float(detours.mean()), float(failures.mean()))
+    detours, failures = behind * (success > 0), behind * (success <= 0)
+    return LostSpl(float((1.0 - oracle_spl).mean()), float(detours.mean()), float(failures.mean()))

@@ -14,7 +14,7 @@ from paceline.sims.navigation.evaluation.task_evaluation import TaskEvaluation
 
 NUM_EPISODES = 40
 """Most episodes that planners play."""
-LABELS = {"steps": "discrete steps and turns", "detours": "detours", "failures": "failures"}
+LABELS = {"oracle": "lost by the oracle too", "detours": "detours", "failures": "failures"}
 """Of the parts of `LostSpl`."""
 
 
@@ -29,9 +29,9 @@ def limits(evaluation: TaskEvaluation, played: PlayedEpisodes) -> list[str]:
     *_, oracle = results.values()
     lost = {label: lost_spl(one["spl"], one["success"], oracle["spl"]) for label, one in results.items()}
     lead = (
-        f"What separates SPL from 1, in the first {count} episodes. Discrete steps and turns: what even the oracle "
-        "loses, which knows the map. Detours: what the agent loses beyond that in episodes that it solves. Failures: "
-        "what it loses beyond that in the others. The three add up to 1 - SPL."
+        f"What separates SPL from 1, in the first {count} episodes. The oracle knows the map: what it loses too is "
+        "mainly the price of discrete steps and turns. Detours: what the agent loses beyond that in episodes that it solves. "
+        "Failures: what it loses beyond that in the others. The three add up to 1 - SPL."
     )
     rows = [_row(label, results[label]["spl"], parts) for label, parts in lost.items()]
     table = report_page.table(("", "SPL", *LABELS.values()), rows, main=0)

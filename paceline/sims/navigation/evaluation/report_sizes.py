@@ -115,8 +115,7 @@ def _imperfect(spl: np.ndarray) -> str:
         return f"<div>{report_page.heading(heading)}{report_page.paragraph('There are none.')}</div>"
     groups = {"reached, but not on the shortest path": below[below > 0], "failed": below[below <= 0]}
     uri = charts.histogram(groups, x_label=f"SPL, where it is below {IMPERFECT:g}")
-    others = f"the other {1 - len(below) / len(spl):.0%} reach {IMPERFECT:g} or more"
-    caption = f"{len(below)} of {len(spl)} episodes; {others}."
+    caption = f"{len(below)} of {len(spl)} episodes. The others reach {IMPERFECT:g} or more."
     return report_page.figure(uri, heading, heading=heading, caption=caption)
 
 
