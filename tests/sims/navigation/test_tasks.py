@@ -21,7 +21,7 @@ from paceline.learner.config import PPOConfig
 from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.pool.config import PoolConfig
 from paceline.session import train
-from paceline.sims.navigation.evaluation import report
+from paceline.sims.navigation.evaluation import report_views
 from paceline.sims.navigation.simulator import Navigation
 from paceline.sims.navigation.tasks.table import TASKS
 from tests.sims.navigation.rooms import random_steps
@@ -175,8 +175,8 @@ def test_the_command_evaluates_it(task, tmp_path, monkeypatch, capsys):
 
 @every_other_task
 def test_a_report_shows_its_measures_and_maps(task, tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "NUM_ANIMATED", 3)
-    monkeypatch.setattr(report, "NUM_FRAMES", 2)
+    monkeypatch.setattr(report_views, "NUM_ANIMATED", 3)
+    monkeypatch.setattr(report_views, "NUM_FRAMES", 2)
     train(tiny(task, "ddppo"), tmp_path / "run")
     text = write_report(tmp_path / "run", evaluate_episodes=6).read_text()
     assert text.count('alt="Map of episode') >= 6, "chosen episodes, and failures if the task has them"

@@ -16,5 +16,7 @@ EVALUATION = replace(
     baselines={"random": Baseline(RandomStops), "oracle": Baseline(Oracle)},
     in_report={"random": "random walk", "oracle": "oracle"},
     about_baselines="The baselines play the same episodes; the oracle knows the map.",
+    planners={"oracle": "oracle"},
+    about_planners="",
 )
 EVALUATOR = evaluator_of_task(EVALUATION)

@@ -30,8 +30,8 @@ def limits(evaluation: TaskEvaluation, played: PlayedEpisodes) -> list[str]:
     lost = {label: lost_spl(one["spl"], one["success"], oracle["spl"]) for label, one in results.items()}
     lead = (
         f"What separates SPL from 1, in the first {count} episodes. The oracle knows the map: what it loses too is "
-        "mainly the price of discrete steps and turns. Detours: what the agent loses beyond that in episodes that it solves. "
-        "Failures: what it loses beyond that in the others. The three add up to 1 - SPL."
+        "mainly the price of discrete steps and turns. Detours: what the agent loses beyond that in episodes that it "
+        "solves. Failures: what it loses beyond that in the others. The three add up to 1 - SPL."
     )
     rows = [_row(label, results[label]["spl"], parts) for label, parts in lost.items()]
     table = report_page.table(("", "SPL", *LABELS.values()), rows, main=0)
