@@ -13,7 +13,7 @@ from paceline.errors import UsageError
 from paceline.sims.navigation.config import NavigationConfig
 from paceline.sims.navigation.evaluation.episode_list import listed_episodes, play
 from paceline.sims.navigation.evaluation.measures import summarize
-from paceline.sims.navigation.evaluation.task_evaluation import TaskEvaluation
+from paceline.sims.navigation.evaluation.task_evaluation import Baseline, TaskEvaluation
 from paceline.sims.navigation.layout import FORWARD, RIGHT, STOP
 from paceline.sims.navigation.scenes.bank import SceneBank
 from paceline.sims.navigation.simulator import Navigation, load_bank
@@ -67,6 +67,7 @@ def play_baseline(
 
     `bank` replaces the scenes of `config`.
     """
+    _baseline(evaluation, name)  # refused before scenes are generated
     bank = bank or load_bank(config)
     measures = baseline_measures(evaluation, name, config, bank, episodes, num_envs=num_envs, seed=seed)
     about = {"agent": name, "env": config.task, "tier": config.tier, "split": config.split, "scenes": bank.num_scenes}
@@ -87,9 +88,13 @@ def baseline_measures(
 
     The baseline's own options replace those of `config`.
     """
-    if name not in evaluation.baselines:
-        raise UsageError(f"agent {name!r} does not exist; allowed: {', '.join(evaluation.baselines)}")
-    kind = evaluation.baselines[name]
+    kind = _baseline(evaluation, name)
     scenes, numbers = listed_episodes(config, bank, episodes)
     simulator = Navigation(min(num_envs, len(scenes)), "cpu", replace(config, **kind.options), bank=bank)
     return play(simulator, kind.make(simulator, seed).act, scenes, numbers)
+
+
+def _baseline(evaluation: TaskEvaluation, name: str) -> Baseline:
+    if name not in evaluation.baselines:
+        raise UsageError(f"agent {name!r} does not exist; allowed: {', '.join(evaluation.baselines)}")
+    return evaluation.baselines[name]

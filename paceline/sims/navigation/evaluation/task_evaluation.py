@@ -77,7 +77,7 @@ class TaskEvaluation:
     """From the task's options to the largest `distance_to_goal` at which the goal counts as found. None: a task without
     success, or whose failures a report does not explain."""
     planners: Mapping[str, str] = field(default_factory=dict)
-    """Baselines that show what limits a policy, and their names in reports. They take more time, so they play fewer
+    """Baselines that show where a policy loses SPL, and their names in reports. They take more time, so they play fewer
     episodes. The last one knows the map."""
     about_planners: str = ""
     """One or two sentences of the report."""
