@@ -2,6 +2,7 @@
 
     config, family   the options of the tasks, and their environment ids
     tasks/           goal, reward and measures of each task
+    layout           actions and columns of the state, which simulator and tasks share
     scenes/          apartments from seeds; obstacles, shortest paths and episodes as tensors that simulators share
     plans/           floor plans of the user's own: reading, checks, and a bank of them
     simulator        N agents at once
