@@ -49,10 +49,13 @@ class RecordedActing:
         buffer: RolloutBuffer,
         numbers: Sequence[int] = (0,),
         record: Callable[[Callable[[], None]], Recording] | None = None,
+        *,
+        learned: bool = True,
     ) -> None:
-        """`numbers`, ascending, are those of the actors' policies in the layout of the buffer."""
+        """`numbers`, ascending, are those of the actors' policies in the layout of the buffer. `learned` says whether
+        anything learns from their rows."""
         assert buffer.has_spare_row, "the buffer needs a spare row"
-        self._actor, self._buffer, self._numbers = actors[0], buffer, np.array(numbers)
+        self._actor, self._buffer, self._numbers, self._learned = actors[0], buffer, np.array(numbers), learned
         self._policies = [actor.inference.policy for actor in actors]
         self._generator = actors[0].inference.generator
         self._record = record or partial(CudaGraph, generator=self._generator)
@@ -140,7 +143,7 @@ class RecordedActing:
         self.flush()
         self._wait_for_copy()
         rows, count = self._buffer.layout.complete(batch), len(batch)
-        truncations = self._actor.truncations(batch)
+        truncations = self._actor.truncations(batch) if self._learned else None
         if truncations is not None:
             self._buffer.add_truncations(truncations, rows)
         self._address(self._outcomes, slice(count), batch, rows)

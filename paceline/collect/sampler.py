@@ -87,18 +87,30 @@ class Sampler:
         self._restored = []
 
     def _make_acting(self, policies: list[int], buffer: RolloutBuffer) -> None:
-        """For the policies of one kind of agents."""
-        on_device, team = self.pool.spec.on_device, []
-        for policy in policies:
-            if self._recorded and is_recorded(self.actors[policy], buffer, on_device=on_device):
-                team.append(policy)
-            elif policy < self._num_learned:
-                self._acting[policy] = make_acting(self.actors[policy], buffer, on_device=on_device)
-            else:
-                self._acting[policy] = OpponentActing(self.actors[policy], buffer)
-        if team:
-            self._teams[team] = team[0]
-            self._acting[team[0]] = RecordedActing([self.actors[policy] for policy in team], buffer, team)
+        """For the policies of one kind of agents.
+
+        Those that learn and those that do not are two teams. In a recording every policy has as many places as the one
+        with the most slots, and past selves have few slots.
+        """
+        for learned in (True, False):
+            team = [policy for policy in policies if (policy < self._num_learned) == learned]
+            recorded = [policy for policy in team if self._is_recorded(policy, buffer)]
+            for policy in team:
+                if policy not in recorded:
+                    self._acting[policy] = self._acting_of(policy, buffer)
+            if recorded:
+                self._teams[recorded] = recorded[0]
+                actors = [self.actors[policy] for policy in recorded]
+                self._acting[recorded[0]] = RecordedActing(actors, buffer, recorded, learned=learned)
+
+    def _is_recorded(self, policy: int, buffer: RolloutBuffer) -> bool:
+        return self._recorded and is_recorded(self.actors[policy], buffer, on_device=self.pool.spec.on_device)
+
+    def _acting_of(self, policy: int, buffer: RolloutBuffer) -> Acting:
+        """Of a policy that is not recorded."""
+        if policy < self._num_learned:
+            return make_acting(self.actors[policy], buffer, on_device=self.pool.spec.on_device)
+        return OpponentActing(self.actors[policy], buffer)
 
     def begin(self, held: StepBatch) -> None:
         """`held` is the first batch. Slots that it lacks have waited for their turn since before a checkpoint.

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from paceline.envs.doom_engine import observed
+
 SCENARIOS = ("cig",)
 """Multiplayer maps that support bots."""
 
@@ -88,5 +92,5 @@ class Match:
             self._before, self._weapon_before = self._now()
 
     def _now(self) -> tuple[list[float], float]:
-        values = [self._game.get_game_variable(variable) for variable, _, _ in self._variables]
-        return values, self._game.get_game_variable(self._weapon)
+        values = np.array([self._game.get_game_variable(variable) for variable, _, _ in self._variables])
+        return observed(values, tuple(REWARDS)).tolist(), self._game.get_game_variable(self._weapon)

@@ -109,10 +109,10 @@ def observation_space(size: tuple[int, int], num_measurements: int) -> spaces.Sp
 
 
 def observed(values: np.ndarray, names: Sequence[str]) -> np.ndarray:
-    """Values of the game variables `names` as an observation.
+    """Values of the game variables `names`, for observations and rewards.
 
     Health is at least 0. After a violent death the engine can report -999,900, which would spoil the normalisation of
-    observations.
+    observations and outweigh all other rewards.
     """
     found = values.astype(np.float32)
     if "HEALTH" in names:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from paceline.accel.cuda_graph import CudaGraph
 from paceline.accel.recorded_acting import RecordedActing
 from paceline.accel.send_first import SendFirst
 from paceline.collect import sampler as sampling
-from paceline.collect.acting import PlainActing, is_recorded, make_acting
+from paceline.collect.acting import OpponentActing, PlainActing, is_recorded, make_acting
 from paceline.collect.actor import Actor
 from paceline.experience.chunks import Chunks
 from paceline.experience.layouts import LockStep, Variable
@@ -159,10 +160,18 @@ def test_a_recorded_turn_is_the_same_turn(seed, num_slots, core, variable):
 
 
 class TeamSide:
-    """Several policies that act in turn, each for its own slots; or together, in one recording."""
+    """Several policies, of which the first `learned` ones learn. They act in turn, each for its own slots; or in two
+    recordings, one of those that learn and one of the others."""
 
     def __init__(
-        self, policies: list[ActorCritic], spec: PoolSpec, book: Any, device: str, assigned: np.ndarray, record: Any
+        self,
+        policies: list[ActorCritic],
+        learned: int,
+        spec: PoolSpec,
+        book: Any,
+        device: str,
+        assigned: np.ndarray,
+        record: Any,
     ) -> None:
         self.policies = [copy.deepcopy(policy).to(device) for policy in policies]
         for policy in self.policies:
@@ -171,19 +180,22 @@ class TeamSide:
         self.actors = [Actor(policy, spec, torch.device(device), compute) for policy in self.policies]
         self.assigned = book.policies = assigned.copy()
         self.rollout = RolloutBuffer(book, torch.device(device), spare=True)
-        self.numbers = list(range(len(policies)))
+        self.learned = learned
         self.rows: list[torch.Tensor] = []
-        """Of all batches, in order. The two sides use chunks in different order."""
-        if record is None:
-            self.acting = [PlainActing(actor, self.rollout) for actor in self.actors]
-        else:
-            self.acting = [RecordedActing(self.actors, self.rollout, self.numbers, record)]
+        """Of the policies that learn, of all batches, in order. The two sides use chunks in different order."""
+        numbers = list(range(len(policies)))
+        teams = [numbers[:learned], numbers[learned:]] if record else [[number] for number in numbers]
+        self.acting = [(team, self._acting(team, record)) for team in teams if team]
+
+    def _acting(self, team: list[int], record: Any) -> Any:
+        actors, learned = [self.actors[number] for number in team], team[0] < self.learned
+        if record is not None:
+            return RecordedActing(actors, self.rollout, team, record, learned=learned)
+        return (PlainActing if learned else OpponentActing)(actors[0], self.rollout)
 
     def _parts(self, batch: StepBatch) -> list[tuple[Any, np.ndarray]]:
-        if len(self.acting) == 1:
-            return [(self.acting[0], np.arange(len(batch)))]
-        own = [np.flatnonzero(self.assigned[batch.slots] == number) for number in self.numbers]
-        return [(acting, rows) for acting, rows in zip(self.acting, own, strict=True) if len(rows)]
+        own = [(acting, np.flatnonzero(np.isin(self.assigned[batch.slots], team))) for team, acting in self.acting]
+        return [(acting, rows) for acting, rows in own if len(rows)]
 
     def act(self, batch: StepBatch) -> dict[str, np.ndarray]:
         found: dict[str, np.ndarray] = {}
@@ -192,7 +204,8 @@ class TeamSide:
             for name, values in acting.actions().items():
                 found.setdefault(name, np.zeros((len(batch), *values.shape[1:]), values.dtype))[rows] = values
             acting.write_decisions()
-        self.rows.append(torch.from_numpy(self.rollout.layout._pending[batch.slots]))
+        learned = batch.slots[self.assigned[batch.slots] < self.learned]
+        self.rows.append(torch.from_numpy(self.rollout.layout._pending[learned]))
         return found
 
     def observe(self, batch: StepBatch, assigned: np.ndarray) -> None:
@@ -200,7 +213,7 @@ class TeamSide:
             acting.write_outcomes(rows_of(batch, rows))
         changed = np.flatnonzero(self.assigned != assigned)
         if len(changed):
-            for acting in self.acting:
+            for _, acting in self.acting:
                 acting.flush()
             self.rollout.layout.end_streams(changed)
             self.assigned[:] = assigned
@@ -208,18 +221,34 @@ class TeamSide:
                 actor.start_anew(changed[assigned[changed] == number])
 
     def table(self) -> dict[str, torch.Tensor]:
-        for acting in self.acting:
+        for _, acting in self.acting:
             acting.flush()
         rows = torch.cat(self.rows)
-        table = {name: column.cpu()[rows] for name, column in self.rollout._columns().items() if len(column)}
+        table = self._final_observations(rows)
+        if len(rows):
+            table |= {name: column.cpu()[rows] for name, column in self.rollout._columns().items() if len(column)}
         assigned = torch.from_numpy(self.assigned)
         for name in ("state", "episode_start"):
             slots = torch.stack([getattr(actor, name).cpu() for actor in self.actors])
             table["slots " + name] = slots[assigned, torch.arange(len(assigned))]
         return table
 
+    def _final_observations(self, rows: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Those of truncated episodes, in the order of `rows`. All must belong to one of these."""
+        cuts = self.rollout.take_truncations()
+        if cuts is None:
+            return {}
+        self.rollout._truncations = [replace(cuts, rows=cuts.rows.cpu())]
+        where = {row: index for index, row in enumerate(rows.tolist())}
+        at = torch.tensor([where[row] for row in cuts.rows.tolist()])
+        order = at.argsort()
+        final = {"cut rows": at, "cut state": cuts.state.cpu(), "cut numbers": cuts.obs["numbers"].cpu()}
+        return {name: values[order] for name, values in final.items()}
 
-def play_as_a_team(seed: int, num_slots: int, num_policies: int, core: str, device: str, record: Any) -> None:
+
+def play_as_a_team(
+    seed: int, num_slots: int, num_policies: int, learned: int, core: str, device: str, record: Any
+) -> None:
     """The recording of several policies against each policy by itself. Policies change where episodes end."""
     rng, num_turns = np.random.default_rng(seed), 14
     torch.manual_seed(seed)
@@ -230,7 +259,10 @@ def play_as_a_team(seed: int, num_slots: int, num_policies: int, core: str, devi
         policy.version += number
     assigned = rng.integers(0, num_policies, num_slots)
     books = [Chunks(STEPS, num_slots, num_slots, num_turns, num_policies, changing=True) for _ in range(2)]
-    sides = [TeamSide(policies, spec, book, device, assigned, r) for book, r in zip(books, (None, record), strict=True)]
+    sides = [
+        TeamSide(policies, learned, spec, book, device, assigned, how)
+        for book, how in zip(books, (None, record), strict=True)
+    ]
     held = random_batch(rng, np.arange(num_slots), num_slots, OBS)
     for turn in range(num_turns):
         plain, together = (side.act(held) for side in sides)
@@ -245,6 +277,7 @@ def play_as_a_team(seed: int, num_slots: int, num_policies: int, core: str, devi
             side.observe(held, assigned)
         if rng.random() < 0.5:
             plain, together = (side.table() for side in sides)
+            assert plain.keys() == together.keys()
             for name, values in plain.items():
                 torch.testing.assert_close(
                     together[name], values, rtol=1e-4, atol=1e-5, equal_nan=True, msg=f"{turn} {name}"
@@ -255,11 +288,13 @@ def play_as_a_team(seed: int, num_slots: int, num_policies: int, core: str, devi
 @given(
     seed=st.integers(0, 2**32 - 1),
     num_slots=st.integers(1, 9),
-    num_policies=st.integers(2, 4),
+    learned=st.integers(1, 3),
+    others=st.integers(0, 3),
     core=st.sampled_from(["none", "lstm"]),
 )
-def test_a_recorded_turn_of_several_policies_is_the_turn_of_each(seed, num_slots, num_policies, core):
-    play_as_a_team(seed, num_slots, num_policies, core, "cpu", Replay)
+def test_a_recorded_turn_of_several_policies_is_the_turn_of_each(seed, num_slots, learned, others, core):
+    """Nothing is kept of those that do not learn."""
+    play_as_a_team(seed, num_slots, learned + others, learned, core, "cpu", Replay)
 
 
 @pytest.mark.gpu
@@ -267,7 +302,7 @@ def test_a_recorded_turn_of_several_policies_is_the_turn_of_each(seed, num_slots
 @pytest.mark.parametrize("core", ["none", "lstm"])
 def test_a_recorded_turn_of_several_policies_on_a_gpu(core):
     for seed in range(4):
-        play_as_a_team(seed, 9, 3, core, "cuda", CudaGraph)
+        play_as_a_team(seed, 9, 4, 3, core, "cuda", CudaGraph)
 
 
 @settings(max_examples=25, deadline=None)
