@@ -70,7 +70,7 @@ def test_envs_lists_families_names_and_one_environment():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nonsense"], "allowed: train, population, eval, report, export, recipes, envs, bench"),
+        (["nonsense"], "allowed: train, population, eval, report, export, recipes, envs, plan, bench"),
         (["trian"], "did you mean 'train'"),
         ([], "a command is missing"),
         (["envs", "gym:CartPole-v77"], "did you mean"),

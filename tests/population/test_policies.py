@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+from paceline.accel.recorded_acting import RecordedActing
 from paceline.checkpoint import CheckpointFolder
 from paceline.collect.config import BatchingConfig
+from paceline.collect.inference import Inference
 from paceline.config import Config
 from paceline.errors import UsageError
 from paceline.experience.layouts import LockStep
@@ -251,3 +254,21 @@ def test_episodes_of_opponents_do_not_count(tmp_path):
     assert mean["episode_return"] < 0 and mean["episode_win"] < 0.4
     metrics = run.population.metrics()
     assert metrics["policy_0/episode_return"] == pytest.approx(mean["episode_return"])
+
+
+@pytest.mark.parametrize("system", ["ver", "appo"])
+def test_policies_that_learn_and_past_selves_act_in_two_recordings(tmp_path, monkeypatch, system):
+    """As on a GPU, where a recording runs again and again in the same memory."""
+    teams, begin = [], RecordedActing.__init__
+
+    def noted(acting, actors, buffer, numbers, *, learned):
+        teams.append((list(numbers), learned))
+        begin(acting, actors, buffer, numbers, lambda work: SimpleNamespace(run=work), learned=learned)
+
+    monkeypatch.setattr(RecordedActing, "__init__", noted)
+    monkeypatch.setattr(Inference, "is_recorded", True)
+    league = LeagueConfig(past_share=0.5, every=200, seats=2)
+    env = "tests.population.test_policies:mortals"
+    run = train(several(system, policies=2, env=env, steps=1500, league=league, pool=PROCESS), tmp_path)
+    assert teams == [([0, 1], True), ([2, 3], False)]
+    assert run.step >= 1500 and len(list((tmp_path / "past_selves").iterdir())) > 1
