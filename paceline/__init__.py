@@ -1,10 +1,18 @@
 """Paceline trains reinforcement-learning agents in simulators that are slow, uneven or many.
 
-This module imports nothing heavy: simulator processes import it, and they do not need PyTorch.
+    import paceline as pl
+
+    run = pl.train("cartpole", steps=100_000)
+    action, state = run.policy.predict(observation)
+
+This module imports nothing heavy: simulator processes import it, and they do not need PyTorch. The names of the Python
+API are imported on first use.
 """
 
+import importlib
 import os
 import warnings
+from typing import Any
 
 __version__ = "0.1.0"
 
@@ -15,3 +23,33 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # Pools return some arrays read-only. No tensor made of such an array is written to.
 warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+
+API = {
+    "train": "paceline.api.training",
+    "RunResult": "paceline.api.training",
+    "Session": "paceline.session",
+    "Config": "paceline.config",
+    "Callback": "paceline.callbacks",
+    "load": "paceline.api.policy",
+    "TrainedPolicy": "paceline.api.policy",
+    "evaluate": "paceline.api.evaluation",
+    "EvaluationResult": "paceline.api.evaluation",
+    "make_pool": "paceline.pool.make",
+    "PoolConfig": "paceline.pool.config",
+    "UsageError": "paceline.errors",
+    "PacelineError": "paceline.errors",
+}
+"""The public names, and the modules that define them."""
+
+__all__ = [*API, "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in API:
+        raise AttributeError(f"module 'paceline' has no attribute {name!r}; it has {', '.join(API)}")
+    found = globals()[name] = getattr(importlib.import_module(API[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

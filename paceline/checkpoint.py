@@ -102,6 +102,9 @@ class CheckpointFolder:
     def __init__(self, folder: Path, keep: int = 3) -> None:
         self._folder, self._keep = folder, keep
 
+    def path_of(self, step: int) -> Path:
+        return self._folder / f"step_{step}"
+
     def save(
         self,
         step: int,
@@ -117,7 +120,7 @@ class CheckpointFolder:
 
         Raises `DiskFull` if it does not fit. Older checkpoints are then unchanged.
         """
-        final = self._folder / f"step_{step}"
+        final = self.path_of(step)
         needed = _bytes_of((weights, state, pools, list(other_weights)), set()) + ROOM
         with _explained(final, needed):
             self._folder.mkdir(parents=True, exist_ok=True)

@@ -113,6 +113,11 @@ class Config:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.env, str):
+            raise UsageError(
+                f"env is {self.env!r}; a Config has an id, such as gym:CartPole-v1; objects are allowed in "
+                "train(env=...) and Session(config, env=...)"
+            )
         require_choices(self, "")
         require_at_least(self, "", 1, "steps", "rollout_steps")
         require_at_least(self, "", 0, "seed")

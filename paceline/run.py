@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import torch
 
+from paceline.callbacks import Callbacks
 from paceline.collect.policy_assignment import Finished
 from paceline.collect.protocol import Collection
 from paceline.config import Config
@@ -75,9 +76,12 @@ class Run:
         stop: Stop,
         phases: Phases,
         display: Progress | None,
+        callbacks: Callbacks,
     ) -> None:
         self.config, self.group, self.pool, self.folder, self.learners = config, group, pool, folder, learners
         self.clock, self.stop, self.phases, self._display = clock, stop, phases, display
+        self.callbacks = callbacks
+        self.is_stopped_by_callback = False
         self.threads = torch.get_num_threads()
         """PyTorch's threads. The learner thread has to set them for itself."""
         self.step = 0
@@ -108,7 +112,8 @@ class Run:
         self._running_since: float | None = None
         self._restarts = 0.0
         """Simulators that were replaced, over all ranks, since this process began."""
-        self._losses: dict[str, float] = {}
+        self.losses: dict[str, float] = {}
+        """Of the latest update."""
 
     @property
     def policy(self) -> torch.nn.Module:
@@ -180,6 +185,10 @@ class Run:
         self.before_iteration()
         return True
 
+    def rollout_is_complete(self) -> None:
+        """The experience for an update is there."""
+        self.callbacks.rollout()
+
     def report(self, steps: int, losses: dict[str, float], finished: Finished) -> None:
         """Count an iteration of `steps` steps, and report from time to time. All ranks call it together.
 
@@ -189,14 +198,14 @@ class Run:
         # Opponents that do not learn have higher numbers.
         learned = [episode for episode in finished.episodes if episode.policy < len(self.learners)]
         mine = [float(steps), float(is_due), *self.episodes.sums_of(learned)]
-        mine += [float(self.pool.restarts), self.seconds / self.group.size]
+        mine += [float(self.pool.restarts), self.seconds / self.group.size, float(self.callbacks.wants_stop)]
         mine += self.population.sums_of(finished) if self.population is not None else []
         with self.clock.time("communication"):
             total = self.group.sum_(torch.tensor(mine, dtype=torch.float64, device=self.group.device)).tolist()
         all_steps, due, *rest = total
         count = self.episodes.num_sums
-        sums, of_policies = rest[:count], rest[count + 2 :]
-        self._restarts, self.agreed_seconds = rest[count : count + 2]
+        sums, of_policies = rest[:count], rest[count + 3 :]
+        self._restarts, self.agreed_seconds, stops = rest[count : count + 3]
         self.step += int(all_steps)
         self.checkpoint_due = due > 0
         self.iterations += 1
@@ -205,14 +214,17 @@ class Run:
             self.population.add(of_policies)
             self.population.after_iteration(self.step)
         self._log_memory()
-        self._losses = losses
+        self.losses = losses
+        self.callbacks.update(finished.episodes)
+        if stops or (self.callbacks.wants_stop and self.group.size == 1):
+            self.is_stopped_by_callback, self.until = True, self.step
         now = time.monotonic()
         if self.group.is_first and (now - self.last_report[0] >= REPORT_SECONDS or self.finished()):
             self._write_report(now)
 
     def report_end(self) -> None:
         """The last iteration is always reported."""
-        if self.group.is_first and self._losses and self.step > self.last_report[1]:
+        if self.group.is_first and self.losses and self.step > self.last_report[1]:
             self._write_report(time.monotonic())
 
     def _log_memory(self) -> None:
@@ -235,7 +247,7 @@ class Run:
             "simulator_restarts": self._restarts,
             "learning_rate": self.learners[0].learning_rate(self.progress),
             **(self.population.metrics() if self.population is not None else {}),
-            **self._losses,
+            **self.losses,
             **{f"time/{name}": share for name, share in self.clock.take_shares().items()},
         }
         assert self.metrics is not None and self._display is not None

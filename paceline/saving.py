@@ -143,12 +143,15 @@ class Saver:
         ranks = gather(run.group, (snapshot.mine, snapshot.pool, snapshot.problem))
         run.last_checkpoint_at, run.checkpoint_due = time.monotonic(), False
         problem = self._write_files(snapshot, ranks) if run.group.is_first else None
-        if not run.group.any(problem is not None):
+        written = not run.group.any(problem is not None)
+        if written:
             self._best, self._saved_at = snapshot.shared["best"], run.iterations
             self._collection.saved(snapshot.mine["agent"])
             if run.population is not None:
                 run.population.saved()
         run.phases.end("saving a checkpoint")
+        if written:
+            run.callbacks.checkpoint(self._checkpoints.path_of(snapshot.step))
         if problem is not None and final:
             raise DiskFull(f"{problem}; {describe_last_checkpoint(run.folder)}")
         if problem is not None:

@@ -6,14 +6,16 @@ import contextlib
 import dataclasses
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import torch
 
 from paceline.accel.allocator import keep_freed_memory
 from paceline.assembly import Services, assemble
+from paceline.callbacks import Callbacks, require_callbacks
 from paceline.checkpoint import Checkpoint, CheckpointFolder
 from paceline.config import Config
 from paceline.distributed.failures import describe_last_checkpoint
@@ -29,6 +31,8 @@ from paceline.process_settings import restored_settings
 from paceline.resume import require_same_network, require_same_spaces, require_unfinished
 from paceline.run import Run
 from paceline.run_folder import OpenFolder, open_run_folder, remove_leftovers
+from paceline.run_names import new_run_folder
+from paceline.saved_spaces import save_spaces
 from paceline.saving import Saver
 from paceline.schedule.table import make_schedule
 from paceline.stop import Stop, StopRun
@@ -44,14 +48,19 @@ log = logging.getLogger(__name__)
 
 def train(config: Config, folder: Path, *, resume: str | None = None, trust: bool = False) -> Run:
     """Run `config` in `folder` to its end. See `Session` for the arguments."""
+    require_population(config)
+    with Session(config, folder, resume=resume, trust=trust) as session:
+        session.run()
+        return session.state
+
+
+def require_population(config: Config) -> None:
+    """Refuse population-based training of a single policy. A member of `paceline population` may have one."""
     if config.pbt.every is not None and config.population.policies == 1:
         raise UsageError(
             "pbt.every needs several policies; allowed: --population.policies 2 or more, or several runs: paceline "
             "population"
         )
-    with Session(config, folder, resume=resume, trust=trust) as session:
-        session.run()
-        return session.state
 
 
 class Session:
@@ -63,8 +72,21 @@ class Session:
     precision, determinism, random numbers) are as before when the session is closed.
     """
 
-    def __init__(self, config: Config, folder: Path, *, resume: str | None = None, trust: bool = False) -> None:
-        self.config, self.folder, self._resume, self._trust = config, folder, resume, trust
+    def __init__(
+        self,
+        config: Config,
+        folder: str | Path | None = None,
+        *,
+        env: Callable[..., Any] | None = None,
+        callbacks: Iterable[object] = (),
+        resume: str | None = None,
+        trust: bool = False,
+    ) -> None:
+        """By default `folder` is a new one in runs/. `env` makes the environments, instead of the id in `config`."""
+        self.config, self._env, self._resume, self._trust = config, env, resume, trust
+        self.folder = new_run_folder(config) if folder is None else Path(folder)
+        self._callbacks = list(callbacks)
+        require_callbacks(self._callbacks)
         self._stack = contextlib.ExitStack()
         self.state: Run
         """Progress, episode statistics, learners."""
@@ -79,6 +101,17 @@ class Session:
     def is_over(self) -> bool:
         """Whether the run has ended, was stopped or has failed. `run` then refuses to continue it."""
         return self._is_over
+
+    @property
+    def step(self) -> int:
+        """Agent steps trained on so far, over all ranks."""
+        return self.state.step
+
+    @property
+    def metrics(self) -> dict[str, float | None]:
+        """Steps, seconds, means over the latest episodes, and losses of the latest update, as of now."""
+        state = self.state
+        return {"step": state.step, "seconds": state.seconds, **state.episodes.means(), **state.losses}
 
     def __enter__(self) -> Session:
         self._is_over = False
@@ -102,8 +135,17 @@ class Session:
             # After an exception of the caller, another rank may not come to the checkpoint.
             if not self._is_over and (error is None or state.group.size == 1):
                 self._saver.save_end()
+            self._call_on_stop(error)
             if error is not None:
                 raise error
+
+    def _call_on_stop(self, error: BaseException | None) -> None:
+        try:
+            self.state.callbacks.stop(error)
+        except Exception:
+            if error is None:
+                raise
+            log.exception("a callback failed in on_stop, after the run had failed")  # the first failure is raised
 
     def run(self, until: int | None = None) -> None:
         """Train until the run has `until` steps over all ranks; by default to the end of the run.
@@ -129,7 +171,7 @@ class Session:
                 raise NonFiniteError(f"{error}; {describe_last_checkpoint(self.folder)}. {hint}") from error
             else:
                 state.report_end()
-                self._is_over = state.step >= self.config.steps
+                self._is_over = state.step >= self.config.steps or state.is_stopped_by_callback
                 state.stop.loop_is_running = self._is_over
                 if self._is_over:
                     self._saver.save(final=True)
@@ -151,9 +193,10 @@ class Session:
             display = stack.enter_context(Progress(title, folder, phases, line_seconds=config.log_seconds))
         stack.enter_context(stop.on_signals())
         seed_process(config, group)
+        env = self._env or config.env
         pool = make_pool(
-            config.env,
-            pool_config(config, group.device),
+            env,
+            pool_config(config, env, group.device),
             seed=config.seed + 1000 * group.rank,
             device=str(group.device),
             phases=phases,
@@ -163,7 +206,19 @@ class Session:
         services = Services(group=group, stop=stop, clock=clock, phases=phases)
         learners, collection, population = assemble(config, services, pool, folder, initial)
         stack.enter_context(contextlib.closing(collection))
-        state = Run(config, group, pool, folder, learners, clock=clock, stop=stop, phases=phases, display=display)
+        callbacks = Callbacks(self._callbacks, self, is_first=group.is_first)
+        state = Run(
+            config,
+            group,
+            pool,
+            folder,
+            learners,
+            clock=clock,
+            stop=stop,
+            phases=phases,
+            display=display,
+            callbacks=callbacks,
+        )
         self.state, self._saver = state, Saver(state, collection)
         state.before_iteration, state.save, state.collection = (
             self._saver.before_iteration,
@@ -183,6 +238,7 @@ class Session:
         if group.is_first:
             remove_leftovers(folder)
             config.save(folder / "config.json")
+            save_spaces(pool.spec, folder)
             if initial is not None:
                 log.info("%s", initial.table())
                 initial.write(folder)
@@ -209,10 +265,10 @@ def seed_process(config: Config, group: Group) -> None:
         torch.use_deterministic_algorithms(True)
 
 
-def pool_config(config: Config, device: torch.device) -> PoolConfig:
+def pool_config(config: Config, env: str | Callable[..., Any], device: torch.device) -> PoolConfig:
     """The pool's settings, completed by what the run decides."""
     pool = config.pool
-    if config.deterministic and pool.kind == "auto" and resolve(config.env).steps_singly:
+    if config.deterministic and pool.kind == "auto" and resolve(env).steps_singly:
         pool = dataclasses.replace(pool, kind="serial")
     if device.type == "cuda":
         graphs = pool.cuda_graphs and config.compute.cuda_graphs

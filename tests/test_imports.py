@@ -13,8 +13,9 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "paceline"
 
 LAYERS = (
-    "__main__ cli bench",
-    "session saving run assembly transfer resume export population evaluation recipes process_settings",
+    "__main__ cli bench api",
+    "session saving run callbacks run_names saved_spaces assembly transfer resume export population evaluation recipes "
+    "process_settings",
     "schedule",
     "collect learner",
     "nets experience",

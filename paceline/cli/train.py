@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -15,14 +14,16 @@ from paceline.distributed.failures import report_to_launcher
 from paceline.distributed.launch import exit_code, is_restart, launch_ranks
 from paceline.distributed.rank_info import RankInfo
 from paceline.envs.registry import code_named_by, resolve
+from paceline.envs.user import with_absolute_path
 from paceline.errors import UsageError
 from paceline.nets.config import named_classes
 from paceline.population.config import named_code
 from paceline.run_folder import check_run_folder
+from paceline.run_names import name_of, new_run_folder
 from paceline.telemetry.console import console, print_line
 from paceline.trust import may_run
 
-FORMS = ("RECIPE [options]", "--config FILE [options]", "--resume --run-dir DIR")
+FORMS = ("RECIPE [options]", "--env ID [options]", "--config FILE [options]", "--resume --run-dir DIR")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,10 +66,10 @@ def main(arguments: list[str]) -> int:
     """Run `paceline train` with `arguments`; the exit code."""
     start = find_start(arguments)
     options, config = parse(TrainOptions, start.config, start.options, prog=f"paceline train {start.label}")
+    config = dataclasses.replace(config, env=with_absolute_path(config.env))
     trust = options.trust or is_trusted(config, start)
     place = RankInfo.find()
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    folder = options.run_dir or Path("runs") / f"{start.label}-{config.system}-{config.seed}-{stamp}"
+    folder = options.run_dir or new_run_folder(config, start.label)
     restart = is_restart(folder)
     if not options.resume and not restart and (folder / "checkpoints" / "latest").exists() and place.rank == 0:
         raise UsageError(f"{folder} holds a run already; --resume continues it, another --run-dir starts a new one")
@@ -132,7 +133,20 @@ def find_start(arguments: list[str], command: str = "train") -> Start:
         return Start(Path(file).stem, Config.load(Path(file)), options, Path(file))
     if {"-h", "--help"} & set(options):
         return Start("RECIPE", Config(), options)
+    if (env := value_of("--env", options)) is not None:
+        return _from_env(env, value_of("--system", options) or Config.system, options)
     raise UsageError(f"nothing to train: {forms}; recipes: {', '.join(recipes.RECIPES)}")
+
+
+def _from_env(env: str, system: str, options: list[str]) -> Start:
+    """Settings for an environment that has no recipe."""
+    with console().status(f"looking at {env}"):
+        from paceline.recipes.defaults import default_config
+
+        config, chosen_for = default_config(env, system)
+    if RankInfo.find().rank == 0:
+        print_line(f"no recipe: settings for {chosen_for}; config.json in the run folder has them")
+    return Start(name_of(env), config, options)
 
 
 def _resumed(recipe: str | None, options: list[str], command: str, forms: str) -> Start:

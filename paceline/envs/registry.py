@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.envs import user
+from paceline.envs import given, user
 from paceline.envs.factory import Factory, needs
 from paceline.envs.ids import EnvId
 from paceline.errors import UsageError, closest
@@ -129,12 +129,23 @@ def resolve(env: str | EnvId | Callable[..., Any] | Factory) -> Factory:
     env_id = EnvId.parse(env) if isinstance(env, str) else env
     if env_id.family in FAMILIES:
         return load(env_id.family).resolve(env_id)
+    if env_id.family == given.FAMILY:
+        raise given.refusal(str(env_id))
     if env_id.name and ("." in env_id.family or user.importable(env_id.family)):
         return user.resolve(env_id)
     raise UsageError(
-        f"environment family {env_id.family!r} of {str(env_id)!r} does not exist{closest(env_id.family, FAMILIES)}; "
-        f"allowed: {', '.join(FAMILIES)}, or package.module:function for your own"
+        f"environment family {env_id.family!r} of {str(env_id)!r} does not exist{_suggestion(env_id)}; "
+        f"allowed: {', '.join(FAMILIES)}, or package.module:function or ./file.py:function for your own"
     )
+
+
+def _suggestion(env_id: EnvId) -> str:
+    """A similar family, or the id of a Gymnasium environment that was named without its family."""
+    if not env_id.name:
+        names = load("gym").names()
+        if env_id.family in names:
+            return f", did you mean 'gym:{env_id.family}'?"
+    return closest(env_id.family, FAMILIES)
 
 
 def code_named_by(env: str) -> str | None:
@@ -143,6 +154,8 @@ def code_named_by(env: str) -> str | None:
     Ids of installed simulators run only these, with checked options. This function imports nothing that the id names.
     """
     env_id = EnvId.parse(env)
+    if env_id.family == given.FAMILY:
+        return None
     if env_id.family not in FAMILIES:
         return f"import the module {env_id.family!r} and call {env_id.name!r}" if env_id.name else None
     named_code = getattr(load(env_id.family), "named_code", None)

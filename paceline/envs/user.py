@@ -1,4 +1,4 @@
-"""The user's own environments: `package.module:function`, or any callable."""
+"""The user's own environments: `package.module:function`, `./file.py:function`, or any callable."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import importlib.util
 import inspect
 import os
 import sys
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from paceline.envs.factory import Factory, check_options
@@ -97,18 +100,60 @@ def add_to_path(folder: str) -> None:
 
 def import_attribute(module: str, attribute: str, folder: str) -> Any:
     """A possibly dotted attribute of a module. Modules in `folder` can be imported."""
-    add_to_path(folder)
-    found: Any = importlib.import_module(module)
+    found: Any = import_module(module, folder)
     for name in attribute.split("."):
         found = getattr(found, name)
     return found
 
 
+def import_module(module: str, folder: str) -> ModuleType:
+    """A module by its name, or by the path of its file. Names and relative paths are looked for in `folder`, too."""
+    add_to_path(folder)
+    if not is_file(module):
+        return importlib.import_module(module)
+    path = Path(folder, module).resolve()
+    name = f"{path.stem}_{zlib.crc32(str(path).encode()):08x}"  # two files may have the same stem
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None and spec.loader is not None
+        loaded = importlib.util.module_from_spec(spec)
+        add_to_path(str(path.parent))
+        sys.modules[name] = loaded
+        _files_being_imported.append(path)
+        try:
+            spec.loader.exec_module(loaded)
+        except BaseException:
+            del sys.modules[name]
+            raise
+        finally:
+            _files_being_imported.pop()
+    return sys.modules[name]
+
+
+def is_file(module: str) -> bool:
+    return module.endswith(".py")
+
+
+def with_absolute_path(env: str) -> str:
+    """An id that means the same in every folder: `./file.py:function` gets the whole path of the file."""
+    module, colon, rest = env.partition(":")
+    return f"{Path(module).resolve()}:{rest}" if colon and is_file(module) else env
+
+
+_files_being_imported: list[Path] = []
+
+
+def file_being_imported() -> Path | None:
+    """The file that is being imported for the environment that it defines."""
+    return _files_being_imported[-1] if _files_being_imported else None
+
+
 def find(module: str, attribute: str, env_id: str) -> Callable[..., Any]:
     """The function or class `module:attribute` that `env_id` names. `UsageError` says what is wrong with it."""
-    add_to_path(os.getcwd())
+    if is_file(module) and not Path(module).is_file():
+        raise UsageError(f"the file {module!r} of {env_id!r} does not exist (in {os.getcwd()})")
     try:
-        found: Any = importlib.import_module(module)
+        found: Any = import_module(module, os.getcwd())
     except ModuleNotFoundError as error:
         missing = error.name or ""
         if module != missing and not module.startswith(f"{missing}."):

@@ -6,8 +6,10 @@ import contextlib
 import dataclasses
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -25,6 +27,7 @@ from paceline.nets.deterministic import DeterministicPolicy
 from paceline.pool import Pool, make_pool
 from paceline.pool.config import PoolConfig
 from paceline.pool.protocol import PoolSpec
+from paceline.saved_spaces import load_spaces
 from paceline.systems import SYSTEMS
 from paceline.trust import may_run
 
@@ -97,7 +100,7 @@ class SavedRun:
         """The kind of device that the run was trained on, if this machine has it; otherwise the CPU."""
         return choose_device("cpu" if self.config.device == "cpu" else "auto", 0)
 
-    def pool(self, env: str, *, num_envs: int, seed: int, device: torch.device) -> Pool:
+    def pool(self, env: str | Callable[..., Any], *, num_envs: int, seed: int, device: torch.device) -> Pool:
         """A pool of `num_envs` environments, of the run's own kind if that kind supports `env`."""
         kind = self.config.pool.kind
         if kind in ("envpool", "tensor") or not resolve(env).steps_singly:
@@ -108,7 +111,10 @@ class SavedRun:
         return make_pool(env, config, seed=seed, device=str(device))
 
     def spec(self) -> PoolSpec:
-        """The run's observations and actions, from one environment that is made and closed again."""
+        """The run's observations and actions. A run of an older version has not saved them: an environment is made."""
+        saved = load_spaces(self.folder, int(self.policy_name.partition("@")[0]))
+        if saved is not None:
+            return PoolSpec(observation_space=saved[0], action_space=saved[1], num_envs=1)
         factory = resolve(self.env())
         config = PoolConfig(kind="serial" if factory.steps_singly else "auto", num_envs=1)
         with contextlib.closing(make_pool(factory, config)) as pool:

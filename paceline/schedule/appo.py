@@ -263,6 +263,7 @@ class BatchQueue:
         run, free_since = self._run, time.perf_counter()
         self._threads, self._collection_waits = run.threads, False
         while not run.finished() and (submission := self._receive()) is not None:
+            run.rollout_is_complete()
             begin = time.perf_counter()
             losses = self._learn(submission)
             end = time.perf_counter()

@@ -71,6 +71,7 @@ class DDPPO:
             run.stop.raise_if_agreed()
             finished = self._sampler.take_finished()  # before learning: simulators on a device raise their errors here
             preemption.finished(steps)
+            run.rollout_is_complete()
             with clock.time("learning"):
                 self._updates.complete(self._held)
                 losses = self._updates.learn(run.progress)

@@ -99,6 +99,7 @@ class VER:
         while self._begin_iteration():
             self._collect()
             run.stop.raise_if_agreed()
+            run.rollout_is_complete()
             with run.clock.time("learning"):
                 self._complete()
                 losses = self._updates.learn(run.progress)
@@ -114,6 +115,7 @@ class VER:
             while self._begin_iteration():
                 learning = executor.submit(self._learn) if self._has_batch else None
                 self._collect()
+                run.rollout_is_complete()
                 with run.clock.time("learning"):
                     losses, steps, seconds = learning.result() if learning is not None else ({}, 0, 0.0)
                     run.stop.raise_if_agreed()

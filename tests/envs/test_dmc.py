@@ -170,7 +170,7 @@ def test_who_wants_restarts_or_determinism_gets_dm_control():
     with make_pool("dmc:cheetah-run", PoolConfig(num_envs=1, on_error="restart")) as pool:
         assert pool.can_restore
     config = Config(env="dmc:cheetah-run?flat=true", system="d4pg", deterministic=True)
-    assert pool_config(config, torch.device("cpu")).kind == "serial"
+    assert pool_config(config, config.env, torch.device("cpu")).kind == "serial"
 
 
 def test_without_envpool_or_with_skipped_frames_it_is_dm_control(monkeypatch):

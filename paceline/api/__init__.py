@@ -1,0 +1,1 @@
+"""The Python API. `import paceline` offers its names."""

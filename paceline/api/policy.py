@@ -1,0 +1,143 @@
+"""`TrainedPolicy`: a trained policy that acts outside of Paceline's pools, for one observation or for many.
+
+Legend: B observations of a batch, D numbers of recurrent state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from paceline.errors import UsageError
+from paceline.evaluation.player import Playable
+from paceline.evaluation.saved import SavedRun
+from paceline.pool.protocol import PoolSpec
+from paceline.pool.spaces import Leaf
+
+
+def load(
+    folder: str | Path,
+    checkpoint: str = "latest",
+    *,
+    policy: int | str | None = None,
+    device: str = "cpu",
+    seed: int = 0,
+    trust: bool = False,
+) -> TrainedPolicy:
+    """The policy of the run in `folder`. The simulator need not be installed.
+
+    `checkpoint` is latest, best or step_N. Where the run has several policies, `policy` is the number of one, K@STEP
+    for a past self, or None for the best one. `seed` is for sampled actions. With `trust`, classes of your own that the
+    run names are imported even if another user wrote the folder.
+    """
+    run = SavedRun.load(Path(folder), checkpoint, policy=None if policy is None else str(policy), trust=trust)
+    spec = run.spec()
+    return TrainedPolicy(run.policy(spec, torch.device(device)), spec, seed=seed, run=run)
+
+
+class TrainedPolicy:
+    """A trained policy. It keeps no state between two calls of `predict`."""
+
+    def __init__(self, network: Any, spec: PoolSpec, *, seed: int = 0, run: SavedRun | None = None) -> None:
+        self.network = network
+        """The PyTorch module."""
+        self.observation_space: spaces.Space = spec.observation_space
+        self.action_space: spaces.Space = spec.action_space
+        self.run = run
+        """The run that it comes from."""
+        self._playable: Playable = network
+        self._obs, self._actions = spec.obs, spec.actions
+        self.device = next(network.parameters()).device
+        self._generator = torch.Generator(self.device).manual_seed(seed)
+
+    @torch.no_grad()
+    def predict(
+        self,
+        observation: Any,
+        state: Tensor | None = None,
+        *,
+        deterministic: bool = True,
+        episode_start: Any = None,
+    ) -> tuple[Any, Tensor | None]:
+        """The action for an observation, or for a batch of them, and the recurrent state for the next call.
+
+        An observation looks as the environment returns it; in a batch, every array has one dimension more, in front.
+        Actions look as the environment takes them. They are the most likely ones, or sampled if not `deterministic`.
+        `state` is what the last call returned, and None at the start of an episode. `episode_start` (bool, or [B])
+        forgets the state where an episode begins. A policy without memory returns None as its state.
+        """
+        obs, count = self._tensors(observation)
+        before = self._state(state, 1 if count is None else count)
+        if episode_start is not None:
+            fresh = torch.as_tensor(np.atleast_1d(np.asarray(episode_start, bool)), device=self.device)
+            before = before.masked_fill(fresh[:, None], 0.0)
+        generator = None if deterministic else self._generator
+        actions, after = self._playable.play(obs, before, generator)
+        arrays = {name: values.cpu().numpy() for name, values in actions.items()}
+        if count is None:
+            arrays = {name: values[0] for name, values in arrays.items()}
+        chosen = _nested(self.action_space, (), {leaf.path: leaf for leaf in self._actions}, arrays)
+        return chosen, (after if after.shape[1] else None)
+
+    def _state(self, state: Tensor | None, count: int) -> Tensor:
+        fresh = self._playable.initial_state(count).to(self.device)
+        if state is None:
+            return fresh
+        if state.shape != fresh.shape:
+            raise UsageError(
+                f"the state has shape {tuple(state.shape)}; {count} observations need {tuple(fresh.shape)}, or None"
+            )
+        return state.to(self.device)
+
+    def _tensors(self, observation: Any) -> tuple[dict[str, Tensor], int | None]:
+        """The leaves of an observation [B, ...], and B; None for a single observation, which is a batch of one."""
+        arrays = {leaf.name: np.asarray(_find(observation, leaf)) for leaf in self._obs}
+        counts = {leaf.name: _batch_of(arrays[leaf.name], leaf) for leaf in self._obs}
+        if len(set(counts.values())) > 1:
+            raise UsageError(f"the entries of the observation have different numbers of rows: {counts}")
+        count = next(iter(counts.values()))
+        tensors = {}
+        for leaf in self._obs:
+            values = arrays[leaf.name] - leaf.offset if np.any(leaf.offset) else arrays[leaf.name]
+            values = values if count is not None else values[None]
+            tensors[leaf.name] = torch.tensor(np.asarray(values, leaf.dtype), device=self.device)
+        return tensors, count
+
+
+def _find(observation: Any, leaf: Leaf) -> Any:
+    for key in leaf.path:
+        try:
+            observation = observation[key]
+        except (KeyError, IndexError, TypeError):
+            found = f", only {', '.join(map(repr, observation))}" if isinstance(observation, Mapping) else ""
+            raise UsageError(f"the observation has no {leaf.name!r}{found}") from None
+    return observation
+
+
+def _batch_of(array: np.ndarray, leaf: Leaf) -> int | None:
+    """The number of observations in a batch; None for a single one."""
+    if array.shape == leaf.shape:
+        return None
+    if array.shape[1:] == leaf.shape and array.ndim == len(leaf.shape) + 1:
+        return len(array)
+    raise UsageError(
+        f"observation {leaf.name!r} has shape {array.shape}; allowed: {leaf.shape}, or {('B', *leaf.shape)} for a batch"
+    )
+
+
+def _nested(space: spaces.Space, path: tuple[Any, ...], leaves: Mapping[Any, Leaf], arrays: Mapping[str, Any]) -> Any:
+    """Actions by leaf, in the structure of the action space, with the environment's own numbers."""
+    if isinstance(space, spaces.Dict):
+        return {name: _nested(part, (*path, name), leaves, arrays) for name, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_nested(part, (*path, index), leaves, arrays) for index, part in enumerate(space.spaces))
+    leaf = leaves[path]
+    values = arrays[leaf.name] + leaf.offset
+    dtype = np.dtype(leaf.source.dtype)
+    return values.astype(dtype) if isinstance(values, np.ndarray) else dtype.type(values)

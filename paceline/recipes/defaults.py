@@ -1,0 +1,78 @@
+"""Settings for an environment without a recipe, by the kind of its observations and actions."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from paceline.config import Config
+from paceline.envs import given
+from paceline.envs.registry import resolve
+from paceline.errors import UsageError
+from paceline.learner.config import D4PGConfig, OptimizerConfig, PPOConfig
+from paceline.nets.config import ControlConfig, PolicyConfig, ValueConfig
+from paceline.pool.config import PoolConfig
+from paceline.pool.make import make_pool
+from paceline.pool.protocol import PoolSpec
+from paceline.pool.spaces import Leaf
+from paceline.systems import SYSTEMS
+
+
+def default_config(env: str | Callable[..., Any], system: str = Config.system) -> tuple[Config, str]:
+    """A configuration for `env`, and in words what it was chosen for. Makes one environment to see its spaces."""
+    factory = resolve(env)
+    one = PoolConfig(kind="serial" if factory.steps_singly else "auto", num_envs=1)
+    with contextlib.closing(make_pool(factory, one)) as pool:
+        spec = pool.spec
+    name = env if isinstance(env, str) else given.id_of(env)
+    images, vectors = (any(_is_image(leaf) == wanted for leaf in spec.obs) for wanted in (True, False))
+    seen = " and ".join(word for word, is_there in (("images", images), ("vectors", vectors)) if is_there)
+    continuous = any(isinstance(leaf.space, spaces.Box) for leaf in spec.actions)
+    config = _for_d4pg(spec, name) if _is_d4pg(system) else _for_ppo(images=images, continuous=continuous)
+    config = dataclasses.replace(config.under(system), env=name)
+    return config, f"{seen} as observations, {'continuous' if continuous else 'discrete'} actions"
+
+
+def _is_d4pg(system: str) -> bool:
+    return system in SYSTEMS and SYSTEMS[system].family == "d4pg"
+
+
+def _is_image(leaf: Leaf) -> bool:
+    """As the encoders see it: three dimensions."""
+    return len(leaf.shape) == 3
+
+
+def _for_ppo(*, images: bool, continuous: bool) -> Config:
+    if images:  # the settings of PPO's authors for Atari
+        return Config(
+            steps=10_000_000,
+            pool=PoolConfig(num_envs=16),
+            policy=PolicyConfig(encoder="nature"),
+            ppo=PPOConfig(epochs=4, minibatches=4, clip=0.1, entropy_coef=0.01, normalize_advantage=True),
+            optimizer=OptimizerConfig(learning_rate=2.5e-4, schedule="linear"),
+        )
+    policy = PolicyConfig(hidden=(64, 64), critic="separate", normalize_obs=True)
+    if continuous:  # the settings of PPO's authors for MuJoCo
+        ppo = PPOConfig(epochs=10, minibatches=32, entropy_coef=0.0, normalize_advantage=True)
+        optimizer = OptimizerConfig(learning_rate=3e-4, schedule="linear")
+    else:
+        ppo = PPOConfig(epochs=4, minibatches=8, entropy_coef=0.003, normalize_advantage=True)
+        optimizer = OptimizerConfig(learning_rate=1e-3, schedule="linear")
+    return Config(pool=PoolConfig(num_envs=16), policy=policy, ppo=ppo, optimizer=optimizer)
+
+
+def _for_d4pg(spec: PoolSpec, name: str) -> Config:
+    """The range of returns is not known, so values are not categorical."""
+    if not all(isinstance(leaf.space, spaces.Box) and np.isfinite(leaf.space.low).all() for leaf in spec.actions):
+        raise UsageError(f"d4pg needs continuous actions with bounds, and {name} has {spec.action_space}")
+    return Config(
+        system="d4pg",
+        pool=PoolConfig(num_envs=8),
+        control=ControlConfig(actor_hidden=(256, 256), critic_hidden=(256, 256), value=ValueConfig(kind="mixture")),
+        d4pg=D4PGConfig(actor_rate=3e-4, critic_rate=3e-4, target_period=1, target_share=0.005),
+    )

@@ -1,0 +1,234 @@
+"""Training, loading and evaluating from Python."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import paceline as pl
+from paceline.api.training import configured
+from paceline.envs import given
+from paceline.envs.memory import Memory
+from paceline.evaluation.evaluate import evaluate_policy
+from paceline.evaluation.evaluators import EvaluationOptions
+from paceline.learner.config import PPOConfig
+from paceline.nets.config import CoreConfig
+from tests.api.envs import Corridor, Nested
+from tests.integration.test_training import tiny
+
+ROOT = Path(__file__).parents[2]
+SMALL = {"pool": {"num_envs": 4, "kind": "serial"}, "device": "cpu", "threads": 1}
+
+
+def test_names_are_listed_and_exist():
+    for name in pl.API:
+        assert getattr(pl, name).__name__ == name
+    assert set(pl.API) <= set(dir(pl))
+    stub = (ROOT / "paceline" / "__init__.pyi").read_text()
+    assert all(f"import {name} as {name}\n" in stub for name in pl.API)
+    with pytest.raises(AttributeError, match="no attribute 'trian'; it has train"):
+        _ = pl.trian
+
+
+def test_importing_the_package_imports_no_pytorch():
+    program = "import sys, paceline; assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
+
+
+def test_a_class_is_learned_with_default_settings(tmp_path):
+    """Of 200 steps, a random walk takes 25 to the end of the corridor."""
+    run = pl.train(env=Corridor, folder=tmp_path / "run", steps=12_000, **SMALL)
+    assert run.config.env == "tests.api.envs:Corridor" and run.step >= 12_000 and not run.interrupted
+    assert run.metrics["step"][-1] == run.step and np.isfinite(run.metrics["episode_return"][-1])
+    result = pl.evaluate(run.policy, episodes=6)
+    assert result.length.mean == 5 and result.length.low == result.length.high == 5
+    assert result.episode_return.mean == pytest.approx(0.75) and len(result.episodes) == 6
+    assert pl.evaluate(run.folder, Corridor, episodes=2).length.mean == 5
+    assert pl.evaluate(run.policy, lambda: Corridor(3), episodes=2).length.mean == 3
+
+
+def test_a_recipe_with_settings(tmp_path):
+    run = pl.train("cartpole", folder=tmp_path, steps=600, ppo={"epochs": 1}, **SMALL)
+    assert run.config.recipe == "cartpole" and run.config.ppo.epochs == 1 and run.config.ppo.minibatches == 8
+    assert json.loads((tmp_path / "config.json").read_text())["steps"] == 600
+    again = pl.train(folder=tmp_path, resume=True, steps=1200)
+    assert again.step >= 1200 and again.config.ppo.epochs == 1
+    with pytest.raises(pl.UsageError, match="holds a run already; resume=True continues it"):
+        pl.train("cartpole", folder=tmp_path)
+
+
+def test_settings_are_merged_and_checked():
+    config = configured(pl.Config(), {"system": "ver", "ppo": PPOConfig(epochs=3), "policy": {"core": {"kind": "gru"}}})
+    assert config.system == "ver" and config.ppo.epochs == 3 and config.policy.core == CoreConfig(kind="gru")
+    with pytest.raises(pl.UsageError, match="no field 'epohcs', did you mean 'epochs'"):
+        configured(pl.Config(), {"ppo": {"epohcs": 3}})
+    with pytest.raises(pl.UsageError, match=r"ver\.overlap has no effect under ddppo; it is read by: ver"):
+        configured(pl.Config(), {"ver": {"overlap": True}})
+    with pytest.raises(pl.UsageError, match="no field 'stpes', did you mean 'steps'"):
+        configured(pl.Config(), {"stpes": 3})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "nothing to train: give a recipe"),
+        ({"start": 3}, "start is a int; allowed: the name of a recipe, or a Config"),
+        ({"start": "cartploe"}, "did you mean 'cartpole'"),
+        ({"env": Corridor()}, "env is a Corridor; allowed: an id, a class, or a function"),
+        ({"resume": True}, "resume continues the run in a folder"),
+    ],
+)
+def test_wrong_arguments_are_refused_and_leave_nothing(tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(pl.UsageError, match=message):
+        pl.train(**arguments)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_config_has_an_id_and_no_class():
+    with pytest.raises(pl.UsageError, match=r"a Config has an id.*allowed in train\(env=...\)"):
+        pl.Config(env=Corridor)
+
+
+@pytest.mark.parametrize("core", ["none", "lstm"])
+def test_predict_acts_as_evaluation_does(tmp_path, core):
+    """Episode by episode, one observation at a time and in a batch."""
+    config = tiny(core, steps=256)
+    with pl.Session(config, tmp_path) as session:
+        session.run()
+    policy = pl.load(tmp_path)
+    report = evaluate_policy(tmp_path, EvaluationOptions(episodes=4, num_envs=4, seed=3))
+    envs = [Memory(length=7) for _ in range(4)]
+    seeds = np.random.SeedSequence(3).generate_state(4)
+    singles = []
+    for env, seed in zip(envs, seeds, strict=True):
+        obs, state, done, actions = env.reset(seed=int(seed))[0], None, False, []
+        while not done:
+            action, state = policy.predict(obs, state)
+            actions.append(action)
+            obs, _, terminated, truncated, _ = env.step(action)
+            done = terminated or truncated
+        singles.append(actions)
+    assert (state is None) == (core == "none")
+    assert report["mean_length"] == np.mean([len(actions) for actions in singles])
+    batch, state = np.stack([env.reset(seed=int(seed))[0] for env, seed in zip(envs, seeds, strict=True)]), None
+    for step in range(len(singles[0])):
+        actions, state = policy.predict(batch, state)
+        assert actions.tolist() == [single[step] for single in singles]
+        batch = np.stack([env.step(action)[0] for env, action in zip(envs, actions, strict=True)])
+
+
+def test_state_is_forgotten_where_an_episode_starts(tmp_path):
+    with pl.Session(tiny("lstm", steps=128), tmp_path) as session:
+        session.run()
+    policy = pl.load(tmp_path)
+    batch = np.stack([policy.observation_space.sample() for _ in range(3)])
+    _, state = policy.predict(batch)
+    _, kept = policy.predict(batch, state, episode_start=[False, True, False])
+    _, fresh = policy.predict(batch)
+    _, went_on = policy.predict(batch, state)
+    assert torch.equal(kept[1], fresh[1]) and torch.equal(kept[[0, 2]], went_on[[0, 2]])
+    assert not torch.equal(went_on[1], fresh[1])
+    with pytest.raises(pl.UsageError, match=r"the state has shape \(3, 16\); 2 observations need \(2, 16\), or None"):
+        policy.predict(batch[:2], state)
+
+
+def test_nested_observations_and_actions(tmp_path):
+    run = pl.train(
+        env=Nested, folder=tmp_path, steps=128, rollout_steps=16, ppo={"epochs": 1, "minibatches": 2}, **SMALL
+    )
+    env = Nested()
+    observations = [env.reset(seed=seed)[0] for seed in range(3)]
+    one, state = run.policy.predict(observations[0])
+    assert env.action_space.contains(one) and state is None
+    stacked = {
+        "place": np.array([obs["place"] for obs in observations]),
+        "parts": tuple(np.stack([obs["parts"][part] for obs in observations]) for part in range(2)),
+    }
+    batch, _ = run.policy.predict(stacked)
+    np.testing.assert_array_equal(batch["push"][0], one["push"])
+    assert batch["move"][0].shape == (3,) and batch["move"][1].shape == (3, 2) and batch["push"].shape == (3, 2)
+    sampled = [run.policy.predict(observations[0], deterministic=False)[0]["push"] for _ in range(8)]
+    assert len({tuple(push) for push in sampled}) > 1
+    assert pl.evaluate(run.policy, episodes=3).info["steps"].mean == 4
+    with pytest.raises(pl.UsageError, match="no 'parts.0', only 'place'"):
+        run.policy.predict({"place": 1})
+    with pytest.raises(pl.UsageError, match=r"'parts.1' has shape \(2,\); allowed: \(3,\), or \('B', 3\)"):
+        run.policy.predict({"place": 1, "parts": (np.zeros(2), np.zeros(2))})
+    with pytest.raises(pl.UsageError, match="trained with the observations Dict.*has Box"):
+        pl.evaluate(run.policy, Corridor, episodes=1)
+
+
+def test_a_policy_loads_without_its_simulator(tmp_path):
+    run = pl.train(env=Corridor, folder=tmp_path, steps=128, rollout_steps=16, **SMALL)
+    text = (tmp_path / "config.json").read_text().replace("tests.api.envs:Corridor", "not_installed_here:Corridor")
+    (tmp_path / "config.json").write_text(text)
+    policy = pl.load(tmp_path, trust=True)
+    assert policy.predict(np.zeros(1, np.float32))[0] == run.policy.predict(np.zeros(1, np.float32))[0]
+    with pytest.raises(pl.UsageError, match="not_installed_here"):
+        pl.evaluate(policy)
+
+
+def test_objects_that_cannot_be_imported_have_an_id_that_says_so():
+    def local():
+        return Corridor()
+
+    assert given.id_of(Corridor) == "tests.api.envs:Corridor"
+    for made, name in ((local, "local"), (lambda: Corridor(), "<lambda>")):
+        assert given.id_of(made).startswith("python:") and given.id_of(made).endswith(name)
+
+
+def test_a_local_class_trains_resumes_and_evaluates(tmp_path):
+    class Own(Corridor):
+        pass
+
+    small = SMALL | {"rollout_steps": 16}
+    run = pl.train(env=Own, folder=tmp_path, steps=128, **small)
+    assert run.config.env.startswith("python:")
+    with pytest.raises(pl.UsageError, match="was an object in a Python program.*give the object again"):
+        pl.evaluate(run.policy)
+    with pytest.raises(pl.UsageError, match="was an object in a Python program"):
+        pl.train(folder=tmp_path, resume=True, steps=256)
+    assert pl.train(env=Own, folder=tmp_path, resume=True, steps=256).step >= 256
+    assert pl.evaluate(run.policy, Own, episodes=1, deterministic=False).episodes
+
+
+SCRIPT = """
+import paceline as pl
+from tests.api.envs import Corridor
+
+class Mine(Corridor):
+    pass
+
+def main():
+    pool = {"kind": "process", "num_envs": 4, "workers": 2}
+    print(pl.train(env=Mine, folder="run", steps=256, rollout_steps=16, device="cpu", pool=pool).step)
+
+"""
+GUARD = 'if __name__ == "__main__":\n    '
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_a_class_of_the_script_itself(tmp_path, guarded):
+    """Worker processes do not run the script. Evaluating imports it, which must not train again."""
+    text = SCRIPT + (GUARD if guarded else "") + "main()\n"
+    (tmp_path / "script.py").write_text(text)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout.strip() == "256", done.stderr
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["env"] == f"{tmp_path.resolve()}/script.py:Mine"
+    if guarded:
+        assert pl.evaluate(tmp_path / "run", episodes=1, deterministic=False).episodes
+    else:
+        with pytest.raises(pl.UsageError, match="trains while it is imported for its environment; put the training"):
+            pl.evaluate(tmp_path / "run", episodes=1)
