@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -9,7 +10,7 @@ import os
 import sys
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,11 +25,20 @@ INDEX = "env_index"
 
 def resolve(env_id: EnvId) -> Factory:
     """The function gets the id's options as keyword arguments. Modules in the current directory can be imported."""
+    if is_main_program(env_id.family):
+        return _from_main_program(env_id)
     target = find(env_id.family, env_id.name, str(env_id))
     parameters = check_call(target, env_id, given=(INDEX,))
     wants_index = INDEX in parameters
     make = ImportedCall(env_id.family, env_id.name, os.getcwd(), dict(env_id.options), wants_index)
     return Factory(make=make, label=str(env_id))
+
+
+def _from_main_program(env_id: EnvId) -> Factory:
+    """From the script that runs, which is not imported again."""
+    target = _attribute(sys.modules["__main__"], env_id.family, env_id.name, str(env_id))
+    check_call(target, env_id, given=(INDEX,))
+    return replace(from_callable(functools.partial(target, **env_id.options)), label=str(env_id))
 
 
 def from_callable(function: Callable[..., Any]) -> Factory:
@@ -134,6 +144,12 @@ def is_file(module: str) -> bool:
     return module.endswith(".py")
 
 
+def is_main_program(module: str) -> bool:
+    """Whether `module` is the path of the script that runs."""
+    path = getattr(sys.modules["__main__"], "__file__", None)
+    return is_file(module) and path is not None and Path(module).resolve() == Path(path).resolve()
+
+
 def with_absolute_path(env: str) -> str:
     """An id that means the same in every folder: `./file.py:function` gets the whole path of the file."""
     module, colon, rest = env.partition(":")
@@ -164,6 +180,10 @@ def find(module: str, attribute: str, env_id: str) -> Callable[..., Any]:
             f"module {module!r} of {env_id!r} does not exist ({error}); "
             f"it is looked for in the current directory ({os.getcwd()}) and among the installed packages"
         ) from error
+    return _attribute(found, module, attribute, env_id)
+
+
+def _attribute(found: Any, module: str, attribute: str, env_id: str) -> Callable[..., Any]:
     for name in attribute.split("."):
         if not hasattr(found, name):
             public = [other for other in dir(found) if not other.startswith("_")]

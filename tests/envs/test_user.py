@@ -7,6 +7,7 @@ import pytest
 
 import paceline
 from paceline.envs import resolve
+from paceline.envs.user import with_absolute_path
 from paceline.errors import UsageError
 
 MODULE = """
@@ -107,3 +108,35 @@ def test_callables_travel_by_value():
     offset = 10
     factory = cloudpickle.loads(cloudpickle.dumps(resolve(lambda index: index + offset)))
     assert factory.make(1) == 11
+
+
+def test_a_file_is_imported_once_and_its_neighbours_are_found(folder):
+    (folder / "own.py").write_text(
+        "import paceline_mine\ncount = 0\ndef make(size=1):\n    global count\n    count += 1\n"
+        "    return count, paceline_mine.plain(size)\n"
+    )
+    factory = resolve("./own.py:make?size=4")
+    assert factory.label == "./own.py:make?size=4"
+    assert factory.make(0) == (1, {"size": 4, "speed": 2.0})
+    assert cloudpickle.loads(cloudpickle.dumps(factory)).make(0) == (2, {"size": 4, "speed": 2.0})
+    assert with_absolute_path("./own.py:make?size=4") == f"{folder.resolve()}/own.py:make?size=4"
+    assert with_absolute_path("gym:CartPole-v1") == "gym:CartPole-v1"
+
+
+def test_a_file_that_fails_is_not_half_imported(folder):
+    (folder / "fails.py").write_text("raise RuntimeError('mine')\n")
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="mine"):
+            resolve("./fails.py:make")
+
+
+def test_a_missing_file_and_a_missing_name_are_named(folder):
+    with pytest.raises(UsageError, match=r"the file './no.py' of './no.py:make' does not exist \(in "):
+        resolve("./no.py:make")
+    with pytest.raises(UsageError, match="has no 'nothing'"):
+        resolve("./paceline_mine.py:nothing")
+
+
+def test_a_gymnasium_environment_without_its_family_is_suggested():
+    with pytest.raises(UsageError, match="did you mean 'gym:CartPole-v1'"):
+        resolve("CartPole-v1")

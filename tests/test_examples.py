@@ -1,0 +1,41 @@
+"""The examples, and the Python code of the documentation, run."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def run(arguments: list[str], folder: Path) -> str:
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=170
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_steps_of_an_own_environment(tmp_path):
+    assert "steps on average" in run([str(ROOT / "examples" / "custom_environment.py")], tmp_path)
+
+
+def test_training_of_an_own_environment(tmp_path):
+    """The budget is twice what the corridor takes."""
+    out = run([str(ROOT / "examples" / "train_own_environment.py"), "40000"], tmp_path)
+    assert "10 steps to the end of the corridor" in out
+
+
+@pytest.mark.parametrize("page", ["python.md"])
+def test_python_of_the_documentation(tmp_path, page):
+    """All blocks of a page are one program."""
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / page).read_text(), re.DOTALL | re.MULTILINE)
+    assert len(blocks) >= 5
+    (tmp_path / "page.py").write_text("\n\n".join(blocks))
+    assert "(" in run(["page.py"], tmp_path)
