@@ -7,11 +7,12 @@ from typing import Annotated
 
 import tyro
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from paceline.envs.ids import EnvId
-from paceline.envs.registry import FAMILIES, load, resolve
-from paceline.errors import UsageError
+from paceline.envs.registry import Family, families, load, resolve
+from paceline.errors import MissingExtra, UsageError
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Envs:
     def run(self) -> None:
         if self.what is None:
             list_families()
-        elif self.what in FAMILIES:
+        elif self.what in families():
             for name in load(self.what).names():
                 print(f"{self.what}:{name}")
         else:
@@ -33,17 +34,21 @@ class Envs:
 
 def list_families() -> None:
     table = Table("family", "example", "what it is", "needs", box=None, header_style="bold", pad_edge=False)
-    for name, family in FAMILIES.items():
-        table.add_row(name, family.example, family.about, _needs(name))
+    for name, family in families().items():
+        table.add_row(name, family.example, family.about, escape(_needs(name, family)))
     table.add_row("module:function", "mypackage.envs:make", "your own Gymnasium or PettingZoo environment", "")
+    table.add_row("file:function", "./my_envs.py:make", "the same, in a file", "")
     Console().print(table)
 
 
-def _needs(family: str) -> str:
+def _needs(name: str, family: Family) -> str:
+    """What is missing, or why a family of another package cannot be imported."""
     try:
-        load(family)
-    except UsageError:
-        return f"pip install 'paceline[{FAMILIES[family].extra}]'"
+        load(name)
+    except MissingExtra:
+        return f"pip install 'paceline[{family.extra}]'"
+    except UsageError as error:
+        return str(error)
     return ""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from paceline.recipes import RECIPES
+from paceline.recipes import RECIPES, installed
 
 
 @dataclass(frozen=True)
@@ -15,3 +15,5 @@ class Recipes:
         width = max(map(len, RECIPES))
         for name, recipe in RECIPES.items():
             print(f"{name:<{width}} {(recipe.__doc__ or '').strip()}")
+        for point in installed():
+            print(f"{point.name:<{width}} {point.value}")

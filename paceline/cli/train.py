@@ -128,7 +128,8 @@ def find_start(arguments: list[str], command: str = "train") -> Start:
     if "--resume" in options:
         return _resumed(recipe, options, command, forms)
     if recipe is not None:
-        return Start(recipe, dataclasses.replace(recipes.find(recipe), recipe=recipe), options)
+        config = dataclasses.replace(recipes.find(recipe), recipe=recipe)
+        return Start(recipe.rpartition(":")[2], config, options)
     if file is not None:
         return Start(Path(file).stem, Config.load(Path(file)), options, Path(file))
     if {"-h", "--help"} & set(options):

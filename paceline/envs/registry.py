@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from typing import Any
 
 from paceline.envs import given, user
@@ -120,6 +122,20 @@ FAMILIES: dict[str, Family] = {
 }
 
 
+ENTRY_POINTS = "paceline.envs"
+"""The group in which a package names families of its own: `name = "package.module"`."""
+
+
+@functools.cache
+def families() -> dict[str, Family]:
+    """All families, those of other installed packages last. Asking for these takes a while."""
+    found = dict(FAMILIES)
+    for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
+        about = f"of the package {point.dist.name}" if point.dist is not None else ""
+        found.setdefault(point.name, Family(module=point.value, extra=None, example=f"{point.name}:...", about=about))
+    return found
+
+
 def resolve(env: str | EnvId | Callable[..., Any] | Factory) -> Factory:
     """The factory for an id, for a callable of no or one argument (the environment's index), or the factory itself."""
     if isinstance(env, Factory):
@@ -131,11 +147,13 @@ def resolve(env: str | EnvId | Callable[..., Any] | Factory) -> Factory:
         return load(env_id.family).resolve(env_id)
     if env_id.family == given.FAMILY:
         raise given.refusal(str(env_id))
+    if env_id.family in families():
+        return load(env_id.family).resolve(env_id)
     if env_id.name and ("." in env_id.family or user.importable(env_id.family)):
         return user.resolve(env_id)
     raise UsageError(
         f"environment family {env_id.family!r} of {str(env_id)!r} does not exist{_suggestion(env_id)}; "
-        f"allowed: {', '.join(FAMILIES)}, or package.module:function or ./file.py:function for your own"
+        f"allowed: {', '.join(families())}, or package.module:function or ./file.py:function for your own"
     )
 
 
@@ -145,7 +163,7 @@ def _suggestion(env_id: EnvId) -> str:
         names = load("gym").names()
         if env_id.family in names:
             return f", did you mean 'gym:{env_id.family}'?"
-    return closest(env_id.family, FAMILIES)
+    return closest(env_id.family, families())
 
 
 def code_named_by(env: str) -> str | None:
@@ -156,7 +174,7 @@ def code_named_by(env: str) -> str | None:
     env_id = EnvId.parse(env)
     if env_id.family == given.FAMILY:
         return None
-    if env_id.family not in FAMILIES:
+    if env_id.family not in families():
         return f"import the module {env_id.family!r} and call {env_id.name!r}" if env_id.name else None
     named_code = getattr(load(env_id.family), "named_code", None)
     return None if named_code is None else named_code(env_id)
@@ -164,6 +182,20 @@ def code_named_by(env: str) -> str | None:
 
 def load(name: str) -> Any:
     """The module of a family. `MissingExtra` says what to install if its package is missing."""
+    if name not in FAMILIES:
+        return _load_installed(name, families()[name].module)
     family = FAMILIES[name]
     with needs(name) if family.extra is not None else contextlib.nullcontext():
         return importlib.import_module(family.module)
+
+
+def _load_installed(name: str, module: str) -> Any:
+    """The module of a family of another package."""
+    try:
+        found = importlib.import_module(module)
+    except ImportError as error:
+        raise UsageError(f"the environment family {name!r} of an installed package is broken: {error}") from error
+    for attribute in ("resolve", "names"):
+        if not callable(getattr(found, attribute, None)):
+            raise UsageError(f"the environment family {name!r}: the module {module} has no function {attribute!r}")
+    return found

@@ -4,8 +4,10 @@ docstrings."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.metadata import EntryPoint, entry_points
 
 from paceline.config import Config
+from paceline.envs import user
 from paceline.errors import UsageError, closest
 from paceline.recipes import atari, classic, control, doom, mujoco, navigation, pointnav, selfplay
 
@@ -52,14 +54,47 @@ RECIPES: dict[str, Callable[[], Config]] = {
 }
 
 
+ENTRY_POINTS = "paceline.recipes"
+"""The group in which a package names recipes of its own: `name = "package.module:function"`."""
+
+
 def find(name: str) -> Config:
     """The configuration of a recipe."""
-    return RECIPES[known_as(name)]()
+    name = known_as(name)
+    config = _function(name)()
+    if not isinstance(config, Config):
+        raise UsageError(f"recipe {name} returns a {type(config).__name__}; allowed: a paceline.Config")
+    return config
 
 
 def known_as(name: str) -> str:
-    """The name in `RECIPES` of a recipe, which may be written with - or with _."""
-    name = next((known for known in RECIPES if known.replace("-", "_") == name.replace("-", "_")), name)
-    if name not in RECIPES:
-        raise UsageError(f"recipe {name!r} does not exist{closest(name, RECIPES)}; allowed: {', '.join(RECIPES)}")
+    """The name of a recipe as it is listed. It may be written with - or with _. A function of the user's own,
+    `package.module:function` or `./file.py:function`, has no other name."""
+    if ":" in name:
+        return name
+    known = [*RECIPES, *(point.name for point in installed())]
+    name = next((one for one in known if one.replace("-", "_") == name.replace("-", "_")), name)
+    if name not in known:
+        raise UsageError(
+            f"recipe {name!r} does not exist{closest(name, known)}; allowed: {', '.join(known)}, or "
+            "package.module:function for your own"
+        )
     return name
+
+
+def installed() -> list[EntryPoint]:
+    """The recipes of other packages, by name."""
+    return sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name)
+
+
+def _function(name: str) -> Callable[[], Config]:
+    if name in RECIPES:
+        return RECIPES[name]
+    if ":" in name:
+        module, _, function = name.rpartition(":")
+        return user.find(module, function, name)
+    point = next(point for point in installed() if point.name == name)
+    try:
+        return point.load()
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"recipe {name} of the installed package is broken: {point.value}: {error}") from error

@@ -1,0 +1,95 @@
+"""Recipes and families of environments of the user's own, and of other packages."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from paceline import recipes
+from paceline.cli.envs import Envs
+from paceline.cli.recipes import Recipes
+from paceline.cli.train import find_start
+from paceline.config import Config
+from paceline.envs import registry
+from paceline.errors import UsageError
+
+MODULE = """
+from paceline.config import Config
+from paceline.envs.gym import resolve as gym
+from paceline.envs.ids import EnvId
+
+def quick():
+    "Train for a moment."
+    return Config(steps=123)
+
+def wrong():
+    return {"steps": 3}
+
+def names():
+    return ["pole"]
+
+def resolve(env_id):
+    return gym(EnvId("gym", "CartPole-v1"))
+"""
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """A module of the user's own, in the current directory."""
+    (tmp_path / "paceline_own.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    yield "paceline_own"
+    sys.modules.pop("paceline_own", None)
+
+
+@pytest.fixture
+def installed(module, monkeypatch):
+    """The same module, as an installed package would register it."""
+
+    def entry_points(group):
+        named = {recipes.ENTRY_POINTS: "paceline_own:quick", registry.ENTRY_POINTS: "paceline_own"}
+        broken = {recipes.ENTRY_POINTS: "paceline_own:gone", registry.ENTRY_POINTS: "paceline_gone"}
+        return [EntryPoint("their-own", named[group], group), EntryPoint("broken", broken[group], group)]
+
+    for where in (recipes, registry):
+        monkeypatch.setattr(where, "entry_points", entry_points)
+    registry.families.cache_clear()
+    yield module
+    registry.families.cache_clear()
+
+
+@pytest.mark.parametrize("name", ["paceline_own:quick", "./paceline_own.py:quick"])
+def test_a_recipe_of_the_users_own(module, name):
+    start = find_start([name, "--seed", "3"])
+    assert start.config == Config(steps=123, recipe=name) and start.label == "quick"
+    assert start.options == ["--seed", "3"]
+
+
+def test_what_is_no_recipe_is_named(module):
+    with pytest.raises(UsageError, match="recipe paceline_own:wrong returns a dict; allowed: a paceline.Config"):
+        recipes.find("paceline_own:wrong")
+    with pytest.raises(UsageError, match="module 'paceline_own' has no 'quik'"):
+        recipes.find("paceline_own:quik")
+    with pytest.raises(UsageError, match="did you mean 'cartpole'.*or package.module:function for your own"):
+        recipes.find("cartploe")
+
+
+def test_recipes_of_other_packages(installed, capsys):
+    assert recipes.find("their_own").steps == 123
+    Recipes().run()
+    assert "their-own" in capsys.readouterr().out
+    with pytest.raises(UsageError, match="recipe broken of the installed package is broken: paceline_own:gone"):
+        recipes.find("broken")
+
+
+def test_families_of_other_packages(installed, capsys):
+    assert registry.resolve("their-own:pole").make(0).spec.id == "CartPole-v1"
+    assert registry.code_named_by("their-own:pole") is None, "it is installed, as all families are"
+    Envs("their-own").run()
+    assert capsys.readouterr().out == "their-own:pole\n"
+    with pytest.raises(UsageError, match="family 'broken' of an installed package is broken.*paceline_gone"):
+        registry.resolve("broken:pole")
+    with pytest.raises(UsageError, match="allowed: gym.*their-own"):
+        registry.resolve("nothing:pole")
