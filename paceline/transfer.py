@@ -204,6 +204,17 @@ class InitialWeights:
         replace_text(folder / FILE, json.dumps({"from": self.name, "policies": by_policy}, indent=2) + "\n")
 
 
+def initial_weights(config: Config) -> InitialWeights | None:
+    """What a new run takes from another one; None if all weights are new. Frozen parts must not be new."""
+    new = [part for part in config.frozen_parts if part not in config.parts_to_take]
+    if new:
+        needed = "+".join(part for part in PARTS if part in (*config.parts_to_take, *new))
+        raise UsageError(
+            f"freeze {'+'.join(new)} would keep random weights; allowed: --init-from RUN --init {needed}, or fewer parts"
+        )
+    return InitialWeights.load(config) if config.init_from is not None else None
+
+
 def prepare(network: nn.Module, parts: Parts, config: Config, initial: InitialWeights | None) -> None:
     """Give a new network the weights that it begins with, and freeze what is not trained."""
     if initial is not None:

@@ -279,6 +279,16 @@ FITTING = ["--init-from", "RUN", "--policy.normalize-obs", "--policy.hidden", "1
         ),
         (["--init", "encoder"], ["no effect without init_from"]),
         (["--freeze", "encoder+policy"], ["leaves no policy to train"]),
+        (["--freeze", "planner"], ["freeze planner needs a planner", "--policy.planner.kind lstm"]),
+        (["--freeze", "encoder"], ["freeze encoder would keep random weights", "--init-from RUN --init encoder"]),
+        (
+            [*FITTING, "--init", "policy", "--freeze", "encoder"],
+            ["freeze encoder would keep random weights", "--init encoder+policy"],
+        ),
+        (
+            ["--system", "d4pg", "--env", "gym:Pendulum-v1", "--freeze", "critic"],
+            ["freeze critic", "under d4pg", "allowed: encoder, or policy"],
+        ),
         (["--init-from", "nowhere"], ["nowhere is not the folder of a run"]),
         (["--init-from", "RUN/checkpoints/step_7"], ["no checkpoint 'step_7'", "step_128"]),
         (["--init-from", "RUN"], ["encoder", "normalize_obs is True there and False here"]),
