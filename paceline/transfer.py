@@ -156,11 +156,11 @@ class InitialWeights:
         }
         names = [name for name, _ in other.inputs]
         kept = [names.index(name) for name, _ in unit.inputs]
-        embedded = {key: found.pop(key) for key in list(found) if key[1].startswith("embeddings.")}
-        for (role, key), values in embedded.items():
+        embedded = [key for role, key in found if role == PERCEPTRON and key.startswith("embeddings.")]
+        for key, values in [(key, found.pop((PERCEPTRON, key))) for key in embedded]:
             _, number, kind = key.split(".")
             if int(number) in kept:
-                found[role, f"embeddings.{kept.index(int(number))}.{kind}"] = values
+                found[PERCEPTRON, f"embeddings.{kept.index(int(number))}.{kind}"] = values
         first = (PERCEPTRON, "layers.0.weight") if PERCEPTRON in unit.modules else (CORE, "rnn.weight_ih_l0")
         if kept and first in found:
             embedding = self.config.policy.embedding if PERCEPTRON in unit.modules else 0
