@@ -209,9 +209,8 @@ def initial_weights(config: Config) -> InitialWeights | None:
     new = [part for part in config.frozen_parts if part not in config.parts_to_take]
     if new:
         needed = "+".join(part for part in PARTS if part in (*config.parts_to_take, *new))
-        raise UsageError(
-            f"freeze {'+'.join(new)} would keep random weights; allowed: --init-from RUN --init {needed}, or fewer parts"
-        )
+        allowed = f"--init-from RUN --init {needed}, or fewer parts"
+        raise UsageError(f"freeze {'+'.join(new)} would keep random weights; allowed: {allowed}")
     return InitialWeights.load(config) if config.init_from is not None else None
 
 
