@@ -6,6 +6,7 @@ import threading
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 
 from paceline.errors import UsageError
@@ -91,6 +92,11 @@ def test_damaged_files_are_refused(tmp_path, small_bank):
         SceneBank.load(path)
     path.write_bytes(whole.replace(f'"version":"{VERSION}"'.encode(), b'"version":"9"'))
     with pytest.raises(UsageError, match=f"version 9; allowed: {VERSION}"):
+        SceneBank.load(path)
+    small_bank.save(path)
+    tensors, metadata = safetensors.torch.load_file(path), {"format": "paceline-pointnav-bank", "version": "1"}
+    safetensors.torch.save_file(tensors, path, metadata)
+    with pytest.raises(UsageError, match=r"has version 1; allowed: .; write it again by SceneBank.generate\(.*\).save"):
         SceneBank.load(path)
     path.write_bytes(whole.replace(b"paceline-navigation-bank", b"paceline-navigation-BANK"))
     with pytest.raises(UsageError, match="no scene file"):
