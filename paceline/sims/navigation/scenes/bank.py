@@ -235,6 +235,11 @@ class SceneBank:
 
     def save(self, path: str | Path) -> None:
         """Write one file, as a whole or not at all."""
+        with replacing(Path(path)) as temporary:
+            temporary.write_bytes(self.to_bytes())
+
+    def to_bytes(self) -> bytes:
+        """The content of a file."""
         tensors = {name: tensor.cpu() for name, tensor in self._tensors.items()}
         metadata = {
             "format": FORMAT,
@@ -243,8 +248,7 @@ class SceneBank:
             "label": "custom" if self.changed else self.label,
             "checksum": str(_checksum(tensors)),
         }
-        with replacing(Path(path)) as temporary:
-            temporary.write_bytes(safetensors.torch.save(tensors, metadata))
+        return safetensors.torch.save(tensors, metadata)
 
     @classmethod
     def load(cls, path: str | Path) -> SceneBank:
