@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -33,10 +34,11 @@ from paceline.distributed.runtime import Group, choose_device
 from paceline.envs.registry import resolve
 from paceline.errors import PacelineError, UsageError
 from paceline.nets.actor_critic import ActorCritic
-from paceline.nets.parts import parts_of, saved_form
+from paceline.nets.parts import IMAGE, parts_of, saved_form
 from paceline.pool.protocol import PoolSpec
 from paceline.run_folder import open_run_folder
 from paceline.sims.navigation.layout import NUM_ACTIONS
+from paceline.sims.navigation.rendering.image_sensors import image_spaces
 from paceline.sims.navigation.rendering.render import Camera, trace
 
 PLACES = 8
@@ -69,18 +71,19 @@ class Plan:
 
 
 class Surfaces(nn.Module):
-    """A policy's image encoders, each with a layer that predicts what is seen where."""
+    """The encoders of the images `names` of a policy, each with a layer that predicts what is seen where."""
 
-    def __init__(self, policy: ActorCritic) -> None:
+    def __init__(self, policy: ActorCritic, names: Collection[str]) -> None:
         super().__init__()
         self.policy, outputs = policy, PLACES * PLACES * len(KINDS)
-        encoders: list[Any] = list(policy.trunk.images)
-        self.layers = nn.ModuleList(nn.Linear(encoder.out_features, outputs) for encoder in encoders)
+        pairs = zip(policy.trunk.image_names, policy.trunk.images, strict=True)
+        self._encoders: dict[str, Any] = {name: encoder for name, encoder in pairs if name in names}
+        self.layers = nn.ModuleList(nn.Linear(encoder.out_features, outputs) for encoder in self._encoders.values())
 
     def forward(self, obs: dict[str, Tensor]) -> list[Tensor]:
         """[N, kinds, G, G] for each image: logits."""
-        seen, trunk = self.policy.see(obs), self.policy.trunk
-        features = [encoder(seen[name]) for name, encoder in zip(trunk.image_names, trunk.images, strict=True)]
+        seen = self.policy.see(obs)
+        features = [encoder(seen[name]) for name, encoder in self._encoders.items()]
         pairs = zip(self.layers, features, strict=True)
         return [layer(found.float()).view(-1, len(KINDS), PLACES, PLACES) for layer, found in pairs]
 
@@ -95,8 +98,11 @@ def labels(simulator: Any, camera: Camera) -> Tensor:
     return torch.bucketize(surfaces // 3, first_of_kinds, right=True)
 
 
-def train(plan: Plan, config: Config, device: torch.device) -> ActorCritic:
-    """A policy with trained encoders. Everything else in it is random."""
+def train(plan: Plan, config: Config, device: torch.device) -> tuple[ActorCritic, Collection[str]]:
+    """A policy, and the names of the images whose encoders are trained. Everything else in the policy is random.
+
+    Labels are those of the agent's own view, so pictures of goals train nothing.
+    """
     torch.manual_seed(plan.seed)
     make: Any = resolve(config.env).make
     simulator = make(plan.images, str(device))
@@ -106,9 +112,10 @@ def train(plan: Plan, config: Config, device: torch.device) -> ActorCritic:
         observation_space=simulator.observation_space, action_space=simulator.action_space, num_envs=plan.images
     )
     policy = ActorCritic(spec, config.policy).to(device)
-    if not policy.trunk.images:
+    names = image_spaces(simulator.config).keys()
+    if not names:
         raise UsageError(f"{config.env} has no images; allowed: environments of navigation with images")
-    model, camera = Surfaces(policy).to(device), Camera(PLACES, device)
+    model, camera = Surfaces(policy, names).to(device), Camera(PLACES, device)
     optimizer = torch.optim.Adam(model.parameters(), plan.learning_rate)
     rows, alone = torch.arange(plan.images, device=device), Group(RankInfo(), device, None)
     obs = simulator.reset(plan.seed)
@@ -123,7 +130,7 @@ def train(plan: Plan, config: Config, device: torch.device) -> ActorCritic:
         if policy.normalizes:
             policy.absorb(obs, rows, alone)
         obs = simulator.step(torch.randint(NUM_ACTIONS, (plan.images,), device=device)).obs
-    return policy
+    return policy, names
 
 
 def describe(found: list[Tensor], expected: Tensor) -> str:
@@ -133,11 +140,13 @@ def describe(found: list[Tensor], expected: Tensor) -> str:
     return f"accuracy {', '.join(f'{share:.3f}' for share in right)}; a constant answer has {constant:.3f}"
 
 
-def write(policy: ActorCritic, plan: Plan, config: Config) -> None:
-    """Write the encoders as the checkpoint of a run. Other parts are not named in it, so that no run takes them."""
-    encoder = {"encoder": saved_form(parts_of(policy))["encoder"]}
+def write(policy: ActorCritic, names: Collection[str], plan: Plan, config: Config) -> None:
+    """Write the encoders of the images `names` as the checkpoint of a run. It names no other parts, so that no run
+    takes them."""
+    units = saved_form(parts_of(policy))["encoder"]
+    encoder = {unit: units[unit] for unit in units if unit.removeprefix(IMAGE) in names}
     steps = plan.updates * plan.images
-    state = {"step": steps, "seconds": 0.0, "agent": {"parts": encoder}}
+    state = {"step": steps, "seconds": 0.0, "agent": {"parts": {"encoder": encoder}}}
     config.save(plan.run_dir / "config.json")
     CheckpointFolder(plan.run_dir / "checkpoints").save(steps, policy.state_dict(), state, {}, best=True)
 
@@ -153,7 +162,8 @@ def run_plan(plan: Plan) -> None:
     if (plan.run_dir / "checkpoints").exists():
         raise UsageError(f"{plan.run_dir} holds a run already; allowed: another --run-dir")
     with open_run_folder(plan.run_dir):
-        write(train(plan, config, choose_device(plan.device, 0)), plan, config)
+        policy, names = train(plan, config, choose_device(plan.device, 0))
+        write(policy, names, plan, config)
 
 
 def main() -> int:

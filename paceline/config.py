@@ -91,7 +91,8 @@ class Config:
     """With --init-from, the parts to take: encoder, policy, planner, critic, or several, such as encoder+policy. None:
     encoder+policy."""
     freeze: str | None = None
-    """Parts that are not trained: encoder, policy, planner, critic, or several. None: everything is trained."""
+    """Parts that are not trained, of those that --init takes: encoder, policy, planner, critic, or several. None:
+    everything is trained."""
     pool: PoolConfig = field(default_factory=PoolConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     ppo: PPOConfig = field(default_factory=PPOConfig)
@@ -135,7 +136,7 @@ class Config:
             self._require_determinism()
 
     def _require_parts(self) -> None:
-        """Refuse names of parts that do not exist, and a policy that cannot learn."""
+        """Refuse parts that do not exist, and networks that cannot learn."""
         if self.init is not None and self.init_from is None:
             raise UsageError(f"init {self.init} has no effect without init_from; allowed: --init-from RUN")
         has_planner = self.policy.planner.kind != "none"
@@ -144,6 +145,10 @@ class Config:
                 "policy.planner needs a policy to steer; allowed: --init encoder+policy and --init-from RUN, where RUN "
                 f"observes {self.policy.planner.goal!r}"
             )
+        if SYSTEMS[self.system].family == "d4pg" and not set(self.frozen_parts) <= {"encoder", "policy"}:
+            raise UsageError(f"freeze {self.freeze} is not possible under {self.system}; allowed: encoder, or policy")
+        if "planner" in self.frozen_parts and not has_planner:
+            raise UsageError(f"freeze {self.freeze} needs a planner; allowed: --policy.planner.kind lstm or gru")
         acting = {"encoder", "policy", *(["planner"] if has_planner else [])}
         if acting <= set(self.frozen_parts):
             raise UsageError(f"freeze {self.freeze} leaves no policy to train; allowed: fewer parts")

@@ -34,11 +34,7 @@ def restored_settings() -> Iterator[None]:
         for name in VARIABLES:
             stack.callback(_set_variable, name, os.environ.get(name))
         stack.callback(onednn.set_flags, _enabled=bool(onednn.enabled), _fp32_precision=None)
-        stack.callback(
-            torch.use_deterministic_algorithms,
-            torch.are_deterministic_algorithms_enabled(),
-            warn_only=torch.is_deterministic_algorithms_warn_only_enabled(),
-        )
+        stack.callback(_set_determinism, *_determinism())
         for matmul in (torch.backends.cuda.matmul, onednn.matmul):
             stack.callback(setattr, matmul, "fp32_precision", matmul.fp32_precision)
         stack.callback(torch.set_float32_matmul_precision, _matmul_precision())
@@ -51,6 +47,16 @@ def _matmul_precision() -> str:
         return torch.get_float32_matmul_precision()
     except RuntimeError:  # it was set differently for single devices, whose settings are restored one by one
         return "highest"
+
+
+def _determinism() -> tuple[bool, bool]:
+    """Whether algorithms are deterministic, and whether others only warn."""
+    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+def _set_determinism(enabled: bool, warn_only: bool) -> None:
+    if _determinism() != (enabled, warn_only):  # setting it imports PyTorch's compiler, which takes seconds
+        torch.use_deterministic_algorithms(enabled, warn_only=warn_only)
 
 
 def _set_module_path(path: list[str]) -> None:

@@ -40,7 +40,7 @@ from paceline.telemetry.clock import Clock
 from paceline.telemetry.metrics import MetricsWriter
 from paceline.telemetry.phases import Phases
 from paceline.telemetry.progress import Progress
-from paceline.transfer import InitialWeights
+from paceline.transfer import initial_weights
 from paceline.trust import may_unpickle
 
 log = logging.getLogger(__name__)
@@ -182,7 +182,7 @@ class Session:
         # Before the display, where the user could not be asked.
         checkpoint = self._checkpoint_to_resume() if self._resume is not None else None
         # A resumed run has its own weights, and does not need the other run any more.
-        initial = InitialWeights.load(config) if config.init_from is not None and checkpoint is None else None
+        initial = initial_weights(config) if checkpoint is None else None
         loads = (
             checkpoint is not None and checkpoint.has_pickles and may_unpickle(checkpoint.manifest, trust=self._trust)
         )

@@ -156,11 +156,11 @@ class InitialWeights:
         }
         names = [name for name, _ in other.inputs]
         kept = [names.index(name) for name, _ in unit.inputs]
-        embedded = {key: found.pop(key) for key in list(found) if key[1].startswith("embeddings.")}
-        for (role, key), values in embedded.items():
+        embedded = [key for role, key in found if role == PERCEPTRON and key.startswith("embeddings.")]
+        for key, values in [(key, found.pop((PERCEPTRON, key))) for key in embedded]:
             _, number, kind = key.split(".")
             if int(number) in kept:
-                found[role, f"embeddings.{kept.index(int(number))}.{kind}"] = values
+                found[PERCEPTRON, f"embeddings.{kept.index(int(number))}.{kind}"] = values
         first = (PERCEPTRON, "layers.0.weight") if PERCEPTRON in unit.modules else (CORE, "rnn.weight_ih_l0")
         if kept and first in found:
             embedding = self.config.policy.embedding if PERCEPTRON in unit.modules else 0
@@ -202,6 +202,16 @@ class InitialWeights:
         """Write what was taken to the run folder."""
         by_policy = [[report._asdict() for report in reports] for reports in self.reports]
         replace_text(folder / FILE, json.dumps({"from": self.name, "policies": by_policy}, indent=2) + "\n")
+
+
+def initial_weights(config: Config) -> InitialWeights | None:
+    """What a new run takes from another one; None if all weights are new. Frozen parts must not be new."""
+    new = [part for part in config.frozen_parts if part not in config.parts_to_take]
+    if new:
+        needed = "+".join(part for part in PARTS if part in (*config.parts_to_take, *new))
+        allowed = f"--init-from RUN --init {needed}, or fewer parts"
+        raise UsageError(f"freeze {'+'.join(new)} would keep random weights; allowed: {allowed}")
+    return InitialWeights.load(config) if config.init_from is not None else None
 
 
 def prepare(network: nn.Module, parts: Parts, config: Config, initial: InitialWeights | None) -> None:

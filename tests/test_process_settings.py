@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -54,6 +56,16 @@ def _set(threads: int, onednn: bool) -> None:
     torch.backends.mkldnn.set_flags(_enabled=onednn, _fp32_precision=None)
     torch.set_float32_matmul_precision("highest")
     torch.use_deterministic_algorithms(False)
+
+
+def test_restoring_does_not_import_the_compiler():
+    """It takes seconds, in which a stopped run does not end."""
+    program = (
+        "import sys; from paceline.process_settings import restored_settings\n"
+        "with restored_settings(): pass\n"
+        "assert 'torch._inductor' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 
 
 @pytest.mark.parametrize(

@@ -164,10 +164,10 @@ def naively_taken(old: ActorCritic, new: ActorCritic, before: Config, now: Confi
 def narrow_core(old: ActorCritic, new: ActorCritic, before: Config, now: Config) -> nn.Module:
     """The old core without the observations that only the old network has; nothing if the cores read other things."""
     old_names, new_names = ([leaf.name for leaf in network.trunk.leaves] for network in (old, new))
-    raw_before, raw_now = (bool(names) and not c.policy.hidden for names, c in ((old_names, before), (new_names, now)))
-    if raw_before != raw_now:
+    mixed_before, mixed_now = (bool(names and c.policy.hidden) for names, c in ((old_names, before), (new_names, now)))
+    if mixed_before != mixed_now:
         return nn.Module()
-    if not raw_now or before.policy.core.kind == "none":
+    if mixed_now or before.policy.core.kind == "none":
         return old.core
     size, images = before.policy.embedding, old.trunk.num_image_features
     fits = images == new.trunk.num_image_features and set(new_names) <= set(old_names)
@@ -279,6 +279,16 @@ FITTING = ["--init-from", "RUN", "--policy.normalize-obs", "--policy.hidden", "1
         ),
         (["--init", "encoder"], ["no effect without init_from"]),
         (["--freeze", "encoder+policy"], ["leaves no policy to train"]),
+        (["--freeze", "planner"], ["freeze planner needs a planner", "--policy.planner.kind lstm"]),
+        (["--freeze", "encoder"], ["freeze encoder would keep random weights", "--init-from RUN --init encoder"]),
+        (
+            [*FITTING, "--init", "policy", "--freeze", "encoder"],
+            ["freeze encoder would keep random weights", "--init encoder+policy"],
+        ),
+        (
+            ["--system", "d4pg", "--env", "gym:Pendulum-v1", "--freeze", "critic"],
+            ["freeze critic", "under d4pg", "allowed: encoder, or policy"],
+        ),
         (["--init-from", "nowhere"], ["nowhere is not the folder of a run"]),
         (["--init-from", "RUN/checkpoints/step_7"], ["no checkpoint 'step_7'", "step_128"]),
         (["--init-from", "RUN"], ["encoder", "normalize_obs is True there and False here"]),
@@ -324,6 +334,50 @@ def test_a_part_that_is_frozen_must_fit_as_a_whole():
     ]
     with pytest.raises(UsageError, match="not fit as a whole: there is no encoder of rgb; it would stay random"):
         initial.copy_to(new, parts_of(new), dataclasses.replace(config, freeze="encoder"))
+
+
+def taken_core(old: ActorCritic, new: ActorCritic, config: Config) -> str:
+    """Take the policy of one network in another. Returns the note about its core."""
+    initial = InitialWeights(name="there", config=config, weights=old.state_dict(), parts=saved_form(parts_of(old)))
+    initial.copy_to(new, parts_of(new), dataclasses.replace(config, init_from="there", init="policy"))
+    return next(row.note for row in initial.reports[0] if row.unit == "core")
+
+
+def test_the_core_of_a_task_with_images_only_leaves_out_the_goal():
+    policy = PolicyConfig(encoder="patches", encoder_size=4, hidden=(), core=CoreConfig(kind="lstm", hidden=8))
+    depth, goal = spaces.Box(0, 255, (1, 16, 16), np.uint8), spaces.Box(-1, 1, (3,), np.float32)
+    old, new, back = (
+        ActorCritic(PoolSpec(observation_space=space, action_space=spaces.Discrete(2), num_envs=1), policy)
+        for space in (spaces.Dict(depth=depth, goal=goal), spaces.Dict(depth=depth), spaces.Dict(depth=depth))
+    )
+    config = dataclasses.replace(TINY, policy=policy)
+    assert taken_core(old, new, config) == "without goal"
+    assert torch.equal(new.core.rnn.weight_ih_l0, old.core.rnn.weight_ih_l0[:, :4])
+    assert taken_core(new, back, config) == ""
+    assert same(new.state_dict(), back.state_dict(), "core.")
+    assert taken_core(new, old, config) == "the observation goal is missing there and 3 values here"
+
+
+def test_own_encoders_may_have_embeddings():
+    policy = PolicyConfig(encoder="tests.nets.own_parts:PaletteEncoder", encoder_size=4)
+    spec = PoolSpec(
+        observation_space=spaces.Box(0, 255, (1, 8, 8), np.uint8), action_space=spaces.Discrete(2), num_envs=1
+    )
+    old, new = ActorCritic(spec, policy), ActorCritic(spec, policy)
+    config = dataclasses.replace(TINY, policy=policy)
+    initial = InitialWeights(name="there", config=config, weights=old.state_dict(), parts=saved_form(parts_of(old)))
+    initial.copy_to(new, parts_of(new), dataclasses.replace(config, init_from="there", init="encoder"))
+    assert same(old.state_dict(), new.state_dict(), "trunk.images.0.embeddings.")
+
+
+def test_a_run_that_froze_random_weights_can_be_resumed(tmp_path, monkeypatch):
+    """New runs that do so are refused, but not those of earlier versions."""
+    with monkeypatch.context() as earlier:
+        earlier.setattr("paceline.session.initial_weights", lambda config: None)
+        train(dataclasses.replace(TINY, freeze="encoder"), tmp_path / "run")
+    before = weights_of(tmp_path / "run")
+    assert main(["--resume", "--run-dir", str(tmp_path / "run"), "--steps", "256"]) == 0
+    assert same(before, weights_of(tmp_path / "run"), "trunk.", "normalizers.")
 
 
 def test_images_go_to_a_task_with_other_actions(tmp_path):

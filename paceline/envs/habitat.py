@@ -97,6 +97,12 @@ class HabitatEnv(gymnasium.Env):
         _divide(config, settings, env_index)
         self._seed = config.habitat.seed if settings.seed is not None else None
         self._env = make_gym_from_config(config)
+        kind = type(self._env.action_space).__name__
+        if kind not in ("Discrete", "Box"):
+            self._env.close()
+            raise UsageError(
+                f"the actions of the Habitat config {settings.config!r} are a {kind}; allowed: Discrete, Box"
+            )
         # None for environments of other packages that Habitat wraps (its env_task GymRegistryEnv).
         self._task_env: Any = self._env.unwrapped if hasattr(self._env.unwrapped, "habitat_env") else None
         self._episodes = list(self._task_env.episodes) if self._task_env is not None else []

@@ -27,6 +27,7 @@ class PongMatch:
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 30, "name": "pong"}  # noqa: RUF012 - PettingZoo's format
     render_mode = "rgb_array"
+    measure_names = TensorPong.measure_names
 
     def __init__(self, points: int = 3, max_episode_steps: int = 1000) -> None:
         self._simulator = TensorPong(1, points=points, max_episode_steps=max_episode_steps)

@@ -191,13 +191,17 @@ def heat_map(
 
 @styled
 def stacked_bars(labels: Sequence[str], parts: Mapping[str, np.ndarray], *, x_label: str) -> str:
-    """One horizontal bar per label, the first on top, of up to three `parts` [labels]. Parts below 0 are left out."""
+    """One horizontal bar per label, the first on top, of up to three `parts` [labels].
+
+    Parts above 0 are to the right of 0, those below 0 to the left.
+    """
     axes = new_axes((WIDE[0], 0.9 + 0.42 * len(labels)))
-    left = np.zeros(len(labels))
+    below, above = np.zeros(len(labels)), np.zeros(len(labels))
     for (name, values), color in zip(parts.items(), (GRAY, ORANGE, RED), strict=False):
-        width = np.maximum(values, 0.0)
-        axes.barh(labels, width, 0.62, left=left, color=color, label=name)
-        left += width
+        axes.barh(labels, values, 0.62, left=np.where(values < 0, below, above), color=color, label=name)
+        below, above = below + np.minimum(values, 0.0), above + np.maximum(values, 0.0)
+    if (below < 0).any():
+        axes.axvline(0.0, color=INK, linewidth=0.8)
     axes.invert_yaxis()
     number_axes(axes, x_label, only_x=True)
     axes.grid(False, axis="y")

@@ -93,10 +93,13 @@ def _inputs_of_core(
 ) -> tuple[tuple[str, int], ...]:
     """What a core reads of each observation. Nothing if hidden layers of the perceptron mix them before."""
     perceptron = policy.trunk.vectors if planned is None else planned.perceptron
-    if perceptron is None or len(perceptron.layers):
+    images = ("images", policy.trunk.num_image_features)
+    if perceptron is None:
+        return (images,)
+    if len(perceptron.layers):
         return ()
     width = perceptron.out_features // len(inputs) if perceptron.embeddings else None
-    return (("images", policy.trunk.num_image_features), *((name, width or size) for name, size in inputs))
+    return (images, *((name, width or size) for name, size in inputs))
 
 
 def _normalizers(policy: ActorCritic, roles: Mapping[str, str]) -> dict[str, str]:

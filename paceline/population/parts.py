@@ -82,6 +82,7 @@ class PopulationParts:
         if len(learners) == 1 and not plays:
             return None
         spec = pool.spec
+        _require_objective(config, spec)
         opponents: list[Any] = []
         refreshes: list[Callable[[], object]] = []
         draw, league, snapshots = make_draw(config.population, spec), None, None
@@ -116,6 +117,15 @@ class PopulationParts:
         )
         assigned = rewards.assign if rewards is not None else lambda slots: None
         return cls(assignment, population, opponents, refreshes, assigned)
+
+
+def _require_objective(config: Config, spec: PoolSpec) -> None:
+    """Refuse an objective that no episode has. Only batched simulators announce all of their measures."""
+    known = ("return", "length", *spec.measures)
+    if spec.on_device and config.pbt.objective not in known:
+        raise UsageError(
+            f"pbt.objective {config.pbt.objective!r} does not exist in {config.env}; allowed: {', '.join(known)}"
+        )
 
 
 def _league(

@@ -8,8 +8,9 @@ import re
 import pytest
 import torch
 
-from benchmarks.supervised_encoder import KINDS, PLACES, Plan, labels, run_plan
+from benchmarks.supervised_encoder import KINDS, PLACES, Plan, labels, run_plan, train, write
 from paceline import recipes
+from paceline.checkpoint import CheckpointFolder
 from paceline.envs.registry import resolve
 from paceline.errors import UsageError
 from paceline.pool.config import PoolConfig
@@ -54,6 +55,20 @@ def test_a_run_begins_with_the_encoder(tmp_path, capsys):
         Session(dataclasses.replace(config, init="encoder+policy"), tmp_path / "other").__enter__()
     with pytest.raises(UsageError, match="holds a run already"):
         run_plan(Plan(recipe="pointnav-small", env=ENV, run_dir=tmp_path / "old"))
+
+
+def test_pictures_of_goals_are_not_labelled(tmp_path):
+    """The labels are those of the agent's own view."""
+    env = "imagenav:small?resolution=16&scenes=4"
+    plan = Plan(recipe="pointnav-small", env=env, run_dir=tmp_path, updates=2, images=8, device="cpu")
+    config = dataclasses.replace(recipes.find("pointnav-small"), env=env)
+    policy, names = train(plan, config, torch.device("cpu"))
+    pairs = zip(policy.trunk.image_names, policy.trunk.images, strict=True)
+    learned = {name: any(values.grad is not None for values in encoder.parameters()) for name, encoder in pairs}
+    assert learned == {"depth": True, "goal_depth": False}
+    write(policy, names, plan, config)
+    saved = CheckpointFolder(tmp_path / "checkpoints").load().state["agent"]["parts"]["encoder"]
+    assert list(saved) == ["encoder of depth"]
 
 
 @pytest.mark.parametrize(

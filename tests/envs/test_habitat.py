@@ -107,6 +107,12 @@ def test_continuous_actions_are_kept_within_their_bounds():
     assert obs["depth"].max() == pytest.approx(0.1)
 
 
+def test_other_actions_are_refused():
+    with pytest.raises(UsageError) as raised:
+        resolve(f"{ID}?habitat.task.two_agents=true").make(0)
+    assert str(raised.value) == f"the actions of the Habitat config '{CONFIG}' are a Dict; allowed: Discrete, Box"
+
+
 def test_a_seed_gives_the_same_episodes_again():
     env, other = resolve(ID).make(0), resolve(ID).make(1)
     env.reset(seed=5)

@@ -306,7 +306,7 @@ def test_the_single_match_is_a_stream_of_the_batch():
 
 def test_single_matches_run_in_a_serial_pool_and_continue_from_a_state():
     with make_pool("tensor:pong?points=1", PoolConfig(kind="serial", num_envs=2), seed=3) as pool:
-        assert pool.spec.agents_per_env == 2
+        assert pool.spec.agents_per_env == 2 and pool.spec.measures == ("win",)
 
         def play(num):
             rows = []

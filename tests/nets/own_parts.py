@@ -21,6 +21,17 @@ class Encoder(nn.Module):
         return self.linear(images.flatten(1).float() / 255)
 
 
+class PaletteEncoder(Encoder):
+    """Every value of a pixel has an embedding."""
+
+    def __init__(self, leaf_shape, *, hidden):
+        super().__init__(leaf_shape, hidden=hidden)
+        self.embeddings = nn.Embedding(256, 1)
+
+    def forward(self, images):
+        return self.linear(self.embeddings(images.long()).flatten(1))
+
+
 class Core(nn.Module):
     """A leaky sum of the features."""
 

@@ -23,7 +23,7 @@ from paceline.experience.training_batch import TrainingBatch
 from paceline.learner.config import PPOConfig
 from paceline.learner.ppo import PPOLearner
 from paceline.pool.config import PoolConfig
-from paceline.population.config import LeagueConfig, PopulationConfig
+from paceline.population.config import LeagueConfig, PBTConfig, PopulationConfig
 from paceline.population.mapping import AgentMapping, RandomMapping
 from paceline.schedule.config import VERConfig
 from paceline.session import Session, train
@@ -239,6 +239,21 @@ def test_bad_settings_are_refused():
         AgentMapping(4, 2)
     with pytest.raises(UsageError, match="no effect without league.opponent_share"):
         LeagueConfig(opponents=("package.module:Class",))
+
+
+def test_an_objective_that_no_episode_has_is_refused(tmp_path):
+    config = Config(
+        env="tensor:pong",
+        device="cpu",
+        pool=PoolConfig(num_envs=4),
+        population=PopulationConfig(policies=2),
+        pbt=PBTConfig(every=1000, objective="frags"),
+    )
+    refused = "pbt.objective 'frags' does not exist in tensor:pong; allowed: return, length, win"
+    with pytest.raises(UsageError, match=refused), Session(config, tmp_path / "run"):
+        pass
+    with Session(dataclasses.replace(config, pbt=PBTConfig(every=1000, objective="win")), tmp_path / "run"):
+        pass
 
 
 def test_episodes_of_opponents_do_not_count(tmp_path):

@@ -52,6 +52,7 @@ class NavigationEnv(gymnasium.Env):
         self.simulator = Navigation(1, "cpu", config, bank=bank, first_stream=stream)
         self.observation_space = self.simulator.observation_space
         self.action_space = self.simulator.action_space
+        self.measure_names = self.simulator.measure_names
         self._next: dict[str, Tensor] | None = None  # first observation of the episode that has already begun
         self._is_seeded = False
         self._episode: _Episode | None = None

@@ -15,7 +15,7 @@ Legend: N streams, K scenes, E episodes, C columns of the task.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -142,11 +142,19 @@ class Navigation:
         self._paths.scenes_changed()
         self.task.scenes_changed()
         scenes = self.bank.open_scenes[: int(self.bank.num_open)]
+        self.check_open(scenes.tolist())
         playable = scenes[self._choices[scenes] > 0]
-        if not len(playable):
-            raise UsageError(f"{self.config.task}: none of the {len(scenes)} scenes has an episode of this task")
         self._open_scenes[: len(playable)].copy_(playable)
         self._num_open.fill_(len(playable))
+
+    def check_scenes(self, rows: Mapping[str, Tensor]) -> None:
+        """Refuse new scenes, given as rows of the bank's tensors; see `SceneBank.add_user`."""
+        self.task.check_scenes(rows)
+
+    def check_open(self, scenes: Sequence[int]) -> None:
+        """Refuse to begin new episodes only in these scenes of the bank. Reads the device."""
+        if not (self._choices[list(scenes)] > 0).any():
+            raise UsageError(f"{self.config.task}: none of the {len(scenes)} scenes has an episode of this task")
 
     def load_episodes(self, scenes: Sequence[int], episodes: Sequence[int]) -> dict[str, Tensor]:
         """Play a list of episodes until the next `reset`; returns the first observations.

@@ -1,11 +1,16 @@
 """Banks: their content, their file, the cache, and scenes that are replaced while simulators run."""
 
+import os
+import signal
 import subprocess
 import sys
 import threading
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 
 from paceline.errors import UsageError
@@ -91,6 +96,11 @@ def test_damaged_files_are_refused(tmp_path, small_bank):
         SceneBank.load(path)
     path.write_bytes(whole.replace(f'"version":"{VERSION}"'.encode(), b'"version":"9"'))
     with pytest.raises(UsageError, match=f"version 9; allowed: {VERSION}"):
+        SceneBank.load(path)
+    small_bank.save(path)
+    tensors, metadata = safetensors.torch.load_file(path), {"format": "paceline-pointnav-bank", "version": "1"}
+    safetensors.torch.save_file(tensors, path, metadata)
+    with pytest.raises(UsageError, match=r"has version 1; allowed: .; write it again by SceneBank.generate\(.*\).save"):
         SceneBank.load(path)
     path.write_bytes(whole.replace(b"paceline-navigation-bank", b"paceline-navigation-BANK"))
     with pytest.raises(UsageError, match="no scene file"):
@@ -252,7 +262,35 @@ def test_what_does_not_exist_is_refused_before_any_worker_starts(monkeypatch):
         bank_workers.generate("smal", "val", 64, 0, workers=2)
 
 
-def test_the_error_of_a_worker_is_reported(tmp_path):
+def test_the_error_of_a_worker_is_reported():
     command = [sys.executable, "-c", "raise SystemExit('the scene is not here')"]
     with pytest.raises(RuntimeError, match="is not here"):
-        bank_workers._run([command], tmp_path / "progress", 1, "small")
+        bank_workers._run([command], [], 1, "small")
+
+
+def test_a_worker_ends_if_its_parent_ended_before_it_started():
+    with pytest.raises(SystemExit, match="has ended"):
+        next(bank_workers._scenes("small", [1], parent=os.getpid()))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_workers_and_leaves_no_files(tmp_path, monkeypatch, number):
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    program = (
+        "from functools import partial; from paceline.sims.navigation.scenes import bank_cache;"
+        "bank_cache.generate = partial(bank_cache.generate, workers=2);"
+        f"bank_cache.load_or_generate('full', 'val', 4000, folder=bank_cache.Path({str(tmp_path)!r}))"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE)
+    children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")
+    while len(workers := children.read_text().split()) < 2:
+        assert parent.poll() is None, parent.stderr.read()
+        time.sleep(0.05)
+    parent.send_signal(number)
+    assert b"KeyboardInterrupt" in parent.communicate(timeout=60)[1]
+    assert not [worker for worker in workers if Path(f"/proc/{worker}").exists()]
+    assert sorted(path.name for path in tmp_path.rglob("*")) == [
+        f"full-val-4000-0-v1-format{VERSION}.lock",
+        "temporary",
+    ]

@@ -12,7 +12,7 @@ from paceline.sims.navigation.config import PointNavConfig
 from paceline.sims.navigation.evaluation.baselines import play_baseline
 from paceline.sims.navigation.evaluation.episode_list import fixed_episodes, play
 from paceline.sims.navigation.evaluation.map_and_plan import a_star
-from paceline.sims.navigation.evaluation.measures import summarize
+from paceline.sims.navigation.evaluation.measures import binned, summarize
 from paceline.sims.navigation.evaluation.pointnav import EVALUATION
 from paceline.sims.navigation.layout import FORWARD, LEFT, RIGHT, STOP
 from paceline.sims.navigation.simulator import Navigation
@@ -114,6 +114,15 @@ def test_summaries():
     assert result["by_distance"][0]["spl"] == pytest.approx(measures["spl"][:100].mean())
 
 
+def test_every_episode_is_in_one_bin():
+    sizes = np.array([0.4, 1.0, 1.9, 2.0, 24.9, 25.0, 30.0, 41.2])
+    parts = binned(EVALUATION.bins, {"geodesic": sizes})
+    found = [(low, high, int(within.sum())) for low, high, within in parts]
+    assert found == [(0.0, 2.0, 3), (2.0, 3.0, 1), (20.0, 25.0, 1), (25.0, 42.0, 3)]
+    at_the_edge = binned(EVALUATION.bins, {"geodesic": np.array([1.0, 30.0])})
+    assert [(low, high) for low, high, _ in at_the_edge] == [(1.0, 2.0), (25.0, 30.0)]
+
+
 def test_a_result_has_all_measures(small_bank):
     result = play_baseline(EVALUATION, "random", BRIEF, 8, num_envs=8, bank=small_bank)
     for key in ("spl", "success", "soft_spl", "distance_to_goal", "collisions"):
@@ -121,6 +130,11 @@ def test_a_result_has_all_measures(small_bank):
         assert low <= result[key] <= high
     assert result["episodes"] == 8
     assert (result["agent"], result["tier"], result["split"]) == ("random", "small", "val")
+
+
+def test_the_tier_of_a_result_is_that_of_the_scenes(small_bank):
+    config = replace(BRIEF, tier="full")
+    assert play_baseline(EVALUATION, "random", config, 2, num_envs=2, bank=small_bank)["tier"] == "small"
 
 
 def test_unknown_names_and_numbers_are_refused(small_bank):

@@ -8,7 +8,9 @@ import torch
 from paceline.errors import UsageError
 from paceline.sims.navigation.config import ExploreConfig
 from paceline.sims.navigation.evaluation.baselines import play_baseline
-from paceline.sims.navigation.evaluation.explore import EVALUATION
+from paceline.sims.navigation.evaluation.episode_list import play
+from paceline.sims.navigation.evaluation.explore import EVALUATION, ExploreOracle
+from paceline.sims.navigation.evaluation.guide import Guide
 from paceline.sims.navigation.layout import FORWARD, LEFT
 from paceline.sims.navigation.scenes.bank import SceneBank
 from paceline.sims.navigation.simulator import Navigation
@@ -66,10 +68,29 @@ def test_baselines_of_exploration(small_bank):
     assert cells["oracle"] > 2 * cells["random"] and cells["random"] > cells["forward"]
 
 
+def test_the_oracle_asks_its_guide_only_about_the_present_scenes(small_bank, monkeypatch):
+    config = ExploreConfig(sensors="blind", max_episode_steps=5)
+    simulator = Navigation(4, "cpu", config, bank=small_bank)
+    asked, plain = [], Guide.distances
+
+    def distances(guide, positions):
+        asked.append(torch.equal(guide._scenes, simulator.scenes))
+        return plain(guide, positions)
+
+    monkeypatch.setattr(Guide, "distances", distances)
+    play(simulator, ExploreOracle(simulator).act, list(range(2, 12)), [0] * 10)
+    assert all(asked)
+
+
 def test_a_map_is_large_enough_for_its_scenes():
     bank = SceneBank.of_scenes([room(), room(5.0, 4.0)], "small")
     simulator = Navigation(2, "cpu", ExploreConfig(sensors="blind"), bank=bank)
     simulator.reset(0)
     bank.retire(1)
+    before = {name: values.clone() for name, values in bank.tensors.items()}
     with pytest.raises(UsageError, match="explore: a new scene is too large; allowed: up to 8 m across"):
         bank.replace(1, room(12.0, 9.0))
+    assert all(torch.equal(values, before[name]) for name, values in bank.tensors.items())
+    assert bank.retired.tolist() == [False, True] and not bank.changed
+    simulator.reset(1)
+    assert simulator.scenes_in_use() == {0}

@@ -166,6 +166,9 @@ def test_scenes_without_objects_have_no_episodes():
     bank.retire(2)
     simulator.reset(0)
     assert simulator.scenes_in_use() == {1} == set(simulator.playable_scenes())
+    with pytest.raises(UsageError, match="objectnav: none of the 1 scenes has an episode of this task"):
+        bank.retire(1)
+    assert bank.retired.tolist() == [False, False, True] and simulator.playable_scenes() == [1]
 
 
 def test_bad_furniture_and_options_are_refused():

@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 
+from paceline.evaluation import charts
 from paceline.evaluation.report import write_report
 from paceline.sims.navigation.config import PointNavConfig
 from paceline.sims.navigation.evaluation import report_failures
@@ -15,6 +16,7 @@ from paceline.sims.navigation.evaluation.failures import Failure
 from paceline.sims.navigation.evaluation.lost_spl import lost_spl
 from paceline.sims.navigation.evaluation.pointnav import EVALUATION
 from paceline.sims.navigation.evaluation.policy_episodes import PlayedEpisodes
+from paceline.sims.navigation.evaluation.report_limits import BELOW_ZERO, limits
 from paceline.sims.navigation.evaluation.report_maps import chosen
 from paceline.sims.navigation.evaluation.report_sizes import path_ratios
 from paceline.sims.navigation.evaluation.routes import Route
@@ -95,6 +97,26 @@ def test_failures_are_counted_and_the_worst_are_shown_first(small_bank):
     far = played.measures["geodesic"]
     worst = sorted(failed, key=lambda number: -far[number])[:3]
     assert [int(number) for number in re.findall(r"Map of episode (\d+)", text)] == worst
+
+
+def test_parts_below_0_are_drawn_to_the_left(monkeypatch):
+    parts = {"oracle": np.array([0.1, 0.1]), "detours": np.array([-0.04, 0.2]), "failures": np.array([0.3, 0.1])}
+    monkeypatch.setattr(charts, "as_svg", lambda axes: axes)
+    axes = charts.stacked_bars(["a", "b"], parts, x_label="lost SPL")
+    bars = np.array([[(bar.get_x(), bar.get_x() + bar.get_width()) for bar in bars] for bars in axes.containers])
+    expected = [[(0.0, 0.1), (0.0, 0.1)], [(0.0, -0.04), (0.1, 0.3)], [(0.1, 0.4), (0.3, 0.4)]]
+    np.testing.assert_allclose(bars, expected)
+    np.testing.assert_allclose((bars[..., 1] - bars[..., 0]).sum(0), sum(parts.values()))
+    assert axes.get_xlim()[0] < -0.04
+
+
+def test_the_caption_explains_detours_below_0(small_bank):
+    """The agent of these episodes has SPL 1, which no oracle reaches."""
+    played = standing(small_bank, 3, np.ones(3))
+    (section,) = limits(EVALUATION, played)
+    assert BELOW_ZERO in section and EVALUATION.about_planners in section
+    (section,) = limits(EVALUATION, standing(small_bank, 3, np.zeros(3)))
+    assert BELOW_ZERO not in section
 
 
 def test_lost_spl_adds_up():

@@ -6,6 +6,7 @@ import sys
 import warnings
 
 import gymnasium
+import numpy as np
 import pytest
 import torch
 from gymnasium.utils.env_checker import check_env
@@ -19,6 +20,7 @@ from paceline.evaluation.evaluators import EVALUATORS, evaluator_of
 from paceline.evaluation.report import write_report
 from paceline.learner.config import PPOConfig
 from paceline.nets.config import CoreConfig, PolicyConfig
+from paceline.pool import make_pool
 from paceline.pool.config import PoolConfig
 from paceline.session import train
 from paceline.sims.navigation.evaluation import report_views
@@ -110,6 +112,17 @@ def test_gymnasium_s_checker_finds_nothing(task):
         options = {"scenes": 4, "resolution": 8, "render_mode": "rgb_array"}
         env = gymnasium.make(TASKS[task].gym_id, disable_env_checker=True, **options)
         check_env(env.unwrapped, skip_render_check=False)
+
+
+@every_task
+def test_single_environments_announce_their_measures(task):
+    env = f"{task}:small?resolution=8&scenes=4&max_episode_steps=3"
+    with make_pool(env, PoolConfig(kind="serial", num_envs=1), seed=1) as pool:
+        assert pool.spec.measures == TASKS[task].load().measure_names
+        for _ in range(4):
+            pool.send(np.ones(1, np.int64), pool.recv(min_slots=None).slots)
+        (episode,) = pool.take_episodes()
+        assert set(pool.spec.measures) <= set(episode.info)
 
 
 @every_task

@@ -70,7 +70,7 @@ def play_baseline(
     _baseline(evaluation, name)  # refused before scenes are generated
     bank = bank or load_bank(config)
     measures = baseline_measures(evaluation, name, config, bank, episodes, num_envs=num_envs, seed=seed)
-    about = {"agent": name, "env": config.task, "tier": config.tier, "split": config.split, "scenes": bank.num_scenes}
+    about = {"agent": name, "env": config.task, "tier": bank.tier, "split": config.split, "scenes": bank.num_scenes}
     return {**about, **summarize(evaluation, measures)}
 
 

@@ -80,25 +80,26 @@ class ExploreOracle:
         simulator = self._simulator
         poses, scenes, columns = simulator.poses, simulator.scenes.tolist(), simulator.columns
         here = cells(columns[:, :3], poses[:, :2]).cpu().numpy()
-        arrived = (self._guide.distances(poses[:, :2]) <= ARRIVED).tolist()
-        for stream, is_first in enumerate(began.tolist()):
-            if is_first:
-                self._begin(stream, scenes[stream], columns[stream, :3])
-            is_new = self._is_new[stream]
+        exact = poses.double().cpu().numpy()
+        for stream in began.nonzero()[:, 0].tolist():
+            self._begin(stream, scenes[stream], columns[stream, :3], here[stream])
+            self._aim(stream, scenes[stream], exact[stream])
+        arrived = ((self._guide.distances(poses[:, :2]) <= ARRIVED) & ~began).tolist()
+        for stream, is_new in enumerate(self._is_new):
             is_new &= (self._cells[stream] != here[stream]).any(1)
             aim = self._aims[stream]
             if aim is not None and arrived[stream]:
                 is_new[aim] = False  # whole steps need not lead into a cell that has little room
             if aim is None or not is_new[aim]:
-                self._aim(stream, scenes[stream], poses[stream].double().cpu().numpy())
+                self._aim(stream, scenes[stream], exact[stream])
         moves = self._steering.actions(self._guide.distances, self._guide.next_places)
         return torch.where(torch.tensor([aim is None for aim in self._aims], device=moves.device), STOP, moves)
 
-    def _begin(self, stream: int, scene: int, start: Tensor) -> None:
+    def _begin(self, stream: int, scene: int, start: Tensor, here: np.ndarray) -> None:
+        """Start an episode in the cell `here` [2]."""
         points = torch.from_numpy(self._places(scene).points).to(start)
         self._cells[stream] = cells(start.expand(len(points), -1), points).cpu().numpy()
-        self._is_new[stream] = np.ones(len(points), bool)
-        self._aims[stream] = None
+        self._is_new[stream] = (self._cells[stream] != here).any(1)
 
     def _aim(self, stream: int, scene: int, pose: np.ndarray) -> None:
         places = self._places(scene)

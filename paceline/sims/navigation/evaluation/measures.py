@@ -43,9 +43,15 @@ def summarize(evaluation: TaskEvaluation, measures: dict[str, np.ndarray], seed:
 
 
 def binned(bins: Bins, measures: Mapping[str, np.ndarray]) -> list[tuple[float, float, np.ndarray]]:
-    """The bins that have episodes: lower and upper edge, and which episodes are within (bool [L])."""
+    """The bins that have episodes: lower and upper edge, and which episodes are within (bool [L]).
+
+    Every episode is in one bin. The outer edges move, by whole numbers, to where they include all episodes.
+    """
     sizes = measures[bins.measure]
-    parts = [(low, high, (sizes >= low) & (sizes < high)) for low, high in pairwise(bins.edges)]
+    first, *inner, last = bins.edges
+    edges = [min(first, float(np.floor(sizes.min()))), *inner, max(last, float(np.ceil(sizes.max())))]
+    numbers = np.digitize(sizes, inner)
+    parts = [(low, high, numbers == number) for number, (low, high) in enumerate(pairwise(edges))]
     return [(low, high, within) for low, high, within in parts if within.any()]
 
 

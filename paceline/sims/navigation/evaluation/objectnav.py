@@ -17,8 +17,6 @@ from paceline.sims.navigation.evaluation.task_evaluation import Baseline, Bins, 
 from paceline.sims.navigation.layout import LEFT, RIGHT, STOP
 from paceline.sims.navigation.simulator import Navigation
 
-EDGES = (0.0, 1.0, 2.0, 3.0, 5.0, 8.0, 12.0, 30.0)
-
 
 class ObjectOracle:
     """Knows the map: it walks to the nearest object of the category, turns to it and stops when it sees it."""

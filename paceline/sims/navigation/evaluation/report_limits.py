@@ -16,6 +16,8 @@ NUM_EPISODES = 40
 """Most episodes that planners play."""
 LABELS = {"oracle": "lost by the oracle too", "detours": "detours", "failures": "failures"}
 """Of the parts of `LostSpl`."""
+BELOW_ZERO = "Detours below 0, to the left, are a lead over the oracle in the episodes that the agent solves."
+"""Caption of a chart that has some."""
 
 
 def limits(evaluation: TaskEvaluation, played: PlayedEpisodes) -> list[str]:
@@ -36,8 +38,11 @@ def limits(evaluation: TaskEvaluation, played: PlayedEpisodes) -> list[str]:
     rows = [_row(label, results[label]["spl"], parts) for label, parts in lost.items()]
     table = report_page.table(("", "SPL", *LABELS.values()), rows, main=0)
     stacked = {label: np.array([getattr(parts, name) for parts in lost.values()]) for name, label in LABELS.items()}
-    uri = charts.stacked_bars(list(lost), stacked, x_label="1 - SPL")
-    figure = report_page.figure(uri, "Lost SPL by cause", caption=evaluation.about_planners)
+    uri = charts.stacked_bars(list(lost), stacked, x_label="lost SPL")
+    captions = [evaluation.about_planners] if evaluation.about_planners else []
+    if any(parts.detours < 0 for parts in lost.values()):
+        captions.append(BELOW_ZERO)
+    figure = report_page.figure(uri, "Lost SPL by cause", caption=" ".join(captions))
     bars = report_page.grid([figure], "34rem")
     return [report_page.section("limits", "The gap to the shortest path", lead, table, report_page.GAP, bars)]
 

@@ -46,6 +46,7 @@ VERSION = 3
 SEEDS_VERSION = 1
 """Version of the scenes and episodes that a seed means."""
 FORMAT = "paceline-navigation-bank"
+_FORMAT_OF_VERSION_1 = "paceline-pointnav-bank"
 _GROW = np.array([-1.0, -1.0, 1.0, 1.0])
 _LOG_SECONDS = 5.0
 
@@ -164,7 +165,11 @@ class SceneBank:
         )
 
     def add_user(self, simulator: Any) -> None:
-        """Register a simulator: `replace` reads its `scenes_in_use()`. Every change calls its `scenes_changed()`."""
+        """Register a simulator. `replace` reads its `scenes_in_use()`.
+
+        Before a change its `check_scenes(rows)` and `check_open(scenes)` may refuse it. After a change its
+        `scenes_changed()` is called.
+        """
         self._users.add(simulator)
 
     def retire(self, index: int) -> None:
@@ -173,6 +178,8 @@ class SceneBank:
         retired[index] = True
         if all(retired):
             raise UsageError("the last scene of a bank cannot be retired; at least one must remain")
+        for user in self._users:
+            user.check_open([number for number, gone in enumerate(retired) if not gone])
         self._set_retired(retired)
 
     def is_in_use(self, index: int) -> bool:
@@ -187,12 +194,19 @@ class SceneBank:
             raise UsageError(
                 f"streams are still in scene {index}; allowed: replace it when is_in_use({index}) is False"
             )
-        for name, values in _pack(scene, self.limits).items():
-            self._tensors[name][index].copy_(torch.from_numpy(np.asarray(values)))
+        rows = {name: torch.from_numpy(values[None]) for name, values in _pack(scene, self.limits).items()}
+        self._check(rows)
+        for name, values in rows.items():
+            self._tensors[name][index].copy_(values[0])
         self.changed = True
         retired = self.retired.tolist()
         retired[index] = False
         self._set_retired(retired)
+
+    def _check(self, rows: dict[str, Tensor]) -> None:
+        """Ask all users about new rows of the tensors."""
+        for user in self._users:
+            user.check_scenes(rows)
 
     def _set_retired(self, retired: list[bool]) -> None:
         kept = [index for index, gone in enumerate(retired) if not gone]
@@ -212,6 +226,8 @@ class SceneBank:
             raise UsageError(f"the state was saved over the scenes {state['label']!r}; these are {self.label!r}")
         if self.changed and not state["tensors"]:
             raise UsageError("the state was saved before scenes of this bank were replaced; make a new bank")
+        if state["tensors"]:
+            self._check(state["tensors"])
         for name, values in state["tensors"].items():
             self._tensors[name].copy_(values)
             self.changed = True
@@ -219,6 +235,11 @@ class SceneBank:
 
     def save(self, path: str | Path) -> None:
         """Write one file, as a whole or not at all."""
+        with replacing(Path(path)) as temporary:
+            temporary.write_bytes(self.to_bytes())
+
+    def to_bytes(self) -> bytes:
+        """The content of a file."""
         tensors = {name: tensor.cpu() for name, tensor in self._tensors.items()}
         metadata = {
             "format": FORMAT,
@@ -227,8 +248,7 @@ class SceneBank:
             "label": "custom" if self.changed else self.label,
             "checksum": str(_checksum(tensors)),
         }
-        with replacing(Path(path)) as temporary:
-            temporary.write_bytes(safetensors.torch.save(tensors, metadata))
+        return safetensors.torch.save(tensors, metadata)
 
     @classmethod
     def load(cls, path: str | Path) -> SceneBank:
@@ -242,10 +262,13 @@ class SceneBank:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except (safetensors.SafetensorError, OSError, ValueError) as error:
             raise UsageError(f"the scene file {str(path)!r} is damaged ({error}); generate it again") from error
-        if metadata.get("format") != FORMAT:
+        if metadata.get("format") not in (FORMAT, _FORMAT_OF_VERSION_1):
             raise UsageError(f"{str(path)!r} is no scene file; allowed: a file written by SceneBank.save")
         if metadata.get("version") != str(VERSION):
-            raise UsageError(f"the scene file {str(path)!r} has version {metadata.get('version')}; allowed: {VERSION}")
+            raise UsageError(
+                f"the scene file {str(path)!r} has version {metadata.get('version')}; allowed: {VERSION}; write it "
+                "again by SceneBank.generate(tier, split, num_scenes, seed).save(file), or leave bank_file out"
+            )
         if metadata.get("checksum") != str(_checksum(tensors)):
             raise UsageError(f"the scene file {str(path)!r} is damaged (its checksum is wrong); generate it again")
         return cls(tensors, metadata["tier"], metadata["label"])

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from paceline.errors import PacelineError, UsageError
+from paceline.signals import termination_as_interrupt
 from paceline.sims.navigation.scenes.bank import VERSION, SceneBank, bank_label
 from paceline.sims.navigation.scenes.bank_workers import generate
 
@@ -46,7 +47,7 @@ def load_or_make(label: str, about: str, make: Callable[[], SceneBank], folder: 
     found = _load(path)
     if found is not None:
         return found
-    with _locked(path.with_suffix(".lock")) as can_write:
+    with _locked(path.with_suffix(".lock")) as can_write, termination_as_interrupt():
         found = _load(path)  # the last holder of the lock may have made it
         if found is not None:
             return found

@@ -10,6 +10,7 @@ Legend: N streams, S cells along a side of the map.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -37,14 +38,16 @@ class Explore:
     def __init__(self, config: ExploreConfig, streams: Streams) -> None:
         self._streams = streams
         self.spaces: dict[str, Space] = {}
-        self._reach = self._needed_reach()
+        self._reach = _needed_reach(streams.bank.interior)
         side = 2 * self._reach + 1
         self._visited = torch.zeros(len(streams.rows), side**2, dtype=torch.bool, device=streams.rows.device)
         """[N, S * S]: a map of the cells, with the start's cell in the middle."""
 
-    def scenes_changed(self) -> None:
-        if self._needed_reach() > self._reach:
+    def check_scenes(self, rows: Mapping[str, Tensor]) -> None:
+        if _needed_reach(rows["interior"]) > self._reach:
             raise UsageError(f"explore: a new scene is too large; allowed: up to {self._reach - 1} m across, as before")
+
+    def scenes_changed(self) -> None:
         self._streams.choices.fill_(self._streams.bank.num_episodes)
 
     def begin(self, ended: Tensor, rows: Tensor) -> Tensor:
@@ -78,10 +81,11 @@ class Explore:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._visited.copy_(state["visited"])
 
-    def _needed_reach(self) -> int:
-        """Cells from the start to the farthest place, in the direction of any heading."""
-        x0, y0, x1, y1 = self._streams.bank.interior.unbind(1)
-        return math.ceil(float(torch.hypot(x1 - x0, y1 - y0).amax()) / CELL) + 1
+
+def _needed_reach(interior: Tensor) -> int:
+    """Cells from the start to the farthest place, in the direction of any heading; `interior` [K, 4] of all scenes."""
+    x0, y0, x1, y1 = interior.unbind(1)
+    return math.ceil(float(torch.hypot(x1 - x0, y1 - y0).amax()) / CELL) + 1
 
 
 def cells(starts: Tensor, positions: Tensor) -> Tensor:

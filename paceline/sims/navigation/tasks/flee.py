@@ -9,6 +9,7 @@ from the goals. So the distance from the start costs what PointNav's distance to
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -34,6 +35,9 @@ class Flee:
     def __init__(self, config: FleeConfig, streams: Streams) -> None:
         self._streams = streams
         self.spaces: dict[str, Space] = {}
+
+    def check_scenes(self, rows: Mapping[str, Tensor]) -> None:
+        """Accepts all."""
 
     def scenes_changed(self) -> None:
         self._streams.choices.fill_(self._streams.bank.num_episodes)

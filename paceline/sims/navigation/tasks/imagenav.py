@@ -10,6 +10,7 @@ Legend: N streams, E episodes.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -39,6 +40,9 @@ class ImageNav:
         self._shown = torch.full_like(streams.rows, -1)
         """int64 [N]: the episodes that `_pictures` belong to."""
         self._pictures = self._sensors.see(self._goals(streams.rows))
+
+    def check_scenes(self, rows: Mapping[str, Tensor]) -> None:
+        self._point.check_scenes(rows)
 
     def scenes_changed(self) -> None:
         self._point.scenes_changed()

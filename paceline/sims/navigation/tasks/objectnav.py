@@ -14,6 +14,7 @@ Legend: N streams, M objects, C categories.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,9 @@ class ObjectNav:
         nothing = torch.zeros(num, VIEW, VIEW, device=device)
         self._blank = View(nothing, nothing.long())
         self._most = streams.bank.limits.max_parts
+
+    def check_scenes(self, rows: Mapping[str, Tensor]) -> None:
+        """Accepts all."""
 
     def scenes_changed(self) -> None:
         bank = self._streams.bank

@@ -9,6 +9,7 @@ positive).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -44,6 +45,9 @@ class PointNav:
         """Limit the distance of goals in new episodes. Each scene keeps at least its nearest goal."""
         self.max_distance.copy_(metres) if isinstance(metres, Tensor) else self.max_distance.fill_(metres)
         self.scenes_changed()
+
+    def check_scenes(self, rows: Mapping[str, Tensor]) -> None:
+        """Accepts all."""
 
     def scenes_changed(self) -> None:
         within = self._streams.bank.episodes[:, :, 5] <= self.max_distance

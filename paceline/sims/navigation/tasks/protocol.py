@@ -5,6 +5,7 @@ Legend: N streams, K scenes, E episodes, C columns of the task.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -55,7 +56,7 @@ class Task(Protocol):
     """Goal, reward and measures of N streams.
 
     Its numbers per stream are columns of the simulator's state, between the pose and the counters (see `layout`). No
-    method waits for the device, except `scenes_changed`, `marks` and those of the saved state.
+    method waits for the device, except `check_scenes`, `scenes_changed`, `marks` and those of the saved state.
     """
 
     measure_names: tuple[str, ...]
@@ -64,6 +65,10 @@ class Task(Protocol):
     """C."""
     spaces: dict[str, Space]
     """Of what `observe` returns."""
+
+    def check_scenes(self, rows: Mapping[str, Tensor]) -> None:
+        """Raise `UsageError` if scenes may not come into the bank. They are given as rows of its tensors."""
+        ...
 
     def scenes_changed(self) -> None:
         """Update `Streams.choices`, and all else that depends on the scenes of the bank."""

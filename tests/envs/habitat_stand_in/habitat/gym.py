@@ -137,6 +137,8 @@ class HabGymWrapper:
             }
         )
         self.action_space = Box(-1.0, 1.0, (1,), np.float32) if env.config.task.continuous else Discrete(4)
+        if env.config.task.two_agents:
+            self.action_space = Dict({name: Discrete(4) for name in ("agent_0", "agent_1")})
         self.closed = False
 
     def seed(self, seed=None):
