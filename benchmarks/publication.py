@@ -82,7 +82,7 @@ def run(quick: bool) -> Result:
 
 def measure(plan: Plan, facts: dict[str, Any]) -> Result:
     print_context(facts)
-    device = choose_device(plan.device, local_rank=0)
+    device = choose_device(plan.device)
     on_gpu = device.type == "cuda"
     lines, results = [], {}
     for name, (space, config) in POLICIES.items():

@@ -162,7 +162,7 @@ def run_plan(plan: Plan) -> None:
     if (plan.run_dir / "checkpoints").exists():
         raise UsageError(f"{plan.run_dir} holds a run already; allowed: another --run-dir")
     with open_run_folder(plan.run_dir):
-        policy, names = train(plan, config, choose_device(plan.device, 0))
+        policy, names = train(plan, config, choose_device(plan.device))
         write(policy, names, plan, config)
 
 

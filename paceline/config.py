@@ -19,7 +19,7 @@ from typing import Any, Literal
 from paceline.accel.config import ComputeConfig
 from paceline.checks import require_above_0, require_at_least, require_choices
 from paceline.collect.config import BatchingConfig, RemoteConfig
-from paceline.distributed.config import GroupConfig, PreemptionConfig
+from paceline.distributed.config import GroupConfig, PreemptionConfig, require_device
 from paceline.errors import UsageError, closest
 from paceline.experience.config import LimiterConfig, ReplayConfig
 from paceline.files import replace_text
@@ -68,8 +68,9 @@ class Config:
     """T: steps of each agent in a rollout. ver collects T times the number of agents, from those that are ready."""
     seed: int = 1
     """Seed of all random numbers."""
-    device: Literal["cpu", "cuda", "auto"] = "auto"
-    """Device of the policy. auto: a GPU if there is one, otherwise the CPU."""
+    device: str = "auto"
+    """Device of the policy: cpu, cuda (each rank has a GPU of its own), cuda:N (GPU number N), or auto (a GPU if there
+    is one, otherwise the CPU)."""
     threads: int | None = None
     """PyTorch threads on a CPU, for each thread of the run that computes. None: one for small policies without
     convolutions, a share of the cores for other policies, and all cores for the updates of d4pg."""
@@ -119,6 +120,7 @@ class Config:
                 f"env is {self.env!r}; a Config has an id, such as gym:CartPole-v1; objects are allowed in "
                 "train(env=...) and Session(config, env=...)"
             )
+        require_device(self.device)
         require_choices(self, "")
         require_at_least(self, "", 1, "steps", "rollout_steps")
         require_at_least(self, "", 0, "seed")

@@ -102,7 +102,7 @@ def export(
         raise UsageError(f"output {str(path)!r}: the folder {path.absolute().parent} does not exist")
     run = SavedRun.load(folder, checkpoint, policy=policy, trust=trust)
     spec = run.spec()
-    module = run.policy(spec, choose_device("cpu", 0))
+    module = run.policy(spec, choose_device("cpu"))
     function = PolicyFunction(module, spec)
     with replacing(path) as temporary:
         (write_onnx if format == "onnx" else write_torchscript)(function, temporary)

@@ -53,6 +53,15 @@ def test_every_command_explains_its_options(command):
     assert f"usage: paceline {command}" in done.stdout
 
 
+def test_help_of_train_fits_on_a_screen_and_has_the_defaults_of_the_recipe():
+    page, one = paceline("train", "--help").stdout, paceline("train", "pendulum", "--help").stdout
+    for text in (page, one):
+        assert len(text.splitlines()) < 40 and max(map(len, text.splitlines())) <= 100
+        assert "--help-all" in text and "appo" in text
+    assert "usage: paceline train RECIPE" in page and "paceline recipes" in page
+    assert "usage: paceline train pendulum" in one and "default: 50,000" in one and "default: d4pg" in one
+
+
 def test_version():
     assert paceline("--version").stdout.startswith("paceline ")
 
@@ -121,6 +130,11 @@ def test_quick_benchmark_prints_machine_command_and_table_and_writes_json(tmp_pa
         ("bench", 0),
         ("train --help", 0),
         ("train pendulum --help", 0),
+        ("train pendulum --help-all", 0),
+        ("train cartpole --ranks 0", 2),
+        ("train cartpole --device gpu", 2),
+        ("train cartpole --steps 1.5", 2),
+        ("train --env CartPole-v1", 2),
         ("nonsense", 2),
         ("bench nonsense", 2),
         ("envs gym:CartPole-v77", 2),

@@ -10,6 +10,8 @@ import pytest
 
 from paceline import recipes
 from paceline.accel.config import ComputeConfig
+from paceline.cli.options import parse
+from paceline.cli.train import TrainOptions
 from paceline.collect.config import BatchingConfig, RemoteConfig
 from paceline.config import RETIRED, Config, leaves
 from paceline.distributed.config import PreemptionConfig
@@ -165,9 +167,22 @@ def test_deterministic_runs_refuse_what_depends_on_timing(changes, said):
         (lambda: D4PGConfig(target_share=0.0), "d4pg.target_share must be above 0 and at most 1"),
         (lambda: ReplayConfig(capacity=1), "replay.capacity must be at least 2"),
         (lambda: Config(seed=-1), "^seed must be at least 0, got -1"),
-        (lambda: Config(device="tpu"), "^device 'tpu' does not exist; allowed: cpu, cuda, auto"),
+        (lambda: Config(device="tpu"), "^device 'tpu' does not exist; allowed: cpu, cuda, cuda:N, auto"),
     ],
 )
 def test_a_value_out_of_range_is_refused_with_what_is_allowed(make, said):
     with pytest.raises(UsageError, match=said):
         make()
+
+
+@pytest.mark.parametrize(("text", "steps"), [("1e6", 1_000_000), ("2_000", 2000), ("2.5e3", 2500), ("17", 17)])
+def test_whole_numbers_may_have_an_exponent(text, steps):
+    _, config = parse(TrainOptions, Config(), ["--steps", text, "--threads", "1e0"], prog="train")
+    assert config.steps == steps and config.threads == 1 and isinstance(config.steps, int)
+
+
+@pytest.mark.parametrize("text", ["1.5", "many", "inf", "nan"])
+def test_other_numbers_are_no_whole_numbers(text, capsys):
+    with pytest.raises(SystemExit):
+        parse(TrainOptions, Config(), ["--steps", text], prog="train")
+    assert "--steps" in capsys.readouterr().err

@@ -8,6 +8,7 @@ import functools
 import inspect
 import itertools
 import sys
+import types
 import typing
 from collections.abc import Collection
 from typing import Annotated, Any, TypeVar
@@ -33,6 +34,7 @@ def parse(own: type[OptionsT], base: Config, arguments: list[str], prog: str) ->
     command = dataclasses.make_dataclass(
         "Command", [(name, Annotated[kind, tyro.conf.arg(name="", help="")]) for name, kind in parts.items()]
     )
+    arguments = ["--help" if argument == "--help-all" else argument for argument in arguments]
     found: Any = tyro.cli(command, args=arguments, prog=prog, description=_description(own, base.system))
     settings = dataclasses.asdict(found.settings) | {"recipe": base.recipe}
     return own(**vars(found.own)), Config.from_settings(settings, prog)
@@ -80,8 +82,34 @@ def _option_class(settings: Any, hidden: Collection[str] = (), name: str = "") -
             help_text, default = value.__doc__, dataclasses.field(default_factory=hint)
         else:
             help_text, default = docs.get((kind.__name__, one.name)), dataclasses.field(default=value)
-        fields.append((one.name, Annotated[hint, tyro.conf.arg(help=help_text)], default))
+        fields.append((one.name, Annotated[_with_exponents(hint), tyro.conf.arg(help=help_text)], default))
     return dataclasses.make_dataclass(kind.__name__, fields)
+
+
+def _whole_number(texts: list[str]) -> int:
+    """3, 1e6 or 2_000_000."""
+    number = float(texts[0])
+    if not number.is_integer():
+        raise ValueError(f"{texts[0]} is not a whole number")
+    return int(texts[0].replace("_", "")) if texts[0].replace("_", "").lstrip("+-").isdigit() else int(number)
+
+
+INT = tyro.constructors.PrimitiveConstructorSpec(
+    nargs=1,
+    metavar="INT",
+    instance_from_str=_whole_number,
+    is_instance=lambda value: isinstance(value, int) and not isinstance(value, bool),
+    str_from_instance=lambda value: [str(value)],
+)
+
+
+def _with_exponents(hint: Any) -> Any:
+    """The type of an option that is a whole number, which may be written as 1e6; any other type as it is."""
+    if hint is int:
+        return Annotated[int, INT]
+    if typing.get_origin(hint) is types.UnionType and set(typing.get_args(hint)) == {int, type(None)}:
+        return Annotated[int, INT] | None
+    return hint
 
 
 @functools.cache

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from paceline import recipes
+from paceline.checks import require_at_least
 from paceline.cli.options import parse, value_of
+from paceline.cli.short_help import short_help
 from paceline.config import Config
 from paceline.distributed.failures import report_to_launcher
 from paceline.distributed.launch import exit_code, is_restart, launch_ranks
@@ -23,6 +25,7 @@ from paceline.run_names import name_of, new_run_folder
 from paceline.telemetry.console import console, print_line
 from paceline.trust import may_run
 
+HELP = {"-h", "--help", "--help-all"}
 FORMS = ("RECIPE [options]", "--env ID [options]", "--config FILE [options]", "--resume --run-dir DIR")
 
 
@@ -51,6 +54,10 @@ class TrainOptions:
     """With --resume or --config: run the code that their files name, even if another user wrote them (see
     SECURITY.md)."""
 
+    def __post_init__(self) -> None:
+        require_at_least(self, "", 1, "ranks")
+        require_at_least(self, "", 0, "max_restarts")
+
 
 class Start(NamedTuple):
     """What the options of a command line change: a recipe, a configuration file, or a run to resume."""
@@ -65,6 +72,10 @@ class Start(NamedTuple):
 def main(arguments: list[str]) -> int:
     """Run `paceline train` with `arguments`; the exit code."""
     start = find_start(arguments)
+    if {"-h", "--help"} & set(start.options):
+        config = start.config.under(value_of("--system", start.options) or start.config.system)
+        print(short_help(start.label, config))
+        return 0
     options, config = parse(TrainOptions, start.config, start.options, prog=f"paceline train {start.label}")
     config = dataclasses.replace(config, env=with_absolute_path(config.env))
     trust = options.trust or is_trusted(config, start)
@@ -132,7 +143,7 @@ def find_start(arguments: list[str], command: str = "train") -> Start:
         return Start(recipe.rpartition(":")[2], config, options)
     if file is not None:
         return Start(Path(file).stem, Config.load(Path(file)), options, Path(file))
-    if {"-h", "--help"} & set(options):
+    if HELP & set(options):
         return Start("RECIPE", Config(), options)
     if (env := value_of("--env", options)) is not None:
         return _from_env(env, value_of("--system", options) or Config.system, options)

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
 from paceline.checks import require_above_0, require_choices, require_share
+from paceline.errors import UsageError
+
+DEVICES = "cpu, cuda, cuda:N, auto"
+
+
+def require_device(name: str) -> None:
+    """Refuse what is no device of a run."""
+    if re.fullmatch(r"cpu|auto|cuda(:\d+)?", name) is None:
+        raise UsageError(f"device {name!r} does not exist; allowed: {DEVICES}")
+
 
 PreemptionKind = Literal["count", "deadline"]
 

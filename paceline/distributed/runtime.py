@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from paceline.distributed.config import GroupConfig
+from paceline.distributed.config import GroupConfig, require_device
 from paceline.distributed.failures import LostConnection, RankFailure, describe_last_checkpoint, end_process
 from paceline.distributed.heartbeat import RankHeartbeat
 from paceline.distributed.rank_info import RankInfo
@@ -46,7 +46,7 @@ class Group:
     def join(cls, device: str = "cpu", config: GroupConfig | None = None, folder: Path | None = None) -> Group:
         """Join the ranks that were started together. Errors name the last checkpoint in the run folder `folder`."""
         place = RankInfo.find()
-        chosen = choose_device(device, place.local_rank)
+        chosen = choose_device(device, place)
         if place.size == 1:
             return cls(place, chosen, None)
         os.environ.setdefault("RANK", str(place.rank))
@@ -151,16 +151,25 @@ def start_heartbeat(
     return RankHeartbeat(store, place.rank, place.size, seconds=config.heartbeat_seconds, server=server, lost=lost)
 
 
-def choose_device(name: str, local_rank: int) -> torch.device:
-    """The device of a rank: "cpu", "cuda" (the GPU of this rank) or "auto" (a GPU if there is one)."""
-    if name not in ("cpu", "cuda", "auto"):
-        raise UsageError(f"device {name!r} does not exist; allowed: cpu, cuda, auto")
+def choose_device(name: str, place: RankInfo | None = None) -> torch.device:
+    """The device of a rank: "cpu", "cuda" (the GPU of this rank), "cuda:N", or "auto" (a GPU if there is one)."""
+    require_device(name)
+    place = place or RankInfo()
     available = torch.cuda.is_available()
-    if name == "cuda" and not available:
-        raise UsageError("device cuda: PyTorch finds no CUDA device on this machine; allowed: --device cpu")
+    if name.startswith("cuda") and not available:
+        raise UsageError(f"device {name}: PyTorch finds no CUDA device on this machine; allowed: --device cpu")
     if name == "cpu" or not available:
         return torch.device("cpu")
-    if local_rank >= torch.cuda.device_count():
-        raise UsageError(f"rank {local_rank} of this machine has no GPU: the machine has {torch.cuda.device_count()}")
-    torch.cuda.set_device(local_rank)
-    return torch.device("cuda", local_rank)
+    number, count = place.local_rank, torch.cuda.device_count()
+    if ":" in name:
+        number = int(name.partition(":")[2])
+        if place.size > 1:
+            raise UsageError(
+                f"device {name} is for one rank; allowed: --device cuda, which gives every rank its own GPU"
+            )
+        if number >= count:
+            raise UsageError(f"device {name} does not exist on this machine; allowed: cuda:0 to cuda:{count - 1}")
+    elif number >= count:
+        raise UsageError(f"rank {number} of this machine has no GPU: the machine has {count}")
+    torch.cuda.set_device(number)
+    return torch.device("cuda", number)

@@ -98,7 +98,7 @@ class SavedRun:
 
     def device(self) -> torch.device:
         """The kind of device that the run was trained on, if this machine has it; otherwise the CPU."""
-        return choose_device("cpu" if self.config.device == "cpu" else "auto", 0)
+        return choose_device("cpu" if self.config.device == "cpu" else "auto")
 
     def pool(self, env: str | Callable[..., Any], *, num_envs: int, seed: int, device: torch.device) -> Pool:
         """A pool of `num_envs` environments, of the run's own kind if that kind supports `env`."""

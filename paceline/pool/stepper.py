@@ -58,7 +58,11 @@ class GymStepper:
         slot = self._slot
         if self._weights is not None:
             self._weights.apply()
-        observation, reward, terminated, truncated, info = self._made.step(self._read_action(slot))
+        stepped = self._made.step(self._read_action(slot))
+        try:
+            observation, reward, terminated, truncated, info = stepped
+        except (TypeError, ValueError):
+            raise wrong_result("step", stepped, STEP) from None
         reward = float(reward)
         if not -FLOAT32_MAX <= reward <= FLOAT32_MAX:  # not in a function, whose call would double the cost
             raise bad_reward(reward)
@@ -89,7 +93,11 @@ class GymStepper:
         self.steps, self._return = 0, 0.0
         if self._weights is not None:
             self._weights.apply()
-        observation, _ = self._made.reset(seed=seed)
+        begun = self._made.reset(seed=seed)
+        try:
+            observation, _ = begun
+        except (TypeError, ValueError):
+            raise wrong_result("reset", begun, RESET) from None
         self._write_obs(observation, self._slot)
         self._table.episode[self._slot] = self.episode
         self._table.step[self._slot] = 0
@@ -106,6 +114,18 @@ class GymStepper:
     def close(self) -> None:
         self._made.close()
 
+
+def wrong_result(method: str, result: Any, wanted: str) -> BadValue:
+    """The error for a method that does not return what Gymnasium wants."""
+    count = f"{len(result)} values" if isinstance(result, tuple) else f"a {type(result).__name__}"
+    return BadValue(
+        f"{method} returned {count}; Gymnasium's returns {wanted}. An environment of the old Gym returns fewer values: "
+        "wrap it, for example with the package shimmy"
+    )
+
+
+STEP = "(observation, reward, terminated, truncated, info)"
+RESET = "(observation, info)"
 
 Stepper = GymStepper | ParallelStepper | TurnStepper
 """One environment and its slots."""

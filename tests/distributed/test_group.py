@@ -32,13 +32,28 @@ def test_torchrun_wins_over_slurm():
 
 
 def test_devices():
-    assert choose_device("cpu", 3).type == "cpu"
-    with pytest.raises(UsageError, match="allowed: cpu, cuda, auto"):
-        choose_device("tpu", 0)
+    assert choose_device("cpu", RankInfo(local_rank=3, rank=3, size=4)).type == "cpu"
+    with pytest.raises(UsageError, match="allowed: cpu, cuda, cuda:N, auto"):
+        choose_device("tpu")
     if not torch.cuda.is_available():
-        assert choose_device("auto", 0).type == "cpu"
+        assert choose_device("auto").type == "cpu"
         with pytest.raises(UsageError, match="--device cpu"):
-            choose_device("cuda", 0)
+            choose_device("cuda")
+        with pytest.raises(UsageError, match="device cuda:1: PyTorch finds no CUDA device"):
+            choose_device("cuda:1")
+
+
+def test_a_numbered_device_is_for_one_rank(monkeypatch):
+    chosen = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    assert choose_device("cuda:1") == torch.device("cuda", 1) and chosen == [1]
+    assert choose_device("cuda", RankInfo(rank=3, size=4, local_rank=1)) == torch.device("cuda", 1)
+    with pytest.raises(UsageError, match="cuda:2 does not exist on this machine; allowed: cuda:0 to cuda:1"):
+        choose_device("cuda:2")
+    with pytest.raises(UsageError, match="cuda:1 is for one rank; allowed: --device cuda"):
+        choose_device("cuda:1", RankInfo(rank=0, size=2, local_rank=0))
 
 
 def test_unused_parameters_do_not_break_the_reduction():

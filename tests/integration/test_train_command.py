@@ -141,7 +141,7 @@ def test_another_system_by_one_word(tmp_path, where):
 
 
 def test_help_has_the_options_of_the_system_alone():
-    appo, ddppo = (paceline_train("doom_basic", *system, "--help").stdout for system in ([], ["--system", "ddppo"]))
+    appo, ddppo = (paceline_train("doom_basic", *system, "--help-all").stdout for system in ([], ["--system", "ddppo"]))
     for option in ("--appo.batch", "--batching.minimum"):
         assert option in appo and option not in ddppo
     for option in ("--ver.overlap", "--replay.capacity", "--recipe"):

@@ -8,6 +8,7 @@ import os
 import signal
 import time
 
+import gymnasium as gym
 import numpy as np
 import psutil
 import pytest
@@ -16,6 +17,7 @@ from paceline.errors import SimulatorError
 from paceline.pool import leaks
 from paceline.pool.channel import Message, Result, pack_ints
 from paceline.pool.config import PoolConfig
+from paceline.pool.make import make_pool
 from paceline.pool.process import ProcessPool
 from paceline.pool.serial import SerialPool
 from tests.pool.faulty import Factory, Leaking, counting, faulty
@@ -279,3 +281,40 @@ def test_words_of_the_dead_are_not_taken_for_those_of_their_successors():
         assert pool._slots.num_ready(None) == 0
         pool.send(np.zeros(4, np.int64), batch.slots)
         assert len(pool.recv(min_slots=None)) == 4
+
+
+class OldReset(gym.Env):
+    """The interface of Gym before 0.26."""
+
+    observation_space = gym.spaces.Box(0, 1, (3,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(3, np.float32)
+
+    def step(self, action):
+        return np.zeros(3, np.float32), 0.0, True, {}
+
+
+class OldStep(OldReset):
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(3, np.float32), {}
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        (OldReset, r"reset returned a ndarray; Gymnasium's returns \(observation, info\).*old Gym"),
+        (OldStep, r"step returned 4 values; Gymnasium's returns \(observation, reward, terminated, truncated, info\)"),
+    ],
+)
+def test_environments_of_the_old_gym_get_a_hint(env, message):
+    with pytest.raises(SimulatorError, match=message):
+        one_step(env)
+
+
+def one_step(env):
+    with make_pool(env, PoolConfig(kind="serial", num_envs=1)) as pool:
+        pool.recv()
+        pool.send(np.zeros(1, np.int64), np.arange(1))
+        pool.recv()
