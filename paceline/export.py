@@ -182,9 +182,9 @@ def _with_unit_deviations(means: Tensor) -> Tensor:
 
 
 def _port(leaf: Leaf, side: str, taken: list[str]) -> Port:
-    """A leaf under its own name, or with `side` as a prefix if the name is taken twice."""
-    name = leaf.name if taken.count(leaf.name) == 1 else f"{side}.{leaf.name}"
-    return Port(name, str(leaf.dtype), leaf.shape)
+    """A leaf under its own name. `side` is a prefix if the name is taken twice, or is a number, which ONNX refuses."""
+    is_own = taken.count(leaf.name) == 1 and not leaf.name[0].isdigit()
+    return Port(leaf.name if is_own else f"{side}.{leaf.name}", str(leaf.dtype), leaf.shape)
 
 
 def _shifted(values: Tensor, leaf: Leaf, sign: int) -> Tensor:

@@ -204,3 +204,25 @@ def test_a_full_disk_is_reported_and_leaves_no_file(runs, tiny_disk, format):
     with pytest.raises(DiskFull, match=r"policy.\w+ cannot be written: the disk is full"):
         export(runs("image"), format, output=tiny_disk / f"policy{SUFFIX[format]}")
     assert [path.name for path in tiny_disk.iterdir()] == ["large"]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_tuple_of_actions_can_be_exported(tmp_path, format):
+    """Its parts are called 0 and 1, and ONNX refuses such names."""
+    if format == "onnx":
+        pytest.importorskip("onnx")
+    spec = PoolSpec(
+        observation_space=spaces.Tuple([spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(3)]),
+        action_space=spaces.Tuple([spaces.Discrete(3), spaces.Box(-1, 1, (2,), np.float32)]),
+        num_envs=1,
+    )
+    function = PolicyFunction(ActorCritic(spec, PolicyConfig(hidden=(8,))).eval(), spec)
+    assert [port.name for port in (*function.inputs, *function.outputs)] == [
+        "obs.0", "obs.1", "action.0", "action.1", "value",
+    ]  # fmt: skip
+    path = tmp_path / f"policy{SUFFIX[format]}"
+    (module.write_onnx if format == "onnx" else module.write_torchscript)(function, path)
+    verify(open_exported(path), function.policy, function)
+    only = PoolSpec(observation_space=spec.obs[0].space, action_space=spec.action_space, num_envs=1)
+    ports = PolicyFunction(ActorCritic(only, PolicyConfig(hidden=(8,))), only).outputs
+    assert [port.name for port in ports] == ["action.0", "action.1", "value"]

@@ -18,6 +18,7 @@ COMMANDS = {
     "recipes": "List the recipes.",
     "envs": "List environments, or describe one.",
     "plan": "Check floor plans for navigation, or write one to start from.",
+    "doctor": "Say what this machine has, what is missing, and what would be slow.",
     "bench": "Run a benchmark.",
 }
 """Every command is a module of this package. It is imported when it runs, so that no command waits for another's
