@@ -64,6 +64,8 @@ def evaluate_policy(folder: Path, options: EvaluationOptions) -> dict[str, Any]:
         "seed": options.seed,
         "sampled": options.sampled,
         **summarize(played.episodes),
+        "agents": spec.agents_per_env,
+        "games": num_games(num_episodes, spec),
         **({"kinds": _by_kind(run, spec, played.episodes)} if len(spec.kinds) > 1 else {}),
         "lost_episodes": played.num_lost,
         "video": None if options.video is None else str(options.video),
@@ -113,6 +115,11 @@ def play(pool: Pool, player: Acts, num_episodes: int, show: Callable[[int], None
             return Played([episode for slot in finished for episode in slot], num_lost)
         actions = player.act(batch, on_device=pool.spec.on_device)
         send_needed(pool, actions, batch, remaining.reshape(pool.spec.num_envs, -1).max(1) > 0)
+
+
+def num_games(num_episodes: int, spec: PoolSpec) -> int:
+    """Games in which agents play `num_episodes` episodes: all agents of an environment play the same games."""
+    return int(quotas(num_episodes, spec.num_slots).reshape(spec.num_envs, -1).max(1).sum())
 
 
 def send_needed(pool: Pool, actions: dict[str, Any], batch: StepBatch, needed: np.ndarray) -> None:
@@ -196,6 +203,8 @@ def table(report: dict[str, Any]) -> Group:
     actions = "sampled" if report["sampled"] else "deterministic"
     who = f", policy {report['policy']}" if report["policies"] > 1 or "@" in report["policy"] else ""
     title = f"{report['episodes']} episodes of {report['env']}, {report['checkpoint']}{who}, {actions}"
+    if report["agents"] > 1:
+        title += f"; an episode is one agent's, and {report['games']} games of {report['agents']} agents were played"
     columns = ("", "mean", "95 % interval", "std", "min", "median", "max")
     rows = Table(*columns, box=None, header_style="bold", pad_edge=False)
     for name in ("return", "length"):

@@ -242,3 +242,14 @@ def test_the_command_prints_one_json_object_or_a_table(cartpole):
 def test_the_commands_default_seed_is_the_functions(cartpole):
     assert Eval().options == EvaluationOptions() and Eval().options.seed == SEED
     assert evaluate(cartpole, episodes=1)["seed"] == SEED
+
+
+def test_games_and_agents_are_counted_apart(tmp_path):
+    """Three agents in each game: five episodes of two environments take part in two games, ten in four."""
+    folder = make_run(tmp_path / "run", "tests.population.test_policies:mortals")
+    for episodes, games in ((5, 2), (10, 4)):
+        report = evaluate(folder, episodes=episodes, num_envs=2)
+        assert report["episodes"] == episodes and report["agents"] == len(LIVES) == 3 and report["games"] == games
+    console = Console(width=300, record=True)
+    console.print(table(report))
+    assert "an episode is one agent's, and 4 games of 3 agents were played" in console.export_text()
