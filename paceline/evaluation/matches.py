@@ -34,6 +34,7 @@ from paceline.pool.protocol import Pool, PoolSpec, StepBatch
 from paceline.population.config import is_import_path
 from paceline.population.opponents import ScriptedActor
 from paceline.population.ratings import NORMAL_95
+from paceline.wording import counted
 
 CI_METHOD = "Wilson; a draw is half a win"
 BATCHED_ENVS = 256
@@ -271,7 +272,7 @@ def summarize(results: Sequence[MatchResult]) -> dict[str, Any]:
 def table(report: dict[str, Any]) -> Group:
     """A result of `evaluate_match` for the terminal."""
     actions = "sampled" if report["sampled"] else "deterministic"
-    title = f"{report['matches']} matches of {report['env']}, {report['checkpoint']}, {actions}: "
+    title = f"{counted(report['matches'], 'match', 'matches')} of {report['env']}, {report['checkpoint']}, {actions}: "
     title += f"policy {report['policy']} against {report['opponent']}"
     rows = Table("", "matches", "wins", "draws", "losses", box=None, header_style="bold", pad_edge=False)
     for name, counts in {"all": report, **{f"as {agent}": c for agent, c in report["by_agent"].items()}}.items():
@@ -291,7 +292,8 @@ def table(report: dict[str, Any]) -> Group:
     if report["all_alike"]:
         lines.append(Text("all matches of an agent were the same: try --sampled, because neither side is random"))
     if report["lost_matches"]:
-        lines.append(Text(f"{report['lost_matches']} matches were lost with their simulators and played again"))
+        lost = counted(report["lost_matches"], "match was", "matches were")
+        lines.append(Text(f"{lost} lost with the simulator and played again"))
     return Group(*lines)
 
 
