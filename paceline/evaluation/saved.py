@@ -6,8 +6,8 @@ import contextlib
 import dataclasses
 import math
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,15 @@ from paceline.config import Config
 from paceline.distributed.runtime import choose_device
 from paceline.envs.registry import resolve
 from paceline.errors import UsageError
+from paceline.evaluation.misfit import misfit
 from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.config import named_classes
 from paceline.nets.deterministic import DeterministicPolicy
+from paceline.nets.parts import observations_in
 from paceline.pool import Pool, make_pool
 from paceline.pool.config import PoolConfig
 from paceline.pool.protocol import PoolSpec
+from paceline.population.folders import require_run
 from paceline.saved_spaces import load_spaces
 from paceline.systems import SYSTEMS
 from paceline.trust import may_run
@@ -42,8 +45,12 @@ def is_policy_name(name: str) -> bool:
 
 def run_config(folder: Path) -> Config:
     """The configuration of the run in `folder`."""
+    require_run(folder)
     if not (folder / "config.json").is_file():
-        raise UsageError(f"{folder} is not the folder of a run: there is no config.json in it")
+        raise UsageError(
+            f"{folder} is not the folder of a run: there is no config.json in it; allowed: a folder that "
+            "`paceline train` has made"
+        )
     return Config.load(folder / "config.json")
 
 
@@ -60,6 +67,8 @@ class SavedRun:
     """The number of the policy; K@STEP for a past self."""
     ranking: tuple[int, ...] = (0,)
     """All policies of the run, best first."""
+    observations: Mapping[str, int | None] = field(default_factory=dict)
+    """What the policy observes: the number of values of each vector, None for images. Empty if not known."""
     trust: bool = False
     """Whether the user trusts the folder, even if somebody else wrote it."""
 
@@ -88,6 +97,7 @@ class SavedRun:
             weights=_weights(folder, loaded, name),
             policy_name=name,
             ranking=ranking,
+            observations=observations_in(loaded.learner_state(int(name.partition("@")[0])).get("parts")),
             trust=trust,
         )
 
@@ -152,17 +162,15 @@ class SavedRun:
         classes = named_classes(self.config.policy, self.config.control)
         may_run(None, self.folder / "config.json", trust=self.trust, classes=classes)
         policy: ActorCritic | DeterministicPolicy
-        if SYSTEMS[self.config.system].family == "d4pg":
-            policy = DeterministicPolicy(spec, self.config.control)
-        else:
-            policy = ActorCritic(spec, self.config.policy)
         try:
+            if SYSTEMS[self.config.system].family == "d4pg":
+                policy = DeterministicPolicy(spec, self.config.control)
+            else:
+                policy = ActorCritic(spec, self.config.policy)
             policy.load_state_dict(self.weights)
-        except RuntimeError as error:
-            raise UsageError(
-                f"the policy of {self.folder} was trained in {self.config.env} and does not fit these observations "
-                f"and actions: {spec.observation_space}, {spec.action_space} ({str(error).splitlines()[-1].strip()})"
-            ) from error
+        except (RuntimeError, UsageError) as error:
+            run = f"the policy of {self.folder}, trained in {self.config.env},"
+            raise misfit(run, self.observations, spec, error) from error
         return policy.to(device).eval().requires_grad_(False)
 
 
