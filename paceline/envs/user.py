@@ -21,6 +21,8 @@ from paceline.errors import UsageError, closest
 
 INDEX = "env_index"
 """A function with a parameter of this name gets the environment's index."""
+SEARCHED = "the current directory ({}) and among the installed packages"
+"""Where modules are looked for, in words."""
 
 
 def resolve(env_id: EnvId) -> Factory:
@@ -178,7 +180,7 @@ def find(module: str, attribute: str, env_id: str) -> Callable[..., Any]:
             ) from error
         raise UsageError(
             f"module {module!r} of {env_id!r} does not exist ({error}); "
-            f"it is looked for in the current directory ({os.getcwd()}) and among the installed packages"
+            f"it is looked for in {SEARCHED.format(os.getcwd())}"
         ) from error
     return _attribute(found, module, attribute, env_id)
 
