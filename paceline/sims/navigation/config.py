@@ -13,6 +13,8 @@ SPLITS = ("train", "val", "test")
 SENSORS = ("depth", "rgb", "depth+rgb", "blind")
 DEPTH_DTYPES = ("float32", "float16", "uint8")
 MAX_RESOLUTION = 1024
+REPLACED = ("tier", "split", "scenes", "bank_seed")
+"""Options of generated scenes. Floor plans and scene files replace them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,9 +70,26 @@ class NavigationConfig:
                 raise UsageError(
                     f"option {name!r} of {what!r} does not exist{closest(name, names)}; allowed: {', '.join(names)}"
                 )
+        for source in ("plans", "bank_file"):
+            unread = [name for name in REPLACED if name in options and options.get(source)]
+            if unread:
+                raise UsageError(
+                    f"{unread[0]} has no effect in {what!r}, because {source} names the scenes; allowed: one of both"
+                )
         if isinstance(options.get("sensors"), str):
             options = {**options, "sensors": options["sensors"].replace(" ", "+")}  # a + in a query is read as a space
         return cls(**options)
+
+    def options(self) -> dict[str, Any]:
+        """The options that differ from their defaults, for `of_options`."""
+        usual, unread = type(self)(), () if self.is_generated else REPLACED
+        values = {name: getattr(self, name) for name in option_names(type(self)) if name not in unread}
+        return {name: value for name, value in values.items() if value != getattr(usual, name)}
+
+    @property
+    def is_generated(self) -> bool:
+        """Whether the scenes are generated, and not the user's floor plans or those of a file."""
+        return not self.plans and not self.bank_file
 
     @property
     def is_noisy(self) -> bool:

@@ -1,6 +1,7 @@
 """Floor plans: the file format, the checks against slow oracles, and episodes in the plans of a user."""
 
 import dataclasses
+import io
 import json
 import re
 from pathlib import Path
@@ -9,6 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 from PIL import Image
+from rich.console import Console
 
 from paceline.cli.main import _run as paceline
 from paceline.envs import resolve
@@ -16,7 +18,8 @@ from paceline.errors import UsageError
 from paceline.evaluation.evaluators import EvaluationOptions, evaluate_baseline
 from paceline.pool.config import PoolConfig
 from paceline.pool.make import make_pool
-from paceline.sims.navigation.evaluation.policy_episodes import env_config, split_config
+from paceline.sims.navigation.evaluation.pointnav import EVALUATOR
+from paceline.sims.navigation.evaluation.policy_episodes import env_config, env_id_of, split_config
 from paceline.sims.navigation.plans.bank import check_episodes, longest_path, plan_bank, tier_of
 from paceline.sims.navigation.plans.check import check_plan, free_area, free_cells, sound_scene
 from paceline.sims.navigation.plans.examples import EXAMPLES, plan_text
@@ -354,9 +357,9 @@ def test_a_state_belongs_to_the_plans(plan_file):
 def test_an_id_with_plans_names_their_bank(plan_file):
     env = f"pointnav?plans={plan_file(plan_text('studio'))}&resolution=8"
     assert resolve(env).label == env  # a run stores the plans, and not the file in the cache
-    for config in (resolve(env).make.config, resolve(env).single.make.config, env_config(env, "val")):
+    for config in (resolve(env).make.config, resolve(env).single.make.config, env_config(env)):
         assert config.resolution == 8 and load_bank(config).label == plan_bank(EXAMPLES["studio"]).label
-    assert resolve(f"pointnav:small?plans={EXAMPLES['flat']}").make.config.tier == "full"
+    assert resolve(f"pointnav?plans={EXAMPLES['flat']}").make.config.tier == "full"
 
 
 def test_wrong_plans_are_refused_before_anything_starts(plan_file, tmp_path):
@@ -371,6 +374,49 @@ def test_wrong_plans_are_refused_before_anything_starts(plan_file, tmp_path):
             resolve(f"pointnav?plans={plans}")
     with pytest.raises(UsageError, match="plans and bank_file are both given"):
         resolve("pointnav?plans=a.json&bank_file=b")
+
+
+@pytest.mark.parametrize(
+    ("env", "unread"),
+    [
+        ("pointnav:small?plans=home", "tier"),
+        ("pointnav?plans=home&split=val", "split"),
+        ("pointnav?scenes=4&plans=home", "scenes"),
+        ("pointnav?bank_file=scenes.safetensors&bank_seed=1", "bank_seed"),
+    ],
+)
+def test_options_that_plans_replace_are_refused(env, unread):
+    with pytest.raises(UsageError, match=f"^{unread} has no effect in '.*', because .* names the scenes; allowed:"):
+        resolve(env)
+
+
+def test_a_gymnasium_environment_of_plans_has_no_tier():
+    with pytest.raises(UsageError, match="tier has no effect in 'paceline/PointNav-v0', because plans names"):
+        gymnasium.make("paceline/PointNav-v0", plans=str(EXAMPLES["flat"]), tier="full")
+
+
+def test_plans_have_no_splits():
+    options = EvaluationOptions(env=f"pointnav?plans={EXAMPLES['studio']}", episodes=1, split="test")
+    with pytest.raises(UsageError, match="^--split test has no effect in 'pointnav.plans=.*allowed: an --env without"):
+        evaluate_baseline("oracle", options)
+
+
+@pytest.mark.parametrize(("names", "count"), [(["flat"], "1 floor plan"), (["flat", "studio"], "2 floor plans")])
+def test_results_name_the_plans(names, count, plan_file, tmp_path, capsys):
+    for name in names:
+        plan_file(plan_text(name), f"{name}.json")
+    env = f"pointnav?plans={tmp_path}"
+    assert paceline(["eval", "--agent", "random", "--env", env, "--episodes", "1", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["plans"], result["split"], result["scenes"]) == (str(tmp_path), None, len(names))
+    shown = Console(width=200, file=io.StringIO())
+    shown.print(EVALUATOR.table(result))
+    assert shown.file.getvalue().startswith(f"1 episode of {count} from {tmp_path}: random\n")
+
+
+def test_the_id_of_plans_names_no_other_scenes(plan_file):
+    env = f"pointnav?plans={plan_file(ROOM)}&resolution=8"
+    assert env_id_of(env_config(env)) == env
 
 
 def test_plans_without_a_cache(plan_file, tmp_path, monkeypatch):
@@ -419,12 +465,18 @@ def test_the_checker_prints_problems_or_a_summary(plan_file, tmp_path, capsys):
     )
     assert not (np.array(Image.open(picture)) == MARK).all(2).any()
     broken = plan_file({**ROOM, "walls": [WALL]})
-    with pytest.raises(UsageError, match="1 of 1 floor plans cannot be used"):
+    with pytest.raises(UsageError, match="1 of 1 floor plan cannot be used"):
         paceline(["plan", "check", str(broken), "--picture", str(picture)])
     assert "cannot be reached" in capsys.readouterr().out
     image = np.array(Image.open(picture)).astype(int)
     red = (image[..., 0] - image[..., 1] > 100).mean(0)
     assert (red > 0.5).mean() == pytest.approx(1.65 / 4.4, abs=0.05)  # one of the two halves
+
+
+def test_a_summary_counts_in_plain_english(plan_file, capsys):
+    rooms = [{"area": [0, 0, 4, 3]}]
+    assert paceline(["plan", "check", str(plan_file({**ROOM, "rooms": rooms, "furniture": [BOX]}))]) == 0
+    assert "home.json: 1 room, " in (text := capsys.readouterr().out) and ", 1 obstacle, " in text
 
 
 def test_the_checker_names_each_plan(plan_file, capsys):

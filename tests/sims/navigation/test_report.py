@@ -89,7 +89,7 @@ def test_ratios_of_shortest_paths_to_straight_lines(small_bank):
 def test_failures_are_counted_and_the_worst_are_shown_first(small_bank):
     success = np.ones(20)
     played = standing(small_bank, 20, success)
-    assert "None of the 20 episodes failed." in report_failures.failures(EVALUATION, played)[0]
+    assert "None of 20 episodes failed." in report_failures.failures(EVALUATION, played)[0]
     failed = [3, 4, 9, 11, 17]
     success[failed] = 0.0
     (text,) = report_failures.failures(EVALUATION, played)
