@@ -166,7 +166,9 @@ def file_being_imported() -> Path | None:
     return _files_being_imported[-1] if _files_being_imported else None
 
 
-def find(module: str, attribute: str, env_id: str) -> Callable[..., Any]:
+def find(
+    module: str, attribute: str, env_id: str, allowed: str = "a function or class that builds an environment"
+) -> Callable[..., Any]:
     """The function or class `module:attribute` that `env_id` names. `UsageError` says what is wrong with it."""
     if is_file(module) and not Path(module).is_file():
         raise UsageError(f"the file {module!r} of {env_id!r} does not exist (in {os.getcwd()})")
@@ -194,9 +196,7 @@ def _attribute(found: Any, module: str, attribute: str, env_id: str) -> Callable
             )
         found = getattr(found, name)
     if not callable(found):
-        raise UsageError(
-            f"{env_id!r} is a {type(found).__name__}; allowed: a function or class that builds an environment"
-        )
+        raise UsageError(f"{env_id!r} is of the type {type(found).__name__}; allowed: {allowed}")
     return found
 
 

@@ -224,7 +224,10 @@ def open_pool(run: SavedRun, env: str, num_matches: int, options: EvaluationOpti
     if spec.agents_per_env == 1:
         raise UsageError(f"{env} has one agent, so there are no matches; allowed: environments of several agents")
     kinds = ", ".join(kind.name for kind in spec.kinds)
-    raise UsageError(f"the agents of {env} have different spaces ({kinds}), so players cannot swap sides")
+    raise UsageError(
+        f"the agents of {env} have different spaces ({kinds}), so players cannot swap sides; allowed: without "
+        "--opponent and --tournament"
+    )
 
 
 def _film_match(env: str, makers: Sequence[MakePlayer], options: EvaluationOptions, device: torch.device) -> None:

@@ -23,6 +23,8 @@ class NavigationConfig:
 
     task: ClassVar[str]
     """The task's name: the family of its environment ids."""
+    needs: ClassVar[str] = "free floor"
+    """What a scene needs, so that it has episodes of the task, in words."""
 
     tier: str = "small"
     """Size of the scenes: "small" (one or two rooms, goals up to 10 m away) or "full" (whole flats, up to 30 m)."""
@@ -126,6 +128,7 @@ class PointNavConfig(NavigationConfig):
     """Walk to a point. The defaults follow the literature."""
 
     task: ClassVar[str] = "pointnav"
+    needs: ClassVar[str] = "a goal within max_distance"
 
     gps: bool = True
     """Whether the goal is observed relative to the agent's pose (GPS and compass), or to its start."""
@@ -156,6 +159,7 @@ class ObjectNavConfig(NavigationConfig):
     """Find an object of a category. The defaults are those of the Habitat challenge, except the resolution."""
 
     task: ClassVar[str] = "objectnav"
+    needs: ClassVar[str] = "furniture with a category, 1.5 m of path or more from a start"
 
     sensors: str = "depth+rgb"
     turn_angle: float = 30.0
@@ -177,6 +181,7 @@ class ImageNavConfig(NavigationConfig):
     """Walk to where a picture was taken. With `sensors=blind` there is no picture."""
 
     task: ClassVar[str] = "imagenav"
+    needs: ClassVar[str] = "a goal within max_distance"
 
     max_episode_steps: int = 1000
     success_distance: float = 0.2

@@ -212,7 +212,7 @@ def with_box(**box):
     ("content", "message"),
     [
         ([], "[] is not allowed; allowed: an object"),
-        ({}, "version: the field is missing"),
+        ({}, "version: the field is missing; needed: version, size"),
         ({**ROOM, "version": 2}, "version: 2 is not allowed; allowed: 1"),
         ({**ROOM, "version": True}, "version: true is not allowed"),
         ({"version": 1}, "size: the field is missing"),
@@ -223,9 +223,9 @@ def with_box(**box):
         ({**ROOM, "wals": []}, "wals: there is no such field, did you mean 'walls'?; allowed: version, size"),
         ({**ROOM, "walls": {}}, "walls: {} is not allowed; allowed: a list"),
         ({**ROOM, "walls": [3]}, "walls[0]: 3 is not allowed; allowed: an object"),
-        ({**ROOM, "walls": [{"from": [0, 0]}]}, "walls[0].to: the field is missing"),
-        ({**ROOM, "walls": [{**WALL, "to": [3, 3]}]}, "walls[0].to: the wall from [2.0, 0.0] to [3.0, 3.0] must"),
-        ({**ROOM, "walls": [{**WALL, "to": [2, 0]}]}, "walls[0].to: the wall from [2.0, 0.0] to [2.0, 0.0] must"),
+        ({**ROOM, "walls": [{"from": [0, 0]}]}, "walls[0].to: the field is missing; needed: from, to"),
+        ({**ROOM, "walls": [{**WALL, "to": [3, 3]}]}, "walls[0].to: the wall from [2.0, 0.0] to [3.0, 3.0] is"),
+        ({**ROOM, "walls": [{**WALL, "to": [2, 0]}]}, "walls[0].to: the wall from [2.0, 0.0] to [2.0, 0.0] has"),
         ({**ROOM, "walls": [{**WALL, "thickness": 0}]}, "walls[0].thickness: 0 is not allowed; allowed: a number"),
         ({**ROOM, "walls": [{**WALL, "color": [0, 0, 256]}]}, "walls[0].color: [0, 0, 256] is not allowed"),
         ({**ROOM, "walls": [{**WALL, "to": [2, 4]}]}, "walls[0] at (2.00, 2.00): its area [1.95, 0, 2.05, 4] is not"),
@@ -235,21 +235,27 @@ def with_box(**box):
         (with_doors({**DOOR, "at": 2.5}), "walls[0].doors[0] at (2.00, 2.75): the door from 2.5 to 3.4 m is not in"),
         (with_doors({**DOOR, "at": -0.5}), "walls[0].doors[0] at (2.00, 0.20): the door from -0.5 to 0.4 m is not"),
         (with_doors({**DOOR, "at": 5}), "walls[0].doors[0] at (2.00, 1.50): the door from 5 to 5.9 m is not in"),
-        (with_doors({"at": 0, "width": 4}), "the door is 4 m wide, and its wall 3 m long"),
-        (with_doors({"at": 1, "width": 0.15}), "the door is 0.15 m wide; the agent needs 0.2 m"),
+        (with_doors({"at": 0, "width": 4}), "the door is 4 m wide; allowed: up to 3 m, the length of its wall"),
+        (
+            with_doors({"at": 1, "width": 0.15}),
+            "the door is 0.15 m wide; allowed: more than 0.2 m, the width of the agent",
+        ),
         (with_doors(DOOR, {"at": 1.5, "width": 1}), "walls[0].doors[1] at (2.00, 1.70): the door overlaps the door"),
         (with_doors({"at": 1, "width": 0.203}), "walls[0] at (2.00, 1.10): a gap of 0.203 m to walls[0] is as wide"),
         (
             {**ROOM, "walls": [{**WALL, "doors": [DOOR]}, {"from": [0, 1.4], "to": [3, 1.4]}]},
             "walls[1] at (2.00, 1.40): it stands in the door walls[0].doors[0]",
         ),
-        (with_box(area=[1, 1, 1, 2]), "furniture[0].area: [1, 1, 1, 2] is not allowed; allowed: x0, y0, x1, y1 with"),
-        (with_box(heights=[1, 1]), "furniture[0].heights: [1.0, 1.0] is not allowed; allowed: low and high from 0"),
+        (
+            with_box(area=[1, 1, 1, 2]),
+            "furniture[0].area: [1, 1, 1, 2] is not allowed; allowed: [x0, y0, x1, y1], where",
+        ),
+        (with_box(heights=[1, 1]), "furniture[0].heights: [1.0, 1.0] is not allowed; allowed: [low, high] with 0"),
         (with_box(heights=[0, 3]), "furniture[0].heights: [0.0, 3.0] is not allowed"),
         (with_box(heights="low"), 'furniture[0].heights: "low" is not allowed; allowed: a list of 2 numbers'),
         (with_box(category="bad"), 'furniture[0].category: "bad" is not allowed; allowed: table, block'),
         (with_box(area=[3.5, 1, 4.5, 2]), "furniture[0] at (4.00, 1.50): its area [3.5, 1, 4.5, 2] is not within"),
-        (with_box(area=[1, 0.2, 2, 2]), "furniture[0] at (1.50, 0.10): a gap of 0.200 m to outer_walls is as wide"),
+        (with_box(area=[1, 0.2, 2, 2]), "furniture[0] at (1.50, 0.10): a gap of 0.200 m to the outer wall at low y is"),
         (with_box(area=[0, 0, 4, 3]), "there is no free floor"),
         (
             {**with_doors(DOOR), "furniture": [{"area": [1.5, 1.5, 2.5, 2.5], "heights": [0, 1]}]},
@@ -261,7 +267,7 @@ def with_box(**box):
 )
 def test_a_problem_is_one_line_with_its_place(content, message):
     found = problems(content)
-    assert all("\n" not in line for line in found)
+    assert all("\n" not in line and ("; allowed" in line or "; needed: " in line) for line in found)
     matching = [line for line in found if message in line]
     assert len(matching) == 1, found
     if message.startswith(("walls", "furniture[0] ", "rooms", "size", "version", "outer")):
@@ -270,13 +276,15 @@ def test_a_problem_is_one_line_with_its_place(content, message):
 
 def test_an_unreachable_part_has_a_place_and_an_area():
     (line,) = problems({**ROOM, "walls": [{**WALL, "from": [3, 0], "to": [3, 3]}]})
-    assert line == "(3.52, 1.50): 2.1 m² of free floor cannot be reached from the largest part"
+    assert line.startswith(
+        "(3.52, 1.50): 2.1 m² of free floor cannot be reached from the largest part; allowed: a door"
+    )
 
 
 def test_too_many_boxes():
     boxes = [{"area": [0.5 * i, 0, 0.5 * i + 0.1, 0.1], "heights": [0, 1]} for i in range(100)]
     found = problems({"version": 1, "size": [60, 3], "furniture": boxes})
-    assert "the plan has 100 other boxes; allowed: 64 or fewer" in found
+    assert "the plan has 100 other boxes, which are furniture and walls above doors; allowed: 64 or fewer" in found
     assert "the plan has 100 obstacles; allowed: 72 or fewer" in found
     assert any("corners where shortest paths can bend; allowed: 160" in line for line in found)
 
@@ -304,7 +312,9 @@ def test_files_in_other_encodings(plan_file):
 
 def test_a_plan_too_small_for_an_episode():
     plan, _ = parse_plan({"version": 1, "size": [0.8, 0.8]})
-    assert "no goal can be reached at a distance of 1 to 10 m" in str(check_episodes(plan.scene())[0])
+    assert "no goal was found at 1 to 10 m of path from a start; allowed: a larger" in str(
+        check_episodes(plan.scene())[0]
+    )
 
 
 def test_the_tier_holds_boxes_and_distances():
