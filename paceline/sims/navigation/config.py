@@ -75,9 +75,8 @@ class NavigationConfig:
         for source in ("plans", "bank_file"):
             unread = [name for name in REPLACED if name in options and options.get(source)]
             if unread:
-                raise UsageError(
-                    f"{unread[0]} has no effect in {what!r}, because {source} names the scenes; allowed: one of both"
-                )
+                problem = f"{unread[0]} has no effect in {what!r}, because {source} names the scenes"
+                raise UsageError(f"{problem}; allowed: {unread[0]} or {source}, not both")
         if isinstance(options.get("sensors"), str):
             options = {**options, "sensors": options["sensors"].replace(" ", "+")}  # a + in a query is read as a space
         return cls(**options)
