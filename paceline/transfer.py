@@ -195,6 +195,7 @@ class InitialWeights:
                 problem = f"the {part} of {self.name} does not fit: {why or 'there is none here'}"
                 if why is not None and why.startswith(IMAGES):
                     problem += f", with images of {self.config.env} there and of {config.env} here"
+                    allowed = f"images of the same size, or {allowed}"
                 raise UsageError(f"{problem}; allowed: {allowed}")
             if why is not None and part in (*config.frozen_parts, *steered):
                 reason = "a planner steers only whole policies" if part in steered else "it would stay random"
