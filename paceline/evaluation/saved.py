@@ -6,8 +6,8 @@ import contextlib
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from paceline.evaluation.misfit import misfit
 from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.config import named_classes
 from paceline.nets.deterministic import DeterministicPolicy
-from paceline.nets.parts import observations_in
 from paceline.pool import Pool, make_pool
 from paceline.pool.config import PoolConfig
 from paceline.pool.protocol import PoolSpec
@@ -67,8 +66,6 @@ class SavedRun:
     """The number of the policy; K@STEP for a past self."""
     ranking: tuple[int, ...] = (0,)
     """All policies of the run, best first."""
-    observations: Mapping[str, int | None] = field(default_factory=dict)
-    """What the policy observes: the number of values of each vector, None for images. Empty if not known."""
     trust: bool = False
     """Whether the user trusts the folder, even if somebody else wrote it."""
 
@@ -97,7 +94,6 @@ class SavedRun:
             weights=_weights(folder, loaded, name),
             policy_name=name,
             ranking=ranking,
-            observations=observations_in(loaded.learner_state(int(name.partition("@")[0])).get("parts")),
             trust=trust,
         )
 
@@ -122,13 +118,17 @@ class SavedRun:
 
     def spec(self) -> PoolSpec:
         """The run's observations and actions. A run of an older version has not saved them: an environment is made."""
-        saved = load_spaces(self.folder, int(self.policy_name.partition("@")[0]))
+        saved = self._saved_spec()
         if saved is not None:
-            return PoolSpec(observation_space=saved[0], action_space=saved[1], num_envs=1)
+            return saved
         factory = resolve(self.env())
         config = PoolConfig(kind="serial" if factory.steps_singly else "auto", num_envs=1)
         with contextlib.closing(make_pool(factory, config)) as pool:
             return self.seen_by_policy(pool.spec)
+
+    def _saved_spec(self) -> PoolSpec | None:
+        saved = load_spaces(self.folder, int(self.policy_name.partition("@")[0]))
+        return saved and PoolSpec(observation_space=saved[0], action_space=saved[1], num_envs=1)
 
     @property
     def num_policies(self) -> int:
@@ -170,7 +170,7 @@ class SavedRun:
             policy.load_state_dict(self.weights)
         except (RuntimeError, UsageError) as error:
             run = f"the policy of {self.folder}, trained in {self.config.env},"
-            raise misfit(run, self.observations, spec, error) from error
+            raise misfit(run, self._saved_spec(), spec, error) from error
         return policy.to(device).eval().requires_grad_(False)
 
 

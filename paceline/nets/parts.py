@@ -125,17 +125,6 @@ def saved_form(parts: Parts) -> dict[str, dict[str, dict[str, Any]]]:
     }
 
 
-def observations_in(saved: SavedParts | None) -> dict[str, int | None]:
-    """What a policy observes, from the parts that a checkpoint holds: the number of values of each vector, None for
-    images. Empty if the checkpoint does not hold them."""
-    if saved is None:
-        return {}
-    images = [unit.removeprefix(IMAGE) for unit in saved.get("encoder", {}) if unit.startswith(IMAGE)]
-    # A planner reads all vectors of the task. The goal of its controller is not one of them.
-    planner = saved.get("planner", {}).get("planner")
-    return dict.fromkeys(images) | (controller_inputs(saved) if planner is None else dict(planner["inputs"]))
-
-
 def controller_inputs(saved: SavedParts) -> dict[str, int]:
     """The vectors that the perceptron reads, from the parts that a checkpoint holds; the goal of a controller too."""
     units = {**saved.get("encoder", {}), **saved.get("policy", {})}
