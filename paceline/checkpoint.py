@@ -78,6 +78,10 @@ class Checkpoint:
         """The weights of a policy of the run."""
         return self.weights if policy == 0 else load_file(self.folder / _weights_name(policy))
 
+    def learner_state(self, policy: int) -> dict[str, Any]:
+        """The state of a policy's learner."""
+        return [self.state["agent"], *self.state.get("other_learners", [])][policy]
+
     @property
     def manifest(self) -> Path:
         return self.folder / MANIFEST

@@ -141,8 +141,8 @@ class Config:
         """Refuse parts that do not exist, and networks that cannot learn."""
         if self.init is not None and self.init_from is None:
             raise UsageError(f"init {self.init} has no effect without init_from; allowed: --init-from RUN")
-        has_planner = self.policy.planner.kind != "none"
-        if has_planner and not {"encoder", "policy"} <= set(self.parts_to_take):
+        taken, has_planner = self.parts_to_take, self.policy.planner.kind != "none"
+        if has_planner and not {"encoder", "policy"} <= set(taken):
             raise UsageError(
                 "policy.planner needs a policy to steer; allowed: --init encoder+policy and --init-from RUN, where RUN "
                 f"observes {self.policy.planner.goal!r}"

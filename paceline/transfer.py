@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +20,10 @@ from paceline.errors import UsageError
 from paceline.evaluation.saved import ranking_of, run_config
 from paceline.files import replace_text
 from paceline.nets.config import PARTS
-from paceline.nets.parts import CORE, IMAGE, PERCEPTRON, Parts, Unit, freeze
+from paceline.nets.parts import CORE, IMAGE, IMAGES, PERCEPTRON, Parts, SavedParts, Unit, controller_inputs, freeze
+from paceline.nets.planner import GOAL_SIZE
 from paceline.systems import SYSTEMS
+from paceline.wording import counted
 
 FILE = "initial_weights.json"
 """In the run folder: where the initial weights come from."""
@@ -61,7 +63,7 @@ class InitialWeights:
     """The configuration of the saved run."""
     weights: Mapping[str, Tensor]
     """Of D4PG, those of the critic too."""
-    parts: Mapping[str, Mapping[str, Mapping[str, Any]]] | None
+    parts: SavedParts | None
     """Where they are among the weights, as `saved_form` gives it. None if the checkpoint does not say it: where this
     run's are."""
     reports: list[list[UnitReport]] = field(default_factory=list)
@@ -82,12 +84,24 @@ class InitialWeights:
             )
         loaded = CheckpointFolder(folder / "checkpoints").load(checkpoint)
         policy = ranking_of(loaded)[0]
-        agent = [loaded.state["agent"], *loaded.state.get("other_learners", [])][policy]
+        agent = loaded.learner_state(policy)
         weights: dict[str, Tensor] = loaded.weights_of(policy)
         if families[0] == "d4pg":
             both = {"policy": weights, "critic": agent["critic"]}
             weights = {f"{name}.{key}": values for name, own in both.items() for key, values in own.items()}
-        return cls(name=str(loaded.folder), config=saved, weights=weights, parts=agent.get("parts"))
+        found = cls(name=str(loaded.folder), config=saved, weights=weights, parts=agent.get("parts"))
+        found._require_goal(config)
+        return found
+
+    def _require_goal(self, config: Config) -> None:
+        """Refuse a planner whose goal the policy of the other run does not observe."""
+        if config.policy.planner.kind == "none" or self.parts is None:
+            return
+        goal, observed = config.policy.planner.goal, controller_inputs(self.parts)
+        if observed.get(goal) != GOAL_SIZE:
+            goals = [name for name, size in observed.items() if size == GOAL_SIZE]
+            allowed = ", ".join(goals) or "a run that observes a goal, as those of pointnav do"
+            raise UsageError(f"policy.planner.goal {goal!r} is not observed in {self.name}; allowed: {allowed}")
 
     def copy_to(self, network: nn.Module, parts: Parts, config: Config) -> None:
         """Give a new network the parts that `config.init` names. Nothing changes if one of them does not fit."""
@@ -176,8 +190,12 @@ class InitialWeights:
         for part in wanted:
             why = next((problem for problem in problems[part] if problem is not None), None)
             if part not in fitting:
-                allowed = f"--init {'+'.join(fitting)}" if fitting else "a run with the same network"
+                same = "a run with the same network, or the settings of that run (config.json in its folder)"
+                allowed = f"--init {'+'.join(fitting)}" if fitting else same
                 problem = f"the {part} of {self.name} does not fit: {why or 'there is none here'}"
+                if why is not None and why.startswith(IMAGES):
+                    problem += f", with images of {self.config.env} there and of {config.env} here"
+                    allowed = f"images of the same size, or {allowed}"
                 raise UsageError(f"{problem}; allowed: {allowed}")
             if why is not None and part in (*config.frozen_parts, *steered):
                 reason = "a planner steers only whole policies" if part in steered else "it would stay random"
@@ -192,7 +210,7 @@ class InitialWeights:
         widths = max(len(row.part) for row in rows), max(len(row.unit) for row in rows)
         lines = [
             f"  {row.part:<{widths[0]}}  {row.unit:<{widths[1]}}  "
-            + (f"taken, {row.tensors} tensors" if row.tensors else "new")
+            + (f"taken, {counted(row.tensors, 'tensor')}" if row.tensors else "new")
             + (f": {row.note}" if row.note else "")
             for row in rows
         ]

@@ -186,3 +186,9 @@ def test_other_numbers_are_no_whole_numbers(text, capsys):
     with pytest.raises(SystemExit):
         parse(TrainOptions, Config(), ["--steps", text], prog="train")
     assert "--steps" in capsys.readouterr().err
+
+
+def test_unknown_parts_are_refused_at_once():
+    """Also without a run folder to look into."""
+    with pytest.raises(UsageError, match="init 'encoders' does not exist; allowed: encoder, policy, planner, critic"):
+        Config(init_from="nowhere", init="encoders")

@@ -380,6 +380,20 @@ def test_a_run_that_froze_random_weights_can_be_resumed(tmp_path, monkeypatch):
     assert same(before, weights_of(tmp_path / "run"), "trunk.", "normalizers.")
 
 
+def test_images_of_another_size_are_named_with_their_environments():
+    spaces_of = [spaces.Dict(depth=spaces.Box(0, 255, (1, side, side), np.uint8)) for side in (16, 32)]
+    config = dataclasses.replace(TINY, policy=PolicyConfig(encoder="patches", encoder_size=8), env="small:images")
+    old, new = (
+        ActorCritic(PoolSpec(observation_space=s, action_space=spaces.Discrete(2), num_envs=1), config.policy)
+        for s in spaces_of
+    )
+    initial = InitialWeights(name="there", config=config, weights=old.state_dict(), parts=saved_form(parts_of(old)))
+    wanted = dataclasses.replace(config, init_from="there", init="encoder", env="large:images")
+    words = "with images of small:images there and of large:images here; allowed: images of the same size, or --init"
+    with pytest.raises(UsageError, match=words):
+        initial.copy_to(new, parts_of(new), wanted)
+
+
 def test_images_go_to_a_task_with_other_actions(tmp_path):
     policy = PolicyConfig(encoder_size=16, core=CoreConfig(kind="gru", hidden=8))
     config = dataclasses.replace(TINY, env=PICTURES, steps=64, policy=policy)

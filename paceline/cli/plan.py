@@ -16,6 +16,7 @@ from paceline.sims.navigation.plans.examples import plan_text
 from paceline.sims.navigation.plans.reading import Problem, plan_files
 from paceline.sims.navigation.rendering.maps import top_down
 from paceline.sims.navigation.scenes.scene import Scene
+from paceline.wording import counted
 
 PICTURE_SIDE = 512
 
@@ -37,7 +38,7 @@ class PlanCheck:
             self._check_picture(self.picture, len(files))
         wrong = sum(not self._check(file) for file in files)
         if wrong:
-            raise UsageError(f"{wrong} of {len(files)} floor plans cannot be used")
+            raise UsageError(f"{wrong} of {counted(len(files), 'floor plan')} cannot be used")
 
     def _check_picture(self, picture: Path, num_plans: int) -> None:
         if num_plans > 1:
@@ -92,9 +93,9 @@ def _summary(plan: floor_plan.Plan, scene: Scene) -> str:
 
     names = ", ".join(room.name for room in plan.rooms if room.name)
     parts = [
-        f"{len(plan.rooms)} rooms" + (f" ({names})" if names else ""),
+        counted(len(plan.rooms), "room") + (f" ({names})" if names else ""),
         f"{free_area(scene):.1f} m² of free floor",
-        f"{len(scene.obstacles)} obstacles",
+        counted(len(scene.obstacles), "obstacle"),
         f"longest shortest path {longest_path(scene):.1f} m",
         f"tier {tier_of([scene])}",
     ]

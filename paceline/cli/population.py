@@ -20,6 +20,7 @@ from paceline.population.display import PopulationTable
 from paceline.population.launch import SEED_DISTANCE, MemberPlan, PopulationProcesses, shares
 from paceline.run_folder import check_run_folder
 from paceline.telemetry.console import console, print_line
+from paceline.wording import counted
 
 MEMBERS = 4
 RECORD = "members.json"
@@ -64,7 +65,7 @@ def main(arguments: list[str]) -> int:
     replace_text(folder / RECORD, json.dumps({"members": count}) + "\n")
     changes = _without_own(start.options) if options.resume else []
     processes = PopulationProcesses(_plans(config, options, folder, count, changes, trust), options.max_restarts)
-    print_line(f"{count} members of {config.system} on {config.env}; folder: {folder}")
+    print_line(f"{counted(count, 'member')} of {config.system} on {config.env}; folder: {folder}")
     with PopulationTable(str(folder), processes.members, config.pbt.objective, config.log_seconds, None) as table:
         code = processes.run(table.update)
     for member in processes.members:

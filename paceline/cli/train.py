@@ -20,6 +20,7 @@ from paceline.envs.user import with_absolute_path
 from paceline.errors import UsageError
 from paceline.nets.config import named_classes
 from paceline.population.config import named_code
+from paceline.population.folders import is_population
 from paceline.run_folder import check_run_folder
 from paceline.run_names import name_of, new_run_folder
 from paceline.telemetry.console import console, print_line
@@ -167,6 +168,9 @@ def _resumed(recipe: str | None, options: list[str], command: str, forms: str) -
     if run_dir is None:
         raise UsageError(f"--resume needs --run-dir with the folder of a run; {forms}")
     folder = Path(run_dir)
+    if command == "train" and is_population(folder):
+        allowed = f"paceline population --resume --run-dir {folder}"
+        raise UsageError(f"{folder} is the folder of a population; to continue all members: {allowed}")
     config = Config.load(folder / "config.json")
     if recipe is not None and recipe != config.recipe:
         own = f"of the recipe {config.recipe}" if config.recipe else "not of a recipe"

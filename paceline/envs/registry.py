@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -151,8 +152,11 @@ def resolve(env: str | EnvId | Callable[..., Any] | Factory) -> Factory:
         return load(env_id.family).resolve(env_id)
     if env_id.name and ("." in env_id.family or user.importable(env_id.family)):
         return user.resolve(env_id)
+    near, searched = _suggestion(env_id), ""
+    if env_id.name and not near:
+        searched = f", and no such module was found, which is looked for in {user.SEARCHED.format(os.getcwd())}"
     raise UsageError(
-        f"environment family {env_id.family!r} of {str(env_id)!r} does not exist{_suggestion(env_id)}; "
+        f"environment family {env_id.family!r} of {str(env_id)!r} does not exist{near}{searched}; "
         f"allowed: {', '.join(families())}, or package.module:function or ./file.py:function for your own"
     )
 

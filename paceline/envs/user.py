@@ -21,6 +21,9 @@ from paceline.errors import UsageError, closest
 
 INDEX = "env_index"
 """A function with a parameter of this name gets the environment's index."""
+BUILDER = "a function or class that builds an environment"
+SEARCHED = "the current directory ({}) and among the installed packages"
+"""Where modules are looked for, in words."""
 
 
 def resolve(env_id: EnvId) -> Factory:
@@ -36,7 +39,7 @@ def resolve(env_id: EnvId) -> Factory:
 
 def _from_main_program(env_id: EnvId) -> Factory:
     """From the script that runs, which is not imported again."""
-    target = _attribute(sys.modules["__main__"], env_id.family, env_id.name, str(env_id))
+    target = _attribute(sys.modules["__main__"], env_id.family, env_id.name, str(env_id), BUILDER)
     check_call(target, env_id, given=(INDEX,))
     return replace(from_callable(functools.partial(target, **env_id.options)), label=str(env_id))
 
@@ -164,7 +167,7 @@ def file_being_imported() -> Path | None:
     return _files_being_imported[-1] if _files_being_imported else None
 
 
-def find(module: str, attribute: str, env_id: str) -> Callable[..., Any]:
+def find(module: str, attribute: str, env_id: str, allowed: str = BUILDER) -> Callable[..., Any]:
     """The function or class `module:attribute` that `env_id` names. `UsageError` says what is wrong with it."""
     if is_file(module) and not Path(module).is_file():
         raise UsageError(f"the file {module!r} of {env_id!r} does not exist (in {os.getcwd()})")
@@ -178,12 +181,12 @@ def find(module: str, attribute: str, env_id: str) -> Callable[..., Any]:
             ) from error
         raise UsageError(
             f"module {module!r} of {env_id!r} does not exist ({error}); "
-            f"it is looked for in the current directory ({os.getcwd()}) and among the installed packages"
+            f"it is looked for in {SEARCHED.format(os.getcwd())}"
         ) from error
-    return _attribute(found, module, attribute, env_id)
+    return _attribute(found, module, attribute, env_id, allowed)
 
 
-def _attribute(found: Any, module: str, attribute: str, env_id: str) -> Callable[..., Any]:
+def _attribute(found: Any, module: str, attribute: str, env_id: str, allowed: str) -> Callable[..., Any]:
     for name in attribute.split("."):
         if not hasattr(found, name):
             public = [other for other in dir(found) if not other.startswith("_")]
@@ -192,9 +195,7 @@ def _attribute(found: Any, module: str, attribute: str, env_id: str) -> Callable
             )
         found = getattr(found, name)
     if not callable(found):
-        raise UsageError(
-            f"{env_id!r} is a {type(found).__name__}; allowed: a function or class that builds an environment"
-        )
+        raise UsageError(f"{env_id!r} is of the type {type(found).__name__}; allowed: {allowed}")
     return found
 
 

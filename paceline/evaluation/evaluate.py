@@ -23,6 +23,7 @@ from paceline.evaluation.evaluators import EvaluationOptions, Evaluator, checked
 from paceline.evaluation.saved import SavedRun, run_config
 from paceline.evaluation.seated_players import Acts, make_player, quotas
 from paceline.pool.protocol import Episode, Pool, PoolSpec, StepBatch
+from paceline.wording import counted
 
 NUM_EPISODES = 100
 NUM_RESAMPLES = 2000
@@ -202,9 +203,10 @@ def table(report: dict[str, Any]) -> Group:
     """A result of `evaluate_policy` for the terminal."""
     actions = "sampled" if report["sampled"] else "deterministic"
     who = f", policy {report['policy']}" if report["policies"] > 1 or "@" in report["policy"] else ""
-    title = f"{report['episodes']} episodes of {report['env']}, {report['checkpoint']}{who}, {actions}"
+    title = f"{counted(report['episodes'], 'episode')} of {report['env']}, {report['checkpoint']}{who}, {actions}"
     if report["agents"] > 1:
-        title += f"; an episode is one agent's, and {report['games']} games of {report['agents']} agents were played"
+        games = counted(report["games"], "game")
+        title += f"; an episode is one agent's, and {games} of {report['agents']} agents were played"
     columns = ("", "mean", "95 % interval", "std", "min", "median", "max")
     rows = Table(*columns, box=None, header_style="bold", pad_edge=False)
     for name in ("return", "length"):
@@ -216,7 +218,8 @@ def table(report: dict[str, Any]) -> Group:
         rows.add_row(f"return of {name}, policy {kind['policy']}", shown(kind["mean_return"]))
     lines: list[RenderableType] = [Text(title), rows, Text(f"intervals of the mean by {report['ci95_method']}")]
     if report["lost_episodes"]:
-        lines.append(Text(f"{report['lost_episodes']} episodes were lost with their simulators; others were played"))
+        lost = counted(report["lost_episodes"], "episode was", "episodes were")
+        lines.append(Text(f"{lost} lost with the simulator; others were played"))
     return Group(*lines)
 
 

@@ -34,6 +34,7 @@ from paceline.pool.protocol import Pool, PoolSpec, StepBatch
 from paceline.population.config import is_import_path
 from paceline.population.opponents import ScriptedActor
 from paceline.population.ratings import NORMAL_95
+from paceline.wording import counted
 
 CI_METHOD = "Wilson; a draw is half a win"
 BATCHED_ENVS = 256
@@ -223,7 +224,10 @@ def open_pool(run: SavedRun, env: str, num_matches: int, options: EvaluationOpti
     if spec.agents_per_env == 1:
         raise UsageError(f"{env} has one agent, so there are no matches; allowed: environments of several agents")
     kinds = ", ".join(kind.name for kind in spec.kinds)
-    raise UsageError(f"the agents of {env} have different spaces ({kinds}), so players cannot swap sides")
+    raise UsageError(
+        f"the agents of {env} have different spaces ({kinds}), so players cannot swap sides; allowed: without "
+        "--opponent and --tournament"
+    )
 
 
 def _film_match(env: str, makers: Sequence[MakePlayer], options: EvaluationOptions, device: torch.device) -> None:
@@ -271,7 +275,7 @@ def summarize(results: Sequence[MatchResult]) -> dict[str, Any]:
 def table(report: dict[str, Any]) -> Group:
     """A result of `evaluate_match` for the terminal."""
     actions = "sampled" if report["sampled"] else "deterministic"
-    title = f"{report['matches']} matches of {report['env']}, {report['checkpoint']}, {actions}: "
+    title = f"{counted(report['matches'], 'match', 'matches')} of {report['env']}, {report['checkpoint']}, {actions}: "
     title += f"policy {report['policy']} against {report['opponent']}"
     rows = Table("", "matches", "wins", "draws", "losses", box=None, header_style="bold", pad_edge=False)
     for name, counts in {"all": report, **{f"as {agent}": c for agent, c in report["by_agent"].items()}}.items():
@@ -291,7 +295,8 @@ def table(report: dict[str, Any]) -> Group:
     if report["all_alike"]:
         lines.append(Text("all matches of an agent were the same: try --sampled, because neither side is random"))
     if report["lost_matches"]:
-        lines.append(Text(f"{report['lost_matches']} matches were lost with their simulators and played again"))
+        lost = counted(report["lost_matches"], "match was", "matches were")
+        lines.append(Text(f"{lost} lost with the simulator and played again"))
     return Group(*lines)
 
 

@@ -16,7 +16,7 @@ from paceline.config import Config
 from paceline.evaluation import charts, population_charts, report_page
 from paceline.evaluation.history import History
 from paceline.evaluation.population_charts import Curve, Ratings, TakeOver
-from paceline.population.history import FILE, PopulationEvent, ancestors, read_events, values_over_time
+from paceline.population.history import PopulationEvent, ancestors, read_events, values_over_time
 from paceline.population.ratings import Matches
 
 log = logging.getLogger(__name__)
@@ -93,14 +93,6 @@ def data_of_run(folder: Path, config: Config, history: History) -> PopulationDat
 def _objective_column(config: Config, own: Mapping[str, Any]) -> str:
     names = (config.pbt.objective, f"episode_{config.pbt.objective}")
     return next((name for name in names if name in own), "episode_return")
-
-
-def member_folders(folder: Path) -> list[Path]:
-    """The run folders of a population of whole runs; empty if `folder` is something else."""
-    if (folder / "metrics.jsonl").exists() or not folder.is_dir():
-        return []
-    found = [path for path in folder.iterdir() if (path / "config.json").is_file() and (path / FILE).is_file()]
-    return sorted(found, key=lambda path: [int(p) if p.isdigit() else p for p in re.split(r"(\d+)", path.name)])
 
 
 def data_of_runs(folders: Sequence[Path], config: Config) -> PopulationData:

@@ -26,6 +26,7 @@ from paceline.evaluation.report_page import Tile
 from paceline.evaluation.saved import run_config
 from paceline.files import replace_text
 from paceline.pool.config import available_core_ids
+from paceline.population.folders import member_folders
 
 COUNTED = ("step", "frames", "seconds", "sps", "fps")
 """Metrics without a small chart: they are axes, tiles or large charts."""
@@ -42,7 +43,7 @@ def write_report(
     report compares the results of all over experience.
     """
     path = output or folder / "report.html"
-    members = population_report.member_folders(folder)
+    members = member_folders(folder)
     config = run_config(members[0] if members else folder)
     if members and others:
         raise UsageError(f"{folder} is a population, which has a report of its own; allowed: several runs, or it alone")

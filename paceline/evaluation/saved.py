@@ -21,12 +21,14 @@ from paceline.config import Config
 from paceline.distributed.runtime import choose_device
 from paceline.envs.registry import resolve
 from paceline.errors import UsageError
+from paceline.evaluation.misfit import misfit
 from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.config import named_classes
 from paceline.nets.deterministic import DeterministicPolicy
 from paceline.pool import Pool, make_pool
 from paceline.pool.config import PoolConfig
 from paceline.pool.protocol import PoolSpec
+from paceline.population.folders import require_run
 from paceline.saved_spaces import load_spaces
 from paceline.systems import SYSTEMS
 from paceline.trust import may_run
@@ -42,8 +44,12 @@ def is_policy_name(name: str) -> bool:
 
 def run_config(folder: Path) -> Config:
     """The configuration of the run in `folder`."""
+    require_run(folder)
     if not (folder / "config.json").is_file():
-        raise UsageError(f"{folder} is not the folder of a run: there is no config.json in it")
+        raise UsageError(
+            f"{folder} is not the folder of a run: there is no config.json in it; allowed: a folder that "
+            "`paceline train` has made"
+        )
     return Config.load(folder / "config.json")
 
 
@@ -112,13 +118,17 @@ class SavedRun:
 
     def spec(self) -> PoolSpec:
         """The run's observations and actions. A run of an older version has not saved them: an environment is made."""
-        saved = load_spaces(self.folder, int(self.policy_name.partition("@")[0]))
+        saved = self._saved_spec()
         if saved is not None:
-            return PoolSpec(observation_space=saved[0], action_space=saved[1], num_envs=1)
+            return saved
         factory = resolve(self.env())
         config = PoolConfig(kind="serial" if factory.steps_singly else "auto", num_envs=1)
         with contextlib.closing(make_pool(factory, config)) as pool:
             return self.seen_by_policy(pool.spec)
+
+    def _saved_spec(self) -> PoolSpec | None:
+        saved = load_spaces(self.folder, int(self.policy_name.partition("@")[0]))
+        return saved and PoolSpec(observation_space=saved[0], action_space=saved[1], num_envs=1)
 
     @property
     def num_policies(self) -> int:
@@ -152,17 +162,15 @@ class SavedRun:
         classes = named_classes(self.config.policy, self.config.control)
         may_run(None, self.folder / "config.json", trust=self.trust, classes=classes)
         policy: ActorCritic | DeterministicPolicy
-        if SYSTEMS[self.config.system].family == "d4pg":
-            policy = DeterministicPolicy(spec, self.config.control)
-        else:
-            policy = ActorCritic(spec, self.config.policy)
         try:
+            if SYSTEMS[self.config.system].family == "d4pg":
+                policy = DeterministicPolicy(spec, self.config.control)
+            else:
+                policy = ActorCritic(spec, self.config.policy)
             policy.load_state_dict(self.weights)
-        except RuntimeError as error:
-            raise UsageError(
-                f"the policy of {self.folder} was trained in {self.config.env} and does not fit these observations "
-                f"and actions: {spec.observation_space}, {spec.action_space} ({str(error).splitlines()[-1].strip()})"
-            ) from error
+        except (RuntimeError, UsageError) as error:
+            run = f"the policy of {self.folder}, trained in {self.config.env},"
+            raise misfit(run, self._saved_spec(), spec, error) from error
         return policy.to(device).eval().requires_grad_(False)
 
 

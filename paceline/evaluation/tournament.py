@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,15 @@ from paceline.evaluation.matches import open_pool, pair_fixtures, play_matches, 
 from paceline.evaluation.saved import SavedRun, past_selves
 from paceline.population.league import player_name
 from paceline.population.ratings import Matches, elo_ratings
+from paceline.wording import counted
 
 log = logging.getLogger(__name__)
 
 MATCHES_PER_PAIR = 20
 MAX_PAST_SELVES = 8
 """Of more past selves, those of so many play whose steps are spread over training."""
+MOST_COLUMNS = 16
+"""Players in one table of win rates."""
 
 
 def play_tournament(folder: Path, options: EvaluationOptions) -> dict[str, Any]:
@@ -35,7 +38,10 @@ def play_tournament(folder: Path, options: EvaluationOptions) -> dict[str, Any]:
     checked_evaluator(env, options)
     runs = _players(first, options)
     if len(runs) < 2:
-        raise UsageError(f"{folder} has one policy and no past selves; a tournament needs two players")
+        raise UsageError(
+            f"{folder} has one policy and no past selves; allowed: a run with two players, by --population.policies or "
+            "--league.past-share"
+        )
     pairs = list(itertools.combinations(range(len(runs)), 2))
     per_pair = MATCHES_PER_PAIR if options.episodes is None else options.episodes
     device = first.device()
@@ -89,24 +95,40 @@ def _spread(found: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         return list(found)
     count = max(1, MAX_PAST_SELVES * len(steps) // len(found))
     chosen = {steps[index] for index in np.linspace(0, len(steps) - 1, count).round().astype(int)}
-    return [(step, policy) for step, policy in found if step in chosen]
+    return [(step, policy) for step, policy in found if step in chosen][:MAX_PAST_SELVES]
 
 
 def table(report: dict[str, Any]) -> Group:
-    """A result of `play_tournament` for the terminal, best player first."""
+    """A result of `play_tournament` for the terminal, best player first. It fits into 80 columns: players have numbers
+    in the table of win rates."""
     names, ratings = report["players"], report["ratings"]
+    order = sorted(names, key=lambda name: -ratings[name][0])
+    rows = _columns("", "player", "elo", "95 % interval")
+    for number, name in enumerate(order, 1):
+        elo, low, high = ratings[name]
+        rows.add_row(str(number), name, f"{elo:.0f}", f"{low:.0f} to {high:.0f}")
+    per_pair = counted(report["matches_per_pair"], "match", "matches")
+    title = f"{per_pair} of each pair in {report['env']}, {report['checkpoint']}; the mean Elo is 1000"
+    about = "win rates in percent, of the row against the column; a draw is half a win"
+    return Group(Text(title), rows, Text(""), Text(about), *_win_rates(report, order))
+
+
+def _win_rates(report: dict[str, Any], order: Sequence[str]) -> Iterator[Table]:
+    """Win rates of all players against a part of them."""
     matches = Matches()
     matches.load_state_dict(report)
-    rates, order = matches.win_rates(), sorted(names, key=lambda name: -ratings[name][0])
-    rows = Table("player", "elo", "95 % interval", *order, box=None, header_style="bold", pad_edge=False)
-    for name in order:
-        elo, low, high = ratings[name]
-        cells = [_percent(rates[names.index(name), names.index(other)]) for other in order]
-        rows.add_row(name, f"{elo:.0f}", f"{low:.0f} to {high:.0f}", *cells)
-    title = f"{report['matches_per_pair']} matches of each pair in {report['env']}, {report['checkpoint']}"
-    note = "win rates of the row against the column; a draw is half a win; the mean Elo is 1000"
-    return Group(Text(title), rows, Text(note))
+    at = [report["players"].index(name) for name in order]
+    rates = matches.win_rates()[np.ix_(at, at)]
+    for first in range(0, len(order), MOST_COLUMNS):
+        part = rates[:, first : first + MOST_COLUMNS]
+        rows = _columns("", *(str(first + number) for number in range(1, part.shape[1] + 1)))
+        for number, line in enumerate(part, 1):
+            rows.add_row(str(number), *("" if np.isnan(rate) else f"{100 * rate:.0f}" for rate in line))
+        yield rows
 
 
-def _percent(rate: float) -> str:
-    return "" if np.isnan(rate) else f"{rate:.0%}"
+def _columns(*names: str) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
+    for name in names:
+        table.add_column(name, justify="left" if name == "player" else "right", no_wrap=True)
+    return table

@@ -35,12 +35,16 @@ class Unit(NamedTuple):
 
 Parts = dict[str, dict[str, Unit]]
 """Units by part and name. A unit has the same name in every network that can use its weights."""
+SavedParts = Mapping[str, Mapping[str, Mapping[str, Any]]]
+"""Parts as checkpoints hold them; see `saved_form`."""
 PERCEPTRON = "perceptron"
 """Name and role of a perceptron."""
 CORE = "core"
 """Name and role of a core."""
 IMAGE = "encoder of "
 """The name of an image's encoder begins with this, and ends with the name of the image."""
+IMAGES = "trunk.images."
+"""The names of tensors of images' encoders begin with this."""
 _ENCODER = ("policy.encoder", "policy.normalize_obs")
 _PERCEPTRON = ("policy.activation", "policy.embedding", "policy.normalize_obs")
 _CORE = ("policy.core.kind",)
@@ -52,7 +56,7 @@ def parts_of(policy: ActorCritic) -> Parts:
     """The parts of a policy of the PPO systems. A controller has those of a policy without a planner."""
     planned = policy.core if isinstance(policy.core, PlannedCore) else None
     images = {
-        f"{IMAGE}{name}": Unit({"encoder": f"trunk.images.{index}"} | _normalizers(policy, {name: ""}), _ENCODER)
+        f"{IMAGE}{name}": Unit({"encoder": f"{IMAGES}{index}"} | _normalizers(policy, {name: ""}), _ENCODER)
         for index, name in enumerate(policy.trunk.image_names)
     }
     inputs = _inputs(policy) if planned is None else planned.inputs_of_controller
@@ -119,6 +123,12 @@ def saved_form(parts: Parts) -> dict[str, dict[str, dict[str, Any]]]:
         part: {name: {"modules": unit.modules, "inputs": dict(unit.inputs)} for name, unit in units.items()}
         for part, units in parts.items()
     }
+
+
+def controller_inputs(saved: SavedParts) -> dict[str, int]:
+    """The vectors that the perceptron reads, from the parts that a checkpoint holds; the goal of a controller too."""
+    units = {**saved.get("encoder", {}), **saved.get("policy", {})}
+    return dict(units[PERCEPTRON]["inputs"]) if PERCEPTRON in units else {}
 
 
 def freeze(network: nn.Module, parts: Parts, frozen: Iterable[str]) -> None:

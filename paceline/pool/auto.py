@@ -28,6 +28,7 @@ from paceline.pool.protocol import Pool, PoolSpec
 from paceline.pool.random_actions import RandomActions
 from paceline.pool.serial import SerialPool
 from paceline.telemetry.phases import Phases
+from paceline.wording import counted
 
 log = logging.getLogger(__name__)
 
@@ -198,5 +199,5 @@ def measure(pool: Pool, seconds: float) -> float:
 
 def describe(pool: Pool) -> str:
     if isinstance(pool, ProcessPool):
-        return f"process with {len(pool.worker_pids())} workers"
+        return f"process with {counted(len(pool.worker_pids()), 'worker')}"
     return type(pool).__name__.removesuffix("Pool").lower()

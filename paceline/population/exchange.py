@@ -25,6 +25,7 @@ from torch import Tensor
 
 from paceline.checkpoint import Checkpoint, CheckpointFolder
 from paceline.files import replace_text
+from paceline.population.folders import EXCHANGE
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +70,7 @@ class ExchangeFolder:
     """The exchange of one population. `population` is the folder of the population."""
 
     def __init__(self, population: Path) -> None:
-        self._folder = population / "exchange"
+        self._folder = population / EXCHANGE
 
     def of(self, name: str) -> Path:
         """The folder of a member."""

@@ -18,6 +18,7 @@ from paceline.envs.user import find
 from paceline.errors import UsageError
 from paceline.pool.protocol import PoolSpec
 from paceline.population.config import PopulationConfig
+from paceline.wording import counted
 
 UserFunction = Callable[[int, Sequence[str], np.random.Generator], Sequence[int]]
 """Of the user's own: environment, names of its agents, random numbers -> the policy of each agent."""
@@ -31,7 +32,7 @@ def make_draw(config: PopulationConfig, spec: PoolSpec) -> Draw:
     if config.mapping == "agent":
         return AgentMapping(config.policies, spec.agents_per_env, kinds)
     module, _, attribute = config.mapping.partition(":")
-    return UserMapping(find(module, attribute, f"population.mapping {config.mapping}"), config, spec)
+    return UserMapping(find(module, attribute, f"population.mapping {config.mapping}", "a function"), config, spec)
 
 
 class RandomMapping:
@@ -101,7 +102,8 @@ class UserMapping:
         source, numbers = f"population.mapping {self._config.mapping}", np.asarray(found)
         if numbers.shape != (len(self._agents),) or numbers.dtype.kind not in "iu":
             raise UsageError(
-                f"{source} must return a policy number for each of the agents {', '.join(self._agents)}, got {found!r}"
+                f"{source} returned {found!r}; allowed: a list of {counted(len(self._agents), 'policy number')}, for "
+                f"{', '.join(self._agents)}"
             )
         wrong = numbers[(numbers < 0) | (numbers >= self._config.policies)]
         if len(wrong):

@@ -41,13 +41,15 @@ def require_opponents(names: Sequence[str], env: str) -> None:
                 )
         else:
             if not is_import_path(name):
-                raise UsageError(f"league.opponents: {name!r} is neither the folder of a run nor package.module:Class")
+                raise UsageError(
+                    f"league.opponents: {name!r} does not exist; allowed: the folder of a run, or package.module:Class"
+                )
             _import(name)
 
 
 def _import(name: str) -> Any:
     module, _, attribute = name.partition(":")
-    return find(module, attribute, name)
+    return find(module, attribute, name, "a class of a scripted opponent")
 
 
 def _make(name: str, spec: PoolSpec, device: torch.device, clock: Clock) -> Actor | ScriptedActor:

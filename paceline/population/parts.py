@@ -88,7 +88,9 @@ class PopulationParts:
         draw, league, snapshots = make_draw(config.population, spec), None, None
         if plays:
             if spec.agents_per_env == 1:
-                raise UsageError(f"league needs matches of several agents, and {config.env} has one agent")
+                raise UsageError(
+                    f"league needs opponents, and {config.env} has one agent; allowed: environments of several agents"
+                )
             _require_seats(config, spec)
             snapshots = Snapshots(folder / PAST_SELVES, len(learners), config.league.keep, writes=group.is_first)
             league, opponents = _league(config, group, clock, pool, learners, snapshots, draw, compute, numbers)

@@ -67,6 +67,8 @@ class Population:
         self._episodes = [LatestEpisodes(measures) for _ in learners]
         self._objectives = [_Mean() for _ in learners]
         self._objective = config.pbt.objective
+        self._reported: set[str] = set()
+        """Names of numbers in the last `info` of episodes of this rank. Only where the objective is one of them."""
         self._tuned = self._tuned_paths() if config.pbt.every is not None else ()
         if self._tuned and config.pbt.spread > 1:
             generator = round_generator(config.seed, 0)
@@ -90,6 +92,8 @@ class Population:
         for match in finished.matches:
             self._count(match)
         sums: list[float] = []
+        if self._objective not in ("return", "length"):
+            self._reported |= {name for episode in finished.episodes for name in episode.info}
         for policy, episodes in enumerate(self._episodes):
             mine = [episode for episode in finished.episodes if episode.policy == policy]
             sums += episodes.sums_of(mine)
@@ -178,10 +182,10 @@ class Population:
         number = step // self._config.pbt.every
         if not any(objective is not None for objective in self.objectives) and any(e.sums for e in self._episodes):
             log.warning(
-                "round %d: no episode has reported the pbt.objective %r; allowed: return, length, or a number in the "
-                "info of an episode's last step",
+                "round %d: no episode has reported the pbt.objective %r; episodes have reported: %s",
                 number,
                 self._objective,
+                ", ".join(["return", "length", *sorted(self._reported)]),
             )
         members = [
             Member(name=str(policy), objective=objective, hyperparameters=self._tuned_values(policy), step=step)

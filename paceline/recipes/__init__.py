@@ -92,7 +92,7 @@ def _function(name: str) -> Callable[[], Config]:
         return RECIPES[name]
     if ":" in name:
         module, _, function = name.rpartition(":")
-        return user.find(module, function, name)
+        return user.find(module, function, name, "a function that returns a configuration")
     point = next(point for point in installed() if point.name == name)
     try:
         return point.load()

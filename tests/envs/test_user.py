@@ -78,9 +78,13 @@ def test_travels_to_a_process_that_started_elsewhere(folder):
     [
         ("paceline_nowhere.envs:make", "module 'paceline_nowhere.envs' .* does not exist .* current directory"),
         ("paceline_nowhere:make", "family 'paceline_nowhere' .* does not exist.*or package.module:function"),
+        (
+            "paceline_nowhere:make",
+            r"no such module was found, which is looked for in the current directory \(/.*\) and among",
+        ),
         ("paceline_broken:make", "needs a module that is not installed.*no_such_dependency_of_mine"),
         ("paceline_mine:plian", "has no 'plian', .* did you mean 'plain'"),
-        ("paceline_mine:value", "is a int; allowed: a function or class"),
+        ("paceline_mine:value", "is of the type int; allowed: a function or class"),
         ("paceline_mine:plain?sise=3", "option 'sise' .* did you mean 'size'"),
         ("paceline_mine:demanding", r"needs 'size'; give them as options: paceline_mine:demanding\?size=\.\.\."),
     ],

@@ -189,7 +189,7 @@ def test_recurrent_policies_are_evaluated(recurrent):
 def test_another_environment_can_be_asked_for(recurrent):
     report = evaluate(recurrent, episodes=2, env="paceline.envs.memory:Memory?length=11")
     assert report["mean_length"] == 11.0
-    with pytest.raises(UsageError, match="does not fit"):
+    with pytest.raises(UsageError, match=r"needs the shape \[3\] of the observation 'obs'; here it is \[4\]"):
         evaluate(recurrent, episodes=2, env="gym:CartPole-v1")
 
 

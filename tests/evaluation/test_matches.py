@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import numpy as np
@@ -303,15 +304,43 @@ def test_tournament(population):
     counts = np.array(found["wins"]) + np.array(found["wins"]).T + np.array(found["draws"])
     assert (counts == 2 * (1 - np.eye(len(names)))).all()
     json.dumps(found, allow_nan=False)
-    console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    console.print(tournament_table(found))
-    assert all(name in console.export_text(clear=False) for name in names)
+    assert all(name in "".join(lines_of(found)) for name in names)
+
+
+def lines_of(tournament):
+    """The table of a tournament, on a terminal of 80 columns."""
+    console = Console(width=80, file=io.StringIO())
+    console.print(tournament_table(tournament))
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+
+def test_a_tournament_of_many_players_is_readable_at_80_columns():
+    names = [f"{policy}@{2_000_000_000 + policy}" for policy in range(18)]
+    wins = np.triu(np.full((18, 18), 3), 1) + np.tril(np.full((18, 18), 1), -1)
+    ratings = {name: [1000.0 - 10 * at, -50.0, 2000.0] for at, name in enumerate(names)}
+    lines = lines_of(
+        {
+            "env": "tensor:pong",
+            "checkpoint": "step_2000000000",
+            "matches_per_pair": 4,
+            "players": names,
+            "wins": wins.tolist(),
+            "draws": np.zeros((18, 18), int).tolist(),
+            "ratings": ratings,
+        }
+    )
+    assert lines[2].split() == ["1", "0@2000000000", "1000", "-50", "to", "2000"]
+    first, second = (lines.index(line) for line in lines if line.split()[:2] in (["1", "2"], ["17", "18"]))
+    assert lines[first].split() == [str(number) for number in range(1, 17)]
+    assert lines[first + 2].split() == ["2", "25", *["75"] * 14]
+    assert lines[second + 18].split() == ["18", "25"]
 
 
 def test_past_selves_of_a_tournament_are_spread_over_training():
     found = [(step, policy) for step in range(100, 1700, 100) for policy in range(2)]
     assert [step for step, policy in _spread(found) if policy == 0] == [100, 600, 1100, 1600]
     assert _spread(found[:6]) == found[:6]
+    assert len(_spread([(100, policy) for policy in range(20)])) == 8
 
 
 def test_a_match_is_filmed(population, tmp_path):

@@ -11,9 +11,10 @@ from paceline.config import Config
 from paceline.errors import UsageError
 from paceline.evaluation import population_charts
 from paceline.evaluation.history import History
-from paceline.evaluation.population_report import PopulationData, _matrix, data_of_run, member_folders, section
+from paceline.evaluation.population_report import PopulationData, _matrix, data_of_run, section
 from paceline.evaluation.report import write_report
 from paceline.population.config import PBTConfig
+from paceline.population.folders import member_folders
 from paceline.population.history import PopulationEvent
 from paceline.population.pbt import Change
 from paceline.population.ratings import Matches, elo_ratings

@@ -305,12 +305,18 @@ def test_a_planner_may_be_a_class_with_memory():
         steered(planner="tests.nets.test_planner:Forgetful")
 
 
+def test_a_goal_that_the_policy_does_not_observe_is_refused(walking):
+    policy = dataclasses.replace(WALKING.policy, planner=PlannerConfig(kind="lstm", hidden=8, goal="gaol"))
+    with pytest.raises(UsageError, match=r"^policy.planner.goal 'gaol' is not observed in .*step_256; allowed: goal$"):
+        InitialWeights.load(dataclasses.replace(WALKING, policy=policy, init_from=str(walking)))
+
+
 def test_a_policy_without_a_goal_cannot_be_steered(tmp_path):
     pushing = dataclasses.replace(WALKING, env="gym:CartPole-v1", pool=PoolConfig(kind="serial", num_envs=4))
     train(pushing, tmp_path / "pushing")
     policy = dataclasses.replace(pushing.policy, planner=PlannerConfig(kind="gru", hidden=8))
     config = dataclasses.replace(pushing, policy=policy, init_from=str(tmp_path / "pushing"))
-    with pytest.raises(UsageError, match="does not fit: the observation goal is missing there and 3 values here"):
+    with pytest.raises(UsageError, match="planner.goal 'goal' is not observed in .*; allowed: a run that"):
         train(config, tmp_path / "run")
     with pytest.raises(UsageError, match="separate needs policy.planner.kind none"):
         PolicyConfig(critic="separate", planner=PlannerConfig(kind="lstm"))

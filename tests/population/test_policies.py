@@ -25,6 +25,7 @@ from paceline.learner.ppo import PPOLearner
 from paceline.pool.config import PoolConfig
 from paceline.population.config import LeagueConfig, PBTConfig, PopulationConfig
 from paceline.population.mapping import AgentMapping, RandomMapping
+from paceline.population.opponents import require_opponents
 from paceline.schedule.config import VERConfig
 from paceline.session import Session, train
 from tests.integration.ranks import on_ranks
@@ -254,6 +255,39 @@ def test_an_objective_that_no_episode_has_is_refused(tmp_path):
         pass
     with Session(dataclasses.replace(config, pbt=PBTConfig(every=1000, objective="win")), tmp_path / "run"):
         pass
+
+
+@pytest.mark.parametrize(
+    ("opponent", "message"),
+    [
+        ("runs/nowhere", "'runs/nowhere' does not exist; allowed: the folder of a run, or package.module:Class"),
+        ("tests.population.test_policies:SYSTEMS", "is of the type tuple; allowed: a class of a scripted opponent"),
+    ],
+)
+def test_opponents_that_do_not_exist_are_refused(opponent, message):
+    with pytest.raises(UsageError, match=message):
+        require_opponents([opponent], "tensor:pong")
+
+
+def test_a_single_agent_has_no_league(tmp_path):
+    config = dataclasses.replace(tiny("none"), league=LeagueConfig(past_share=0.5))
+    with pytest.raises(UsageError, match="Memory.length=7 has one agent; allowed: environments of several agents"):
+        train(config, tmp_path)
+
+
+def short(env, agents, generator):
+    return [0]
+
+
+def test_a_mapping_returns_a_policy_for_each_agent(tmp_path):
+    mapping = PopulationConfig(policies=2, mapping="tests.population.test_policies:short")
+    with pytest.raises(
+        UsageError, match=r"test_policies:short returned \[0\]; allowed: a list of 3 policy numbers, for"
+    ):
+        train(
+            dataclasses.replace(several("ddppo", env="tests.population.test_policies:mortals"), population=mapping),
+            tmp_path,
+        )
 
 
 def test_episodes_of_opponents_do_not_count(tmp_path):

@@ -57,6 +57,14 @@ def after_reports(monkeypatch, watch) -> None:
     monkeypatch.setattr(Run, "report", report)
 
 
+def test_an_objective_that_nobody_reports_is_named_with_those_that_are(tmp_path, caplog):
+    env = "tests.evaluation.runs:Reach"
+    with caplog.at_level(logging.WARNING):
+        train(populated(env=env, steps=1536, pbt=dataclasses.replace(OFTEN, objective="wni")), tmp_path)
+    words = "no episode has reported the pbt.objective 'wni'; episodes have reported: return, length, bad, odd"
+    assert words in caplog.text
+
+
 def weights_of(learner: PPOLearner) -> dict[str, torch.Tensor]:
     return {name: value.clone() for name, value in learner.policy.state_dict().items() if name != "version"}
 

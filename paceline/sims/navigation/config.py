@@ -13,6 +13,8 @@ SPLITS = ("train", "val", "test")
 SENSORS = ("depth", "rgb", "depth+rgb", "blind")
 DEPTH_DTYPES = ("float32", "float16", "uint8")
 MAX_RESOLUTION = 1024
+REPLACED = ("tier", "split", "scenes", "bank_seed")
+"""Options of generated scenes. Floor plans and scene files replace them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +23,8 @@ class NavigationConfig:
 
     task: ClassVar[str]
     """The task's name: the family of its environment ids."""
+    needs: ClassVar[str] = "free floor"
+    """What a scene needs, so that it has episodes of the task, in words."""
 
     tier: str = "small"
     """Size of the scenes: "small" (one or two rooms, goals up to 10 m away) or "full" (whole flats, up to 30 m)."""
@@ -68,9 +72,25 @@ class NavigationConfig:
                 raise UsageError(
                     f"option {name!r} of {what!r} does not exist{closest(name, names)}; allowed: {', '.join(names)}"
                 )
+        for source in ("plans", "bank_file"):
+            unread = [name for name in REPLACED if name in options and options.get(source)]
+            if unread:
+                problem = f"{unread[0]} has no effect in {what!r}, because {source} names the scenes"
+                raise UsageError(f"{problem}; allowed: {unread[0]} or {source}, not both")
         if isinstance(options.get("sensors"), str):
             options = {**options, "sensors": options["sensors"].replace(" ", "+")}  # a + in a query is read as a space
         return cls(**options)
+
+    def options(self) -> dict[str, Any]:
+        """The options that differ from their defaults, for `of_options`."""
+        usual, unread = type(self)(), () if self.is_generated else REPLACED
+        values = {name: getattr(self, name) for name in option_names(type(self)) if name not in unread}
+        return {name: value for name, value in values.items() if value != getattr(usual, name)}
+
+    @property
+    def is_generated(self) -> bool:
+        """Whether the scenes are generated, and not the user's floor plans or those of a file."""
+        return not self.plans and not self.bank_file
 
     @property
     def is_noisy(self) -> bool:
@@ -107,6 +127,7 @@ class PointNavConfig(NavigationConfig):
     """Walk to a point. The defaults follow the literature."""
 
     task: ClassVar[str] = "pointnav"
+    needs: ClassVar[str] = "a goal within max_distance"
 
     gps: bool = True
     """Whether the goal is observed relative to the agent's pose (GPS and compass), or to its start."""
@@ -137,6 +158,7 @@ class ObjectNavConfig(NavigationConfig):
     """Find an object of a category. The defaults are those of the Habitat challenge, except the resolution."""
 
     task: ClassVar[str] = "objectnav"
+    needs: ClassVar[str] = "furniture with a category, 1.5 m of path or more from a start"
 
     sensors: str = "depth+rgb"
     turn_angle: float = 30.0
@@ -158,6 +180,7 @@ class ImageNavConfig(NavigationConfig):
     """Walk to where a picture was taken. With `sensors=blind` there is no picture."""
 
     task: ClassVar[str] = "imagenav"
+    needs: ClassVar[str] = "a goal within max_distance"
 
     max_episode_steps: int = 1000
     success_distance: float = 0.2

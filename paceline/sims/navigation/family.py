@@ -6,7 +6,7 @@ PyTorch is imported only when an environment is made, or when an id names floor 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline.envs.factory import Factory
@@ -37,7 +37,7 @@ class MakeOne:
     def __call__(self, env_index: int) -> Any:
         from paceline.sims.navigation.env import NavigationEnv
 
-        return NavigationEnv(self.config.task, render_mode="rgb_array", **asdict(self.config))
+        return NavigationEnv(self.config.task, render_mode="rgb_array", **self.config.options())
 
 
 def names() -> Iterable[str]:
@@ -53,7 +53,7 @@ def resolve(env_id: EnvId) -> Factory:
                 f"allowed: {', '.join(TIERS)}"
             )
         if options.setdefault("tier", env_id.name) != env_id.name:
-            raise UsageError(f"{str(env_id)!r} names two tiers; give one")
+            raise UsageError(f"{str(env_id)!r} names two tiers; allowed: one of {', '.join(TIERS)}")
     config = TASKS[env_id.family].config.of_options(options, str(env_id))
     if config.plans:
         from paceline.sims.navigation.plans.bank import plan_bank

@@ -46,6 +46,7 @@ from paceline.sims.navigation.scenes.paths import Paths
 from paceline.sims.navigation.tasks.protocol import Streams, Task
 from paceline.sims.navigation.tasks.table import TASKS
 from paceline.sims.randomness import below, combine, normal, stream_keys
+from paceline.wording import counted
 
 
 class Navigation:
@@ -154,7 +155,8 @@ class Navigation:
     def check_open(self, scenes: Sequence[int]) -> None:
         """Refuse to begin new episodes only in these scenes of the bank. Reads the device."""
         if not (self._choices[list(scenes)] > 0).any():
-            raise UsageError(f"{self.config.task}: none of the {len(scenes)} scenes has an episode of this task")
+            problem = f"there is no episode of this task in {counted(len(scenes), 'scene')}"
+            raise UsageError(f"{self.config.task}: {problem}; allowed: scenes with {self.config.needs}")
 
     def load_episodes(self, scenes: Sequence[int], episodes: Sequence[int]) -> dict[str, Tensor]:
         """Play a list of episodes until the next `reset`; returns the first observations.
@@ -169,7 +171,10 @@ class Navigation:
         pairs = np.column_stack([scenes, episodes]).astype(np.int64)
         limits = (self.bank.num_scenes, self.bank.num_episodes)
         if (pairs < 0).any() or (pairs >= limits).any():
-            raise UsageError(f"a number is out of range: this bank has {limits[0]} scenes of {limits[1]} episodes each")
+            raise UsageError(
+                f"a scene or an episode does not exist; allowed: scenes 0 to {limits[0] - 1}, and episodes 0 to "
+                f"{limits[1] - 1} of each"
+            )
         rounds = -(-len(pairs) // self.num_envs)
         order = np.arange(rounds * self.num_envs)
         order[len(pairs) :] -= self.num_envs  # streams with one episode less repeat their last one

@@ -221,7 +221,7 @@ def test_replaced_scenes_are_part_of_the_state():
     other.load_state_dict(simulator.state_dict())
     assert_equal(other.bank, bank)
     assert other.bank.retired.tolist() == [False, False, True]
-    with pytest.raises(UsageError, match="saved over the scenes 'three'; these are 'custom'"):
+    with pytest.raises(UsageError, match="saved over the scenes 'three'; allowed: .* 'custom'"):
         Navigation(4, bank=SceneBank.of_scenes([divided_room()], "small")).load_state_dict(simulator.state_dict())
 
 
@@ -236,11 +236,11 @@ def test_what_does_not_fit_is_refused():
     boxes = [(0.5 + i, 1.0, 0.8 + i, 1.3, 0.0, 0.5) for i in range(5)] + [
         (0.5 + i, 2.5, 0.8 + i, 2.8, 0.0, 0.5) for i in range(5)
     ]
-    with pytest.raises(UsageError, match="10 other boxes; its tier allows 6"):
+    with pytest.raises(UsageError, match="10 other boxes; allowed: 6 or fewer"):
         SceneBank.of_scenes([room(boxes=boxes)], "small")
-    with pytest.raises(UsageError, match="at least one scene"):
+    with pytest.raises(UsageError, match="has no scenes; allowed: one or more"):
         SceneBank.of_scenes([], "small")
-    with pytest.raises(UsageError, match="no goal can be reached"):
+    with pytest.raises(UsageError, match="no goal was found"):
         SceneBank.of_scenes([room(0.6, 0.6)], "small")
     with pytest.raises(UsageError, match="hardly any free floor"):
         SceneBank.of_scenes([room(0.5, 0.5, boxes=[(0.1, 0.1, 0.4, 0.4, 0, 1)])], "small")

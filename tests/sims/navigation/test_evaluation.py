@@ -194,7 +194,15 @@ def test_a_report_of_a_policy_is_printed(run):
         (["RUN", "--episodes", "0"], "at least 1"),
         (["RUN", "--episodes", "99999"], "allowed: 1 to 16384"),
         (["RUN", "--samples", "2"], "--sampled"),
-        (["RUN", "--env", "pointnav:small?resolution=64", "--episodes", "4"], "does not fit"),
+        (
+            ["RUN", "--env", "pointnav:small?scenes=2&split=test", "--episodes", "4"],
+            'with resolution 36, and the images here have resolution 64; allowed: --env "pointnav:small?scenes=2&'
+            'split=test&resolution=36"',
+        ),
+        (
+            ["RUN", "--env", "flee:small?scenes=2&resolution=36", "--episodes", "4"],
+            "needs the observation 'goal', which this environment does not have; it has: depth, previous_action",
+        ),
     ],
 )
 def test_bad_usage_exits_2_and_says_what_is_allowed(run, monkeypatch, capsys, arguments, message):

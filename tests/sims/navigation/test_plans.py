@@ -1,6 +1,7 @@
 """Floor plans: the file format, the checks against slow oracles, and episodes in the plans of a user."""
 
 import dataclasses
+import io
 import json
 import re
 from pathlib import Path
@@ -9,6 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 from PIL import Image
+from rich.console import Console
 
 from paceline.cli.main import _run as paceline
 from paceline.envs import resolve
@@ -16,7 +18,8 @@ from paceline.errors import UsageError
 from paceline.evaluation.evaluators import EvaluationOptions, evaluate_baseline
 from paceline.pool.config import PoolConfig
 from paceline.pool.make import make_pool
-from paceline.sims.navigation.evaluation.policy_episodes import env_config, split_config
+from paceline.sims.navigation.evaluation.pointnav import EVALUATOR
+from paceline.sims.navigation.evaluation.policy_episodes import env_config, env_id_of, split_config
 from paceline.sims.navigation.plans.bank import check_episodes, longest_path, plan_bank, tier_of
 from paceline.sims.navigation.plans.check import check_plan, free_area, free_cells, sound_scene
 from paceline.sims.navigation.plans.examples import EXAMPLES, plan_text
@@ -209,7 +212,7 @@ def with_box(**box):
     ("content", "message"),
     [
         ([], "[] is not allowed; allowed: an object"),
-        ({}, "version: the field is missing"),
+        ({}, "version: the field is missing; needed: version, size"),
         ({**ROOM, "version": 2}, "version: 2 is not allowed; allowed: 1"),
         ({**ROOM, "version": True}, "version: true is not allowed"),
         ({"version": 1}, "size: the field is missing"),
@@ -220,9 +223,9 @@ def with_box(**box):
         ({**ROOM, "wals": []}, "wals: there is no such field, did you mean 'walls'?; allowed: version, size"),
         ({**ROOM, "walls": {}}, "walls: {} is not allowed; allowed: a list"),
         ({**ROOM, "walls": [3]}, "walls[0]: 3 is not allowed; allowed: an object"),
-        ({**ROOM, "walls": [{"from": [0, 0]}]}, "walls[0].to: the field is missing"),
-        ({**ROOM, "walls": [{**WALL, "to": [3, 3]}]}, "walls[0].to: the wall from [2.0, 0.0] to [3.0, 3.0] must"),
-        ({**ROOM, "walls": [{**WALL, "to": [2, 0]}]}, "walls[0].to: the wall from [2.0, 0.0] to [2.0, 0.0] must"),
+        ({**ROOM, "walls": [{"from": [0, 0]}]}, "walls[0].to: the field is missing; needed: from, to"),
+        ({**ROOM, "walls": [{**WALL, "to": [3, 3]}]}, "walls[0].to: the wall from [2.0, 0.0] to [3.0, 3.0] is"),
+        ({**ROOM, "walls": [{**WALL, "to": [2, 0]}]}, "walls[0].to: the wall from [2.0, 0.0] to [2.0, 0.0] has"),
         ({**ROOM, "walls": [{**WALL, "thickness": 0}]}, "walls[0].thickness: 0 is not allowed; allowed: a number"),
         ({**ROOM, "walls": [{**WALL, "color": [0, 0, 256]}]}, "walls[0].color: [0, 0, 256] is not allowed"),
         ({**ROOM, "walls": [{**WALL, "to": [2, 4]}]}, "walls[0] at (2.00, 2.00): its area [1.95, 0, 2.05, 4] is not"),
@@ -232,21 +235,27 @@ def with_box(**box):
         (with_doors({**DOOR, "at": 2.5}), "walls[0].doors[0] at (2.00, 2.75): the door from 2.5 to 3.4 m is not in"),
         (with_doors({**DOOR, "at": -0.5}), "walls[0].doors[0] at (2.00, 0.20): the door from -0.5 to 0.4 m is not"),
         (with_doors({**DOOR, "at": 5}), "walls[0].doors[0] at (2.00, 1.50): the door from 5 to 5.9 m is not in"),
-        (with_doors({"at": 0, "width": 4}), "the door is 4 m wide, and its wall 3 m long"),
-        (with_doors({"at": 1, "width": 0.15}), "the door is 0.15 m wide; the agent needs 0.2 m"),
+        (with_doors({"at": 0, "width": 4}), "the door is 4 m wide; allowed: up to 3 m, the length of its wall"),
+        (
+            with_doors({"at": 1, "width": 0.15}),
+            "the door is 0.15 m wide; allowed: more than 0.2 m, the width of the agent",
+        ),
         (with_doors(DOOR, {"at": 1.5, "width": 1}), "walls[0].doors[1] at (2.00, 1.70): the door overlaps the door"),
         (with_doors({"at": 1, "width": 0.203}), "walls[0] at (2.00, 1.10): a gap of 0.203 m to walls[0] is as wide"),
         (
             {**ROOM, "walls": [{**WALL, "doors": [DOOR]}, {"from": [0, 1.4], "to": [3, 1.4]}]},
             "walls[1] at (2.00, 1.40): it stands in the door walls[0].doors[0]",
         ),
-        (with_box(area=[1, 1, 1, 2]), "furniture[0].area: [1, 1, 1, 2] is not allowed; allowed: x0, y0, x1, y1 with"),
-        (with_box(heights=[1, 1]), "furniture[0].heights: [1.0, 1.0] is not allowed; allowed: low and high from 0"),
+        (
+            with_box(area=[1, 1, 1, 2]),
+            "furniture[0].area: [1, 1, 1, 2] is not allowed; allowed: [x0, y0, x1, y1], where",
+        ),
+        (with_box(heights=[1, 1]), "furniture[0].heights: [1.0, 1.0] is not allowed; allowed: [low, high] with 0"),
         (with_box(heights=[0, 3]), "furniture[0].heights: [0.0, 3.0] is not allowed"),
         (with_box(heights="low"), 'furniture[0].heights: "low" is not allowed; allowed: a list of 2 numbers'),
         (with_box(category="bad"), 'furniture[0].category: "bad" is not allowed; allowed: table, block'),
         (with_box(area=[3.5, 1, 4.5, 2]), "furniture[0] at (4.00, 1.50): its area [3.5, 1, 4.5, 2] is not within"),
-        (with_box(area=[1, 0.2, 2, 2]), "furniture[0] at (1.50, 0.10): a gap of 0.200 m to outer_walls is as wide"),
+        (with_box(area=[1, 0.2, 2, 2]), "furniture[0] at (1.50, 0.10): a gap of 0.200 m to the outer wall at low y is"),
         (with_box(area=[0, 0, 4, 3]), "there is no free floor"),
         (
             {**with_doors(DOOR), "furniture": [{"area": [1.5, 1.5, 2.5, 2.5], "heights": [0, 1]}]},
@@ -258,7 +267,7 @@ def with_box(**box):
 )
 def test_a_problem_is_one_line_with_its_place(content, message):
     found = problems(content)
-    assert all("\n" not in line for line in found)
+    assert all("\n" not in line and ("; allowed" in line or "; needed: " in line) for line in found)
     matching = [line for line in found if message in line]
     assert len(matching) == 1, found
     if message.startswith(("walls", "furniture[0] ", "rooms", "size", "version", "outer")):
@@ -267,13 +276,15 @@ def test_a_problem_is_one_line_with_its_place(content, message):
 
 def test_an_unreachable_part_has_a_place_and_an_area():
     (line,) = problems({**ROOM, "walls": [{**WALL, "from": [3, 0], "to": [3, 3]}]})
-    assert line == "(3.52, 1.50): 2.1 m² of free floor cannot be reached from the largest part"
+    assert line.startswith(
+        "(3.52, 1.50): 2.1 m² of free floor cannot be reached from the largest part; allowed: a door"
+    )
 
 
 def test_too_many_boxes():
     boxes = [{"area": [0.5 * i, 0, 0.5 * i + 0.1, 0.1], "heights": [0, 1]} for i in range(100)]
     found = problems({"version": 1, "size": [60, 3], "furniture": boxes})
-    assert "the plan has 100 other boxes; allowed: 64 or fewer" in found
+    assert "the plan has 100 other boxes, which are furniture and walls above doors; allowed: 64 or fewer" in found
     assert "the plan has 100 obstacles; allowed: 72 or fewer" in found
     assert any("corners where shortest paths can bend; allowed: 160" in line for line in found)
 
@@ -301,7 +312,9 @@ def test_files_in_other_encodings(plan_file):
 
 def test_a_plan_too_small_for_an_episode():
     plan, _ = parse_plan({"version": 1, "size": [0.8, 0.8]})
-    assert "no goal can be reached at a distance of 1 to 10 m" in str(check_episodes(plan.scene())[0])
+    assert "no goal was found at 1 to 10 m of path from a start; allowed: a larger" in str(
+        check_episodes(plan.scene())[0]
+    )
 
 
 def test_the_tier_holds_boxes_and_distances():
@@ -354,9 +367,9 @@ def test_a_state_belongs_to_the_plans(plan_file):
 def test_an_id_with_plans_names_their_bank(plan_file):
     env = f"pointnav?plans={plan_file(plan_text('studio'))}&resolution=8"
     assert resolve(env).label == env  # a run stores the plans, and not the file in the cache
-    for config in (resolve(env).make.config, resolve(env).single.make.config, env_config(env, "val")):
+    for config in (resolve(env).make.config, resolve(env).single.make.config, env_config(env)):
         assert config.resolution == 8 and load_bank(config).label == plan_bank(EXAMPLES["studio"]).label
-    assert resolve(f"pointnav:small?plans={EXAMPLES['flat']}").make.config.tier == "full"
+    assert resolve(f"pointnav?plans={EXAMPLES['flat']}").make.config.tier == "full"
 
 
 def test_wrong_plans_are_refused_before_anything_starts(plan_file, tmp_path):
@@ -371,6 +384,49 @@ def test_wrong_plans_are_refused_before_anything_starts(plan_file, tmp_path):
             resolve(f"pointnav?plans={plans}")
     with pytest.raises(UsageError, match="plans and bank_file are both given"):
         resolve("pointnav?plans=a.json&bank_file=b")
+
+
+@pytest.mark.parametrize(
+    ("env", "unread"),
+    [
+        ("pointnav:small?plans=home", "tier"),
+        ("pointnav?plans=home&split=val", "split"),
+        ("pointnav?scenes=4&plans=home", "scenes"),
+        ("pointnav?bank_file=scenes.safetensors&bank_seed=1", "bank_seed"),
+    ],
+)
+def test_options_that_plans_replace_are_refused(env, unread):
+    with pytest.raises(UsageError, match=f"^{unread} has no effect in '.*', because .* names the scenes; allowed:"):
+        resolve(env)
+
+
+def test_a_gymnasium_environment_of_plans_has_no_tier():
+    with pytest.raises(UsageError, match="tier has no effect in 'paceline/PointNav-v0', because plans names"):
+        gymnasium.make("paceline/PointNav-v0", plans=str(EXAMPLES["flat"]), tier="full")
+
+
+def test_plans_have_no_splits():
+    options = EvaluationOptions(env=f"pointnav?plans={EXAMPLES['studio']}", episodes=1, split="test")
+    with pytest.raises(UsageError, match="^--split test has no effect in 'pointnav.plans=.*allowed: an --env without"):
+        evaluate_baseline("oracle", options)
+
+
+@pytest.mark.parametrize(("names", "count"), [(["flat"], "1 floor plan"), (["flat", "studio"], "2 floor plans")])
+def test_results_name_the_plans(names, count, plan_file, tmp_path, capsys):
+    for name in names:
+        plan_file(plan_text(name), f"{name}.json")
+    env = f"pointnav?plans={tmp_path}"
+    assert paceline(["eval", "--agent", "random", "--env", env, "--episodes", "1", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["plans"], result["split"], result["scenes"]) == (str(tmp_path), None, len(names))
+    shown = Console(width=200, file=io.StringIO())
+    shown.print(EVALUATOR.table(result))
+    assert shown.file.getvalue().startswith(f"1 episode of {count} from {tmp_path}: random\n")
+
+
+def test_the_id_of_plans_names_no_other_scenes(plan_file):
+    env = f"pointnav?plans={plan_file(ROOM)}&resolution=8"
+    assert env_id_of(env_config(env)) == env
 
 
 def test_plans_without_a_cache(plan_file, tmp_path, monkeypatch):
@@ -419,12 +475,18 @@ def test_the_checker_prints_problems_or_a_summary(plan_file, tmp_path, capsys):
     )
     assert not (np.array(Image.open(picture)) == MARK).all(2).any()
     broken = plan_file({**ROOM, "walls": [WALL]})
-    with pytest.raises(UsageError, match="1 of 1 floor plans cannot be used"):
+    with pytest.raises(UsageError, match="1 of 1 floor plan cannot be used"):
         paceline(["plan", "check", str(broken), "--picture", str(picture)])
     assert "cannot be reached" in capsys.readouterr().out
     image = np.array(Image.open(picture)).astype(int)
     red = (image[..., 0] - image[..., 1] > 100).mean(0)
     assert (red > 0.5).mean() == pytest.approx(1.65 / 4.4, abs=0.05)  # one of the two halves
+
+
+def test_a_summary_counts_in_plain_english(plan_file, capsys):
+    rooms = [{"area": [0, 0, 4, 3]}]
+    assert paceline(["plan", "check", str(plan_file({**ROOM, "rooms": rooms, "furniture": [BOX]}))]) == 0
+    assert "home.json: 1 room, " in (text := capsys.readouterr().out) and ", 1 obstacle, " in text
 
 
 def test_the_checker_names_each_plan(plan_file, capsys):

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from paceline.config import Config
 from paceline.evaluation import charts
 from paceline.evaluation.report import write_report
 from paceline.sims.navigation.config import PointNavConfig
-from paceline.sims.navigation.evaluation import report_failures
+from paceline.sims.navigation.evaluation import report, report_failures
 from paceline.sims.navigation.evaluation.episode_list import fixed_episodes
 from paceline.sims.navigation.evaluation.failures import Failure
 from paceline.sims.navigation.evaluation.lost_spl import lost_spl
+from paceline.sims.navigation.evaluation.measures import summarize
 from paceline.sims.navigation.evaluation.pointnav import EVALUATION
 from paceline.sims.navigation.evaluation.policy_episodes import PlayedEpisodes
 from paceline.sims.navigation.evaluation.report_limits import BELOW_ZERO, limits
@@ -48,6 +52,16 @@ def test_a_report_of_a_navigation_run(pointnav):
     assert "share of the failures" in text and {kind.label.capitalize() for kind in Failure} & set(page.headings)
     assert "lost by the oracle too" in text and "map-and-plan" in text and "first 10 episodes" in text
     assert len(text) < 5_000_000
+
+
+def test_a_report_of_a_run_on_plans_names_the_plans(small_bank):
+    """Not a split, and not unseen apartments."""
+    played = standing(small_bank, 20, np.ones(20))
+    measures = {**{name: np.ones(20) for name in EVALUATION.measures}, **played.measures}
+    played = dataclasses.replace(played, config=PointNavConfig(plans="home"), measures=measures)
+    run = SimpleNamespace(config=Config(env="pointnav?plans=home"), checkpoint="step_1")
+    text = report._evaluation(EVALUATION, run, played, summarize(EVALUATION, measures), {"random": measures})
+    assert "Navigation in your floor plans" in text and "20 episodes in 12 floor plans from home, played by" in text
 
 
 def test_maps_are_of_all_distances_and_of_one_failure():
@@ -89,7 +103,7 @@ def test_ratios_of_shortest_paths_to_straight_lines(small_bank):
 def test_failures_are_counted_and_the_worst_are_shown_first(small_bank):
     success = np.ones(20)
     played = standing(small_bank, 20, success)
-    assert "None of the 20 episodes failed." in report_failures.failures(EVALUATION, played)[0]
+    assert "None of 20 episodes failed." in report_failures.failures(EVALUATION, played)[0]
     failed = [3, 4, 9, 11, 17]
     success[failed] = 0.0
     (text,) = report_failures.failures(EVALUATION, played)

@@ -219,7 +219,7 @@ def test_listed_episodes_are_played_in_order(small_bank):
     assert seen == [flat[:3], [*flat[3:], flat[2]], [*flat[3:], flat[2]], [*flat[3:], flat[2]]]
     with pytest.raises(UsageError, match="at least one for each of the 3 streams"):
         simulator.load_episodes([1], [1])
-    with pytest.raises(UsageError, match="12 scenes of 256 episodes"):
+    with pytest.raises(UsageError, match="allowed: scenes 0 to 11, and episodes 0 to 255 of each"):
         simulator.load_episodes([1, 2, 12], [1, 2, 3])
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from paceline.errors import UsageError
 from paceline.sims.navigation.config import NavigationConfig
-from paceline.sims.navigation.evaluation.episode_list import listed_episodes, play
+from paceline.sims.navigation.evaluation.episode_list import about_scenes, listed_episodes, play
 from paceline.sims.navigation.evaluation.measures import summarize
 from paceline.sims.navigation.evaluation.task_evaluation import Baseline, TaskEvaluation
 from paceline.sims.navigation.layout import FORWARD, RIGHT, STOP
@@ -70,7 +70,7 @@ def play_baseline(
     _baseline(evaluation, name)  # refused before scenes are generated
     bank = bank or load_bank(config)
     measures = baseline_measures(evaluation, name, config, bank, episodes, num_envs=num_envs, seed=seed)
-    about = {"agent": name, "env": config.task, "tier": bank.tier, "split": config.split, "scenes": bank.num_scenes}
+    about = {"agent": name, "env": config.task, **about_scenes(config, bank)}
     return {**about, **summarize(evaluation, measures)}
 
 

@@ -5,8 +5,9 @@ Legend: L episodes of the list, N streams.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,9 +17,31 @@ from paceline.errors import UsageError
 from paceline.sims.navigation.config import NavigationConfig
 from paceline.sims.navigation.scenes.bank import SceneBank
 from paceline.sims.navigation.simulator import Navigation
+from paceline.wording import counted
 
 Act = Callable[[dict[str, Tensor], Tensor], Tensor]
 """From the observations of N streams and a mask of episode starts (bool [N]) to actions [N]."""
+
+
+def about_scenes(config: NavigationConfig, bank: SceneBank) -> dict[str, Any]:
+    """What a result says about the scenes that were played in."""
+    return {
+        "tier": bank.tier,
+        "split": config.split if config.is_generated else None,
+        "scenes": bank.num_scenes,
+        "plans": config.plans or None,
+        "bank_file": config.bank_file or None,
+    }
+
+
+def scenes_in_words(about: Mapping[str, Any]) -> str:
+    """The same for the user."""
+    count = about["scenes"]
+    if about["plans"]:
+        return f"{counted(count, 'floor plan')} from {about['plans']}"
+    if about["bank_file"]:
+        return f"{counted(count, 'scene')} from {about['bank_file']} ({about['tier']})"
+    return f"{about['split']} ({about['tier']}, {counted(count, 'scene')})"
 
 
 def listed_episodes(config: NavigationConfig, bank: SceneBank, count: int | None = None) -> tuple[list[int], list[int]]:

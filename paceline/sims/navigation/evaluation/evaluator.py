@@ -10,6 +10,7 @@ from paceline.evaluation.evaluators import EvaluationOptions, Evaluator
 from paceline.evaluation.report_page import ReportPart
 from paceline.evaluation.saved import SavedRun
 from paceline.sims.navigation.evaluation.baselines import play_baseline
+from paceline.sims.navigation.evaluation.episode_list import about_scenes
 from paceline.sims.navigation.evaluation.measures import summarize, table
 from paceline.sims.navigation.evaluation.policy_episodes import (
     NUM_STREAMS,
@@ -41,9 +42,7 @@ def evaluate_policy(evaluation: TaskEvaluation, folder: Path, options: Evaluatio
         "checkpoint": run.checkpoint,
         "policy": run.policy_name,
         "env": options.env or run.config.env,
-        "tier": played.bank.tier,
-        "split": config.split,
-        "scenes": played.bank.num_scenes,
+        **about_scenes(config, played.bank),
         "seed": options.seed,
         "sampled": options.sampled,
         "samples": options.samples,

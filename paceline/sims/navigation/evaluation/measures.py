@@ -14,7 +14,9 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from paceline.sims.navigation.evaluation.episode_list import scenes_in_words
 from paceline.sims.navigation.evaluation.task_evaluation import Bins, TaskEvaluation
+from paceline.wording import counted
 
 NUM_RESAMPLES = 2000
 
@@ -59,8 +61,7 @@ def table(evaluation: TaskEvaluation, report: dict[str, Any]) -> Group:
     """The result of an evaluation for the terminal."""
     who = report.get("agent") or f"{report['checkpoint']}, {'sampled' if report['sampled'] else 'deterministic'}"
     times = f", {report['samples']} samples each" if report.get("samples", 1) > 1 else ""
-    where = f"{report['split']} ({report['tier']}, {report['scenes']} scenes)"
-    title = f"{report['episodes']} episodes of {where}{times}: {who}"
+    title = f"{counted(report['episodes'], 'episode')} of {scenes_in_words(report)}{times}: {who}"
     means = Table("", "mean", "95 % interval", box=None, header_style="bold", pad_edge=False)
     for name in evaluation.measures:
         low, high = report[f"{name}_ci95"]

@@ -9,7 +9,7 @@ Legend: L episodes of the list.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from paceline.envs.registry import resolve
 from paceline.errors import UsageError
 from paceline.evaluation.evaluate import progress_bar
 from paceline.evaluation.evaluators import EvaluationOptions
+from paceline.evaluation.misfit import ImageMisfit
 from paceline.evaluation.player import Player
 from paceline.evaluation.saved import SavedRun
 from paceline.pool.protocol import PoolSpec
@@ -41,14 +42,20 @@ def env_config(env: str, split: str | None = None) -> NavigationConfig:
     make = resolve(env).make
     if not isinstance(make, MakeBatch):
         raise UsageError(f"{env} is no navigation task; allowed: {', '.join(TASKS)}, as TASK:small or TASK:full")
+    if not make.config.is_generated:
+        if split is not None:
+            raise UsageError(
+                f"--split {split} has no effect in {env!r}, which names its scenes; allowed: an --env without plans or "
+                "bank_file, or no --split"
+            )
+        return make.config
     named = EnvId.parse(env).options.get("split", SPLIT)
     return replace(make.config, split=split or named)
 
 
 def env_id_of(config: NavigationConfig) -> str:
     """The environment id of a configuration."""
-    usual = asdict(type(config)())
-    return str(EnvId(config.task, "", {name: value for name, value in asdict(config).items() if value != usual[name]}))
+    return str(EnvId(config.task, "", config.options()))
 
 
 def split_config(config: NavigationConfig, split: str | None = None) -> NavigationConfig:
@@ -95,7 +102,10 @@ def play_policy(run: SavedRun, config: NavigationConfig, options: EvaluationOpti
         action_space=simulator.action_space,
         num_envs=simulator.num_envs,
     )
-    policy = run.policy(spec, device)
+    try:
+        policy = run.policy(spec, device)
+    except ImageMisfit as error:
+        raise _resolution_error(run, config, options.env or run.config.env) or error from error
     player = Player(policy, simulator.num_envs, device, sampled=options.sampled, seed=options.seed)
     recorder = Recorder(simulator, lambda obs, began: next(iter(player.decide(obs, began).values())))
     with progress_bar(samples * len(scenes)) as show:
@@ -108,4 +118,19 @@ def play_policy(run: SavedRun, config: NavigationConfig, options: EvaluationOpti
         measures={name: values.reshape(samples, -1).mean(0) for name, values in measures.items()},
         marks=simulator.task.marks,
         routes=recorder.routes(len(scenes)),
+    )
+
+
+def _resolution_error(run: SavedRun, config: NavigationConfig, env: str) -> UsageError | None:
+    """The error of a run with images of another resolution than those of `env`. None if that is not the reason."""
+    trained, given = EnvId.parse(run.config.env), EnvId.parse(env)
+    if trained.family not in TASKS:
+        return None
+    resolution = trained.options.get("resolution", TASKS[trained.family].config.resolution)
+    if resolution == config.resolution:
+        return None
+    allowed = EnvId(given.family, given.name, {**given.options, "resolution": resolution})
+    return UsageError(
+        f"{run.folder} was trained with resolution {resolution}, and the images here have resolution "
+        f'{config.resolution}; allowed: --env "{allowed}"'
     )

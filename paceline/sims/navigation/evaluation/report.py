@@ -27,6 +27,7 @@ from paceline.sims.navigation.evaluation.report_maps import chosen, trajectories
 from paceline.sims.navigation.evaluation.report_sizes import by_size, distributions
 from paceline.sims.navigation.evaluation.report_views import views
 from paceline.sims.navigation.evaluation.task_evaluation import TaskEvaluation
+from paceline.wording import counted
 
 NUM_MAPS = 6
 
@@ -49,13 +50,14 @@ def report_part(evaluation: TaskEvaluation, folder: Path, episodes: int) -> Repo
         *failures(evaluation, played),
         views(evaluation, played, shown),
     ]
-    return ReportPart([_tile(evaluation, name, summary) for name in evaluation.main], sections)
+    where = "in your plans" if config.plans else f"on {config.split}"
+    return ReportPart([_tile(evaluation, name, summary, where) for name in evaluation.main], sections)
 
 
-def _tile(evaluation: TaskEvaluation, name: str, summary: dict[str, Any]) -> Tile:
+def _tile(evaluation: TaskEvaluation, name: str, summary: dict[str, Any], where: str) -> Tile:
     measure = evaluation.measures[name]
     label = measure.label[0].upper() + measure.label[1:]
-    return Tile(f"{label} on val", measure.show(summary[name]), _interval(evaluation, name, summary), is_main=True)
+    return Tile(f"{label} {where}", measure.show(summary[name]), _interval(evaluation, name, summary), is_main=True)
 
 
 def _interval(evaluation: TaskEvaluation, name: str, summary: dict[str, Any]) -> str:
@@ -63,11 +65,15 @@ def _interval(evaluation: TaskEvaluation, name: str, summary: dict[str, Any]) ->
     return f"{low} to {high}"
 
 
-def _novelty(run: SavedRun, played: PlayedEpisodes) -> str:
-    trained = env_config(run.config.env, None)
+def _scenes(run: SavedRun, played: PlayedEpisodes, episodes: int) -> str:
+    """The scenes of the first `episodes` episodes, and whether training has seen them."""
+    count = min(played.bank.num_scenes, episodes)
+    if played.config.plans:
+        return f"{counted(count, 'floor plan')} from {played.config.plans}"
+    where = f"{counted(count, 'apartment')} of the {played.config.split} split"
     named = EnvId.parse(run.config.env).options.get("split", "train")
-    own = trained.bank_file or trained.plans
-    return "" if own or named == played.config.split else "which training has never seen, "
+    is_new = env_config(run.config.env).is_generated and named != played.config.split
+    return f"{where}, which training has never seen" if is_new else where
 
 
 def _evaluation(
@@ -78,16 +84,16 @@ def _evaluation(
     baselines: dict[str, dict[str, np.ndarray]],
 ) -> str:
     lead = (
-        f"{summary['episodes']} episodes in {min(played.bank.num_scenes, summary['episodes'])} apartments of the "
-        f"{played.config.split} split, {_novelty(run, played)}played by {run.checkpoint} with the most likely "
-        f"actions. {evaluation.about_baselines} Intervals are 95 % confidence intervals."
+        f"{counted(summary['episodes'], 'episode')} in {_scenes(run, played, summary['episodes'])}, played by "
+        f"{run.checkpoint} with the most likely actions. {evaluation.about_baselines} Intervals are 95 % confidence "
+        "intervals."
     )
     results = {"this policy": summary, **{name: summarize(evaluation, each) for name, each in baselines.items()}}
     rows = [_row(evaluation, name, result) for name, result in results.items()]
     header = ("", *evaluation.labels.values())
     return report_page.section(
         "evaluation",
-        "Navigation in unseen apartments",
+        f"Navigation in {'your floor plans' if played.config.plans else 'unseen apartments'}",
         lead,
         report_page.table(header, rows, main=0),
         report_page.GAP,

@@ -10,6 +10,7 @@ from paceline.sims.navigation.evaluation.failures import Failure, failure_of
 from paceline.sims.navigation.evaluation.policy_episodes import PlayedEpisodes
 from paceline.sims.navigation.evaluation.report_maps import legend, map_grid
 from paceline.sims.navigation.evaluation.task_evaluation import TaskEvaluation
+from paceline.wording import counted
 
 NUM_EXAMPLES = 3
 """Most maps of each class."""
@@ -23,14 +24,14 @@ def failures(evaluation: TaskEvaluation, played: PlayedEpisodes) -> list[str]:
     failed = np.flatnonzero(played.measures["success"] <= 0).tolist()
     title, total = "Why it failed", len(played.routes)
     if not failed:
-        return [report_page.section("failures", title, f"None of the {total} episodes failed.")]
+        return [report_page.section("failures", title, f"None of {counted(total, 'episode')} failed.")]
     classes: dict[Failure, list[int]] = {kind: [] for kind in Failure}
     for number in failed:
         classes[failure_of(played.routes[number], found_distance)].append(number)
     found = {kind: numbers for kind, numbers in classes.items() if numbers}
     lead = (
-        f"{len(failed)} of {total} episodes failed. Each belongs to one class. The maps show the episodes of each "
-        "class that ended farthest from the goal."
+        f"{len(failed)} of {counted(total, 'episode')} failed. Each belongs to one class. The maps show the episodes "
+        "of each class that ended farthest from the goal."
     )
     header = ("class", "what happened", "episodes", "share of the failures", "mean distance to the goal at the end")
     table = report_page.table(header, [_row(played, kind, numbers, len(failed)) for kind, numbers in found.items()])

@@ -86,8 +86,8 @@ def _outside(plan: Plan) -> Iterator[Problem]:
     boxes |= {f"rooms[{at}]": room.area for at, room in enumerate(plan.rooms)}
     for path, area in boxes.items():
         if not floor.contains(area):
-            own, allowed = (", ".join(f"{edge:g}" for edge in rect) for rect in (area, plan.interior))
-            yield Problem(path, f"its area [{own}] is not within the outer walls; allowed: [{allowed}]", (area,))
+            text = f"its area [{_edges(area)}] is not within the outer walls; allowed: within [{_edges(plan.interior)}]"
+            yield Problem(path, text, (area,))
 
 
 def _doors(plan: Plan) -> Iterator[Problem]:
@@ -96,27 +96,36 @@ def _doors(plan: Plan) -> Iterator[Problem]:
         for number, door in enumerate(wall.doors):
             path, area = f"walls[{at}].doors[{number}]", wall.opening(door)
             mark = (area or wall.between(0.0, wall.length),)
-            if door.width > wall.length + _TOUCH:
-                text = f"the door is {door.width:g} m wide, and its wall {wall.length:g} m long"
-                yield Problem(path, text, mark)
-            elif door.at < -_TOUCH or door.at + door.width > wall.length + _TOUCH:
-                text = f"the door from {door.at:g} to {door.at + door.width:g} m is not in its wall"
-                yield Problem(path, f"{text}, which is {wall.length:g} m long", mark)
-            elif door.width <= 2 * AGENT_RADIUS:
-                yield Problem(path, f"the door is {door.width:g} m wide; the agent needs {2 * AGENT_RADIUS:g} m", mark)
+            problem = _door_problem(door.at, door.width, wall.length)
+            if problem is not None:
+                yield Problem(path, problem, mark)
             if area is not None:
                 openings.append((path, area))
     for (first, one), (second, other) in itertools.combinations(openings, 2):
         if one.gap(other) < -_TOUCH:
-            yield Problem(second, f"the door overlaps the door {first}", (_shared(one, other),))
+            text = f"the door overlaps the door {first}; allowed: doors that do not overlap"
+            yield Problem(second, text, (_shared(one, other),))
     yield from _blocked_doors(plan, openings)
+
+
+def _door_problem(at: float, width: float, length: float) -> str | None:
+    """What is wrong with a door in a wall of this length, by itself."""
+    if width > length + _TOUCH:
+        return f"the door is {width:g} m wide; allowed: up to {length:g} m, the length of its wall"
+    if at < -_TOUCH or at + width > length + _TOUCH:
+        text = f"the door from {at:g} to {at + width:g} m is not in its wall, which is {length:g} m long"
+        return f"{text}; allowed for this width: at from 0 to {length - width:g}"
+    if width <= 2 * AGENT_RADIUS:
+        return f"the door is {width:g} m wide; allowed: more than {2 * AGENT_RADIUS:g} m, the width of the agent"
+    return None
 
 
 def _blocked_doors(plan: Plan, openings: Sequence[tuple[str, Rect]]) -> Iterator[Problem]:
     for path, rect in _obstacles(plan):
         for door, opening in openings:
             if rect.gap(opening) < -_TOUCH:
-                yield Problem(path, f"it stands in the door {door}", (_shared(rect, opening),))
+                text = f"it stands in the door {door}; allowed: outside of [{_edges(opening)}]"
+                yield Problem(path, text, (_shared(rect, opening),))
 
 
 def _doubtful_gaps(plan: Plan) -> Iterator[Problem]:
@@ -124,7 +133,8 @@ def _doubtful_gaps(plan: Plan) -> Iterator[Problem]:
     x0, y0, x1, y1 = plan.interior
     wide = plan.interior.grown(_BORDER)
     outer = [wide._replace(x1=x0), wide._replace(x0=x1), wide._replace(y1=y0), wide._replace(y0=y1)]
-    rects = [*(("outer_walls", rect) for rect in outer), *_obstacles(plan)]
+    names = (f"the outer wall at {side}" for side in ("low x", "high x", "low y", "high y"))
+    rects = [*zip(names, outer, strict=True), *_obstacles(plan)]
     for (first, one), (second, other) in itertools.combinations(rects, 2):
         gap = one.gap(other)
         if abs(gap - 2 * AGENT_RADIUS) >= DOUBTFUL:
@@ -154,11 +164,14 @@ def _unreachable(scene: Scene) -> Iterator[Problem]:
     cells = free_cells(scene)
     parts = sorted(([cells.rect(cell) for cell in part] for part in cells.parts()), key=_area, reverse=True)
     if not parts:
-        yield Problem("", "there is no free floor: nowhere has the agent space to stand")
+        width = f"{2 * AGENT_RADIUS:g} m"
+        yield Problem(
+            "", f"there is no free floor for the agent, which is {width} wide; allowed: fewer or smaller boxes"
+        )
     for part in parts[1:]:
         part.sort(key=lambda rect: -rect.width * rect.depth)
         text = f"{_area(part):.3g} m² of free floor cannot be reached from the largest part"
-        yield Problem("", text, tuple(part))
+        yield Problem("", f"{text}; allowed: a door to it, or a box that fills it", tuple(part))
 
 
 def _too_many(scene: Scene) -> Iterator[Problem]:
@@ -170,11 +183,15 @@ def _over_limits(scene: Scene, tier: Tier) -> list[tuple[str, int, int]]:
     num_walls = int(is_wall(scene.boxes).sum())
     counts = (
         ("boxes from the floor to the ceiling (four of them outer walls)", num_walls, tier.max_walls),
-        ("other boxes", len(scene.boxes) - num_walls, tier.max_parts),
+        ("other boxes, which are furniture and walls above doors", len(scene.boxes) - num_walls, tier.max_parts),
         ("obstacles", len(scene.obstacles), tier.max_obstacles),
         ("corners where shortest paths can bend", len(convex_corners(scene)), tier.max_nodes),
     )
     return [(name, count, most) for name, count, most in counts if count > most]
+
+
+def _edges(rect: Rect) -> str:
+    return ", ".join(f"{edge:g}" for edge in rect)
 
 
 def _grown(rows: np.ndarray, margin: float) -> list[Rect]:

@@ -102,9 +102,10 @@ class _Object:
             if name not in names:
                 allowed = f"there is no such field{closest(name, names)}; allowed: {', '.join(names)}"
                 self._problems.append(Problem(self._at(name), allowed))
+        needed = list(needed)
         for name in needed:
             if self._is_object and name not in self._values:
-                self._problems.append(Problem(self._at(name), "the field is missing"))
+                self._problems.append(Problem(self._at(name), f"the field is missing; needed: {', '.join(needed)}"))
 
     def number(self, name: str, default: float, least: float, most: float) -> float:
         value = self._values.get(name, default)
@@ -118,7 +119,7 @@ class _Object:
         value = self._values.get(name, default)
         if isinstance(value, list | tuple) and len(value) == len(default) and all(map(_is_number, value)):
             return tuple(map(float, value))
-        self._note(self._at(name), value, f"a list of {len(default)} numbers of at most {SIZES[1]:g}")
+        self._note(self._at(name), value, f"a list of {len(default)} numbers from -{SIZES[1]:g} to {SIZES[1]:g}")
         return default
 
     def point(self, name: str, default: Point) -> Point:
@@ -129,7 +130,7 @@ class _Object:
         x0, y0, x1, y1 = self.numbers(name, (0.0, 0.0, 1.0, 1.0))
         if x1 - x0 >= _THIN and y1 - y0 >= _THIN:
             return Rect(x0, y0, x1, y1)
-        allowed = f"x0, y0, x1, y1 with x1 and y1 larger by {_THIN:g} or more"
+        allowed = f"[x0, y0, x1, y1], where x1 - x0 and y1 - y0 are {_THIN:g} or more"
         self._note(self._at(name), self._values.get(name), allowed)
         return Rect(0.0, 0.0, 1.0, 1.0)
 
@@ -211,7 +212,9 @@ def _wall(of: _Object) -> PlanWall:
     of.allow("from", "to", "thickness", "color", "doors", needed=("from", "to"))
     start, end = of.point("from", (0.0, 0.0)), of.point("to", (0.0, 1.0))
     if (start[0] == end[0]) == (start[1] == end[1]):
-        of.refuse("to", f"the wall from {list(start)} to {list(end)} must differ in x or in y, and not in both")
+        problem = "has no length" if start == end else "is parallel to no axis"
+        allowed = "ends that differ in x or in y, and not in both"
+        of.refuse("to", f"the wall from {list(start)} to {list(end)} {problem}; allowed: {allowed}")
         start, end = (0.0, 0.0), (0.0, 1.0)
     return PlanWall(
         start=start,
@@ -235,7 +238,7 @@ def _box(of: _Object) -> PlanBox:
     of.allow("category", "area", "heights", "color", needed=("area", "heights"))
     low, high = of.numbers("heights", (0.0, 1.0))
     if not 0.0 <= low < high <= CEILING:
-        of.refuse("heights", f"{[low, high]} is not allowed; allowed: low and high from 0 to {CEILING:g}, low first")
+        of.refuse("heights", f"{[low, high]} is not allowed; allowed: [low, high] with 0 <= low < high <= {CEILING:g}")
     return PlanBox(
         area=of.rect("area"),
         heights=(low, high),
@@ -263,5 +266,5 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(values) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise UsageError(f"an object has the field {twice!r} twice")
+        raise UsageError(f"an object has the field {twice!r} twice; allowed: once")
     return values

@@ -105,7 +105,7 @@ class SceneBank:
         limits = tier_named(tier)
         rows = [_pack(scene, limits) for scene in scenes]
         if not rows:
-            raise UsageError("a bank needs at least one scene")
+            raise UsageError("a bank has no scenes; allowed: one or more")
         return cls({name: torch.from_numpy(np.stack([row[name] for row in rows])) for name in rows[0]}, tier, label)
 
     @property
@@ -223,7 +223,9 @@ class SceneBank:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state["label"] != self.label or len(state["retired"]) != self.num_scenes:
-            raise UsageError(f"the state was saved over the scenes {state['label']!r}; these are {self.label!r}")
+            raise UsageError(
+                f"the state was saved over the scenes {state['label']!r}; allowed: a state over these, {self.label!r}"
+            )
         if self.changed and not state["tensors"]:
             raise UsageError("the state was saved before scenes of this bank were replaced; make a new bank")
         if state["tensors"]:
@@ -287,7 +289,7 @@ def _pack(scene: Scene, limits: Tier) -> dict[str, np.ndarray]:
     allowed = (limits.max_walls, limits.max_parts, limits.max_obstacles, limits.max_nodes)
     for name, count, most in zip(("walls", "other boxes", "obstacles", "corners"), counts, allowed, strict=True):
         if count > most:
-            raise UsageError(f"a scene has {count} {name}; its tier allows {most}")
+            raise UsageError(f"a scene has {count} {name}; allowed: {most} or fewer")
     episodes = draw_episodes(scene, graph, limits)
     x0, y0, x1, y1 = scene.interior
     border = [(x0 - 9, y0 - 9, x0, y1 + 9), (x1, y0 - 9, x1 + 9, y1 + 9)]
@@ -332,7 +334,7 @@ def _pack_objects(
     """The part of `_pack` about objects. There are no more of them than parts."""
     objects, most = Objects.of(scene), limits.max_parts
     if len(objects.categories) > most:
-        raise UsageError(f"a scene has {len(objects.categories)} pieces of furniture; its tier allows {most}")
+        raise UsageError(f"a scene has {len(objects.categories)} pieces of furniture; allowed: {most} or fewer")
     of_boxes = np.where(objects.of_boxes < len(objects.categories), objects.of_boxes, most)[:, None]
     box_objects = [_padded(of_boxes[walls], limits.max_walls, (most,)), _padded(of_boxes[~walls], most + 2, (most,))]
     nodes = np.full((len(CATEGORIES), limits.max_nodes), FAR)

@@ -14,6 +14,7 @@ from paceline.errors import PacelineError, UsageError
 from paceline.signals import termination_as_interrupt
 from paceline.sims.navigation.scenes.bank import VERSION, SceneBank, bank_label
 from paceline.sims.navigation.scenes.bank_workers import generate
+from paceline.wording import counted
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ def load_or_generate(
 ) -> SceneBank:
     """The generated bank of these arguments, from the cache if it is there."""
     label = bank_label(tier, split, num_scenes, seed)
-    about = f"generating {num_scenes} {tier} scenes for {split}"
+    about = f"generating {counted(num_scenes, f'{tier} scene')} for {split}"
     return load_or_make(label, about, lambda: generate(tier, split, num_scenes, seed), folder)
 
 

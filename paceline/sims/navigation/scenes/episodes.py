@@ -68,7 +68,10 @@ def _places(scene: Scene, rng: np.random.Generator, count: int) -> np.ndarray:
         found = np.concatenate([found, points[is_free(scene, points, CLEARANCE)]])
         if len(found) >= count:
             return found[:count]
-    raise UsageError(f"a scene has hardly any free floor {CLEARANCE:g} m or more away from its walls and obstacles")
+    raise UsageError(
+        f"hardly any free floor is {CLEARANCE:g} m or more away from walls and obstacles; allowed: more of it, because "
+        "episodes start and end there"
+    )
 
 
 def _choose(rng: np.random.Generator, geodesic: np.ndarray, straight: np.ndarray, tier: Tier) -> np.ndarray:
@@ -79,6 +82,7 @@ def _choose(rng: np.random.Generator, geodesic: np.ndarray, straight: np.ndarray
     pairs = np.argwhere(possible & taken)
     if not len(pairs):
         raise UsageError(
-            f"no goal can be reached at a distance of {tier.min_distance:g} to {tier.max_distance:g} m in this scene"
+            f"no goal was found at {tier.min_distance:g} to {tier.max_distance:g} m of path from a start; allowed: a "
+            "larger scene"
         )
     return pairs[rng.permutation(max(len(pairs), NUM_EPISODES))[:NUM_EPISODES] % len(pairs)]

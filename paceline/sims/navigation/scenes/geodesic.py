@@ -104,7 +104,9 @@ def shortest_path(scene: Scene, start: tuple[float, float], goal: tuple[float, f
     """float64 [L, 2]: the points of the shortest path, including both ends."""
     for name, place in (("start", start), ("goal", goal)):
         if not is_free(scene, np.array([place]))[0]:
-            raise UsageError(f"the {name} {tuple(place)} is outside the scene or too close to something in it")
+            raise UsageError(
+                f"the {name} {tuple(place)} is outside the scene or too close to something in it; allowed: free floor"
+            )
     graph = Graph.of(scene)
     goals = np.array([goal], np.float64)
     to_goal = graph.to_goals(goals)[:, 0]
@@ -117,7 +119,7 @@ def shortest_path(scene: Scene, start: tuple[float, float], goal: tuple[float, f
         direct = _over_sight(here, goals, graph.obstacles)[0, 0]
         if direct <= over_nodes.min(initial=np.inf):
             if not np.isfinite(direct):
-                raise UsageError(f"the goal {tuple(goal)} cannot be reached from {tuple(start)}")
+                raise UsageError(f"the goal {tuple(goal)} cannot be reached from {tuple(start)}; allowed: one that can")
             return np.stack([*path, goals[0]])
         path.append(graph.nodes[over_nodes.argmin()])
 

@@ -84,9 +84,12 @@ class Scene:
         if np.shape(self.colors) != (len(boxes), 3):
             raise UsageError(f"colours of a scene have shape {np.shape(self.colors)}; allowed: {(len(boxes), 3)}")
         if any(not piece.boxes or not set(piece.boxes) <= set(range(len(boxes))) for piece in self.furniture):
-            raise UsageError(f"a piece of furniture has no boxes, or others than 0 to {len(boxes) - 1}")
+            raise UsageError(f"a piece of furniture has no boxes, or unknown ones; allowed: 0 to {len(boxes) - 1}")
         if min(self.interior.width, self.interior.depth) <= 2 * AGENT_RADIUS:
-            raise UsageError(f"the interior {tuple(self.interior)} of a scene is narrower than the agent")
+            raise UsageError(
+                f"the interior {tuple(self.interior)} of a scene is narrower than the agent; allowed: wider than "
+                f"{2 * AGENT_RADIUS:g} m both ways"
+            )
         object.__setattr__(self, "boxes", boxes)
         object.__setattr__(self, "obstacles", _footprints(boxes, self.interior))
 
