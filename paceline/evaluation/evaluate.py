@@ -205,8 +205,9 @@ def table(report: dict[str, Any]) -> Group:
     who = f", policy {report['policy']}" if report["policies"] > 1 or "@" in report["policy"] else ""
     title = f"{counted(report['episodes'], 'episode')} of {report['env']}, {report['checkpoint']}{who}, {actions}"
     if report["agents"] > 1:
-        games = counted(report["games"], "game")
-        title += f"; an episode is one agent's, and {games} of {report['agents']} agents were played"
+        agents = f"of {report['agents']} agents"
+        games = counted(report["games"], f"game {agents} was", f"games {agents} were")
+        title += f"; an episode is one agent's, and {games} played"
     columns = ("", "mean", "95 % interval", "std", "min", "median", "max")
     rows = Table(*columns, box=None, header_style="bold", pad_edge=False)
     for name in ("return", "length"):

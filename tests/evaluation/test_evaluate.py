@@ -252,4 +252,7 @@ def test_games_and_agents_are_counted_apart(tmp_path):
         assert report["episodes"] == episodes and report["agents"] == len(LIVES) == 3 and report["games"] == games
     console = Console(width=300, record=True)
     console.print(table(report))
-    assert "an episode is one agent's, and 4 games of 3 agents were played" in console.export_text()
+    console.print(table({**report, "games": 1}))
+    text = console.export_text()
+    assert "an episode is one agent's, and 4 games of 3 agents were played" in text
+    assert "and 1 game of 3 agents was played" in text
