@@ -278,17 +278,21 @@ def test_a_signal_ends_workers_and_leaves_no_files(tmp_path, monkeypatch, number
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
     program = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"  # tests in the background ignore it
         "from functools import partial; from paceline.sims.navigation.scenes import bank_cache;"
         "bank_cache.generate = partial(bank_cache.generate, workers=2);"
         f"bank_cache.load_or_generate('full', 'val', 4000, folder=bank_cache.Path({str(tmp_path)!r}))"
     )
     parent = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE)
-    children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")
-    while len(workers := children.read_text().split()) < 2:
-        assert parent.poll() is None, parent.stderr.read()
-        time.sleep(0.05)
-    parent.send_signal(number)
-    assert b"KeyboardInterrupt" in parent.communicate(timeout=60)[1]
+    try:
+        children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")
+        while len(workers := children.read_text().split()) < 2:
+            assert parent.poll() is None, parent.stderr.read()
+            time.sleep(0.05)
+        parent.send_signal(number)
+        assert b"KeyboardInterrupt" in parent.communicate(timeout=60)[1]
+    finally:
+        parent.kill()
     assert not [worker for worker in workers if Path(f"/proc/{worker}").exists()]
     assert sorted(path.name for path in tmp_path.rglob("*")) == [
         f"full-val-4000-0-v1-format{VERSION}.lock",
