@@ -154,6 +154,7 @@ def test_without_a_secret_files_stay_unsigned_with_one_warning(tmp_path, monkeyp
 def test_code_that_somebody_elses_run_names_does_not_run(copied, tmp_path, monkeypatch, capsys, arguments):
     folder, ran = copied("cartpole"), tmp_path / "ran"
     make_malicious(folder, ran)
+    (folder / "spaces.json").unlink()  # a run of an earlier version: `export` makes an environment to see its spaces
     assert command(monkeypatch, *arguments, folder) == 2
     said = capsys.readouterr().err
     assert "would import the module 'os' and call 'system'" in said and "--trust" in said
@@ -161,6 +162,13 @@ def test_code_that_somebody_elses_run_names_does_not_run(copied, tmp_path, monke
     assert not ran.exists()
     command(monkeypatch, *arguments, folder, "--trust")  # it runs, but is not an environment
     assert ran.exists()
+
+
+def test_a_policy_is_exported_without_its_environment(copied, tmp_path, monkeypatch):
+    folder, ran = copied("cartpole"), tmp_path / "ran"
+    make_malicious(folder, ran)
+    assert command(monkeypatch, "export", "--format", "torchscript", folder) == 0
+    assert not ran.exists() and (folder / "policy.pt").exists()
 
 
 def test_code_that_a_configuration_file_names_does_not_run(copied, tmp_path, monkeypatch, capsys):
@@ -228,13 +236,14 @@ def test_somebody_elses_run_is_evaluated_where_the_environment_is_installed(runs
     assert not caplog.records
 
 
-def test_somebody_elses_environment_runs_when_it_is_trusted_or_named(runs, another_user):
+def test_somebody_elses_environment_runs_when_it_is_trusted_or_named(runs, another_user, monkeypatch):
     with pytest.raises(UsageError, match="not recognised as yours .*written by another user.*would import the module"):
         evaluate(runs["own"], episodes=2)
-    with pytest.raises(UsageError, match="not recognised as yours"):
-        SavedRun.load(runs["own"]).spec()
     assert evaluate(runs["own"], episodes=2, trust=True)["episodes"] == 2
     assert evaluate(runs["own"], episodes=2, env=OWN_ENV)["episodes"] == 2
+    monkeypatch.setattr("paceline.evaluation.saved.load_spaces", lambda *_: None)  # a run of an earlier version
+    with pytest.raises(UsageError, match="not recognised as yours"):
+        SavedRun.load(runs["own"]).spec()
 
 
 @pytest.mark.parametrize("named", [["--env", OWN_ENV], [f"--env={OWN_ENV}"], ["--trust"]])
