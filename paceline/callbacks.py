@@ -24,6 +24,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
+import numpy as np
+
 from paceline.errors import UsageError, closest
 from paceline.pool.protocol import Episode
 
@@ -79,8 +81,10 @@ class Callbacks(Generic[SessionT]):
     def _call(self, event: str, *arguments: Any) -> None:
         with self._lock:
             for method in self._methods[event]:
-                if method(self._session, *arguments) is True:
-                    self.wants_stop = True
+                answer = method(self._session, *arguments)
+                if answer is not None and not isinstance(answer, bool | np.bool_):
+                    raise UsageError(f"{event} of a callback returned {answer!r}; allowed: True to stop, False, None")
+                self.wants_stop = self.wants_stop or bool(answer)
 
 
 def require_callbacks(callbacks: Iterable[object]) -> None:

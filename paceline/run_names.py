@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import time
 from pathlib import Path
@@ -15,8 +16,10 @@ def new_run_folder(config: Config, label: str | None = None) -> Path:
     """A folder in runs/ for a new run, named after `label`, by default the recipe or the environment."""
     if RankInfo.find().size > 1:
         raise UsageError("several ranks share one folder; allowed: folder=NAME, or --run-dir NAME")
-    name = label or config.recipe or name_of(config.env)
-    return Path("runs") / f"{name}-{config.system}-{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+    name = label or config.recipe.rpartition(":")[2] or name_of(config.env)
+    first = Path("runs") / f"{name}-{config.system}-{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+    others = (first.with_name(f"{first.name}-{number}") for number in itertools.count(2))
+    return next(folder for folder in itertools.chain([first], others) if not folder.exists())
 
 
 def name_of(env: str) -> str:

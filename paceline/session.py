@@ -21,6 +21,7 @@ from paceline.config import Config
 from paceline.distributed.failures import describe_last_checkpoint
 from paceline.distributed.rank_info import RankInfo
 from paceline.distributed.runtime import Group
+from paceline.envs import given, user
 from paceline.envs.registry import resolve
 from paceline.errors import UsageError
 from paceline.learner.finite import NonFiniteError
@@ -77,12 +78,14 @@ class Session:
         config: Config,
         folder: str | Path | None = None,
         *,
-        env: Callable[..., Any] | None = None,
+        env: str | Callable[..., Any] | None = None,
         callbacks: Iterable[object] = (),
         resume: str | None = None,
         trust: bool = False,
     ) -> None:
         """By default `folder` is a new one in runs/. `env` makes the environments, instead of the id in `config`."""
+        if env is not None:
+            config = dataclasses.replace(config, env=env if isinstance(env, str) else given.id_of(env))
         self.config, self._env, self._resume, self._trust = config, env, resume, trust
         self.folder = new_run_folder(config) if folder is None else Path(folder)
         self._callbacks = list(callbacks)
@@ -114,6 +117,7 @@ class Session:
         return {"step": state.step, "seconds": state.seconds, **state.episodes.means(), **state.losses}
 
     def __enter__(self) -> Session:
+        user.require_main_program()
         self._is_over = False
         with contextlib.ExitStack() as stack:
             stack.enter_context(restored_settings())
@@ -134,7 +138,11 @@ class Session:
             closing.push(self._stack)
             # After an exception of the caller, another rank may not come to the checkpoint.
             if not self._is_over and (error is None or state.group.size == 1):
-                self._saver.save_end()
+                try:
+                    self._saver.save_end()
+                except BaseException as failure:
+                    self._call_on_stop(failure)
+                    raise
             self._call_on_stop(error)
             if error is not None:
                 raise error

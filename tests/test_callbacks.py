@@ -6,6 +6,7 @@ import logging
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from paceline.callbacks import Callback
@@ -169,3 +170,32 @@ def test_all_ranks_stop_together(tmp_path):
     (steps, updates, first), (other_steps, other_updates, second) = on_ranks(2, partial(stop_on_one_rank, tmp_path))
     assert steps == other_steps < 4096 and updates == other_updates == first > 0
     assert second == 0
+
+
+def test_a_truth_value_of_numpy_stops_and_others_are_refused(tmp_path):
+    class Mean:
+        answer = np.mean([1.0]) > 0.5
+
+        def on_update(self, session):
+            return self.answer
+
+    assert run(tmp_path / "stopped", Mean()).step == 64
+    Mean.answer = 0.7
+    with pytest.raises(UsageError, match="on_update of a callback returned 0.7; allowed: True to stop, False, None"):
+        run(tmp_path / "refused", Mean())
+
+
+def test_on_stop_is_called_if_the_last_checkpoint_fails(tmp_path):
+    class Broken(Noted):
+        def on_checkpoint(self, session, folder):
+            raise ZeroDivisionError("mine")
+
+    broken = Broken()
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        begin(tmp_path, broken)
+    assert [type(error) for _, error in broken.of("on_stop")] == [ZeroDivisionError]
+
+
+def begin(folder, callback):
+    with Session(tiny("none"), folder, callbacks=[callback]) as session:
+        session.run(until=128)

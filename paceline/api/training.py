@@ -14,13 +14,17 @@ import numpy as np
 from paceline import recipes
 from paceline.api.policy import TrainedPolicy, load
 from paceline.config import Config, leaves
+from paceline.distributed.rank_info import RankInfo
 from paceline.envs import given, user
 from paceline.errors import UsageError
 from paceline.evaluation.history import History
+from paceline.nets.config import named_classes
+from paceline.population.config import named_code
 from paceline.recipes.defaults import default_config
 from paceline.session import Session, require_population
 from paceline.systems import readers
 from paceline.telemetry.console import print_line
+from paceline.trust import may_run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +58,7 @@ def train(
     folder: str | Path | None = None,
     callbacks: Iterable[object] = (),
     resume: bool | str = False,
+    trust: bool = False,
     **settings: Any,
 ) -> RunResult:
     """Train a policy, and return when it is trained.
@@ -61,18 +66,20 @@ def train(
     `start` is the name of a recipe, or a `Config`. Without it, settings are chosen for the environment. `env` is an
     id, a class, or a function that makes one environment. `settings` are fields of `Config`; a section is a dictionary,
     as in `ppo={"epochs": 4}`. `folder` is the run folder, by default a new one in runs/. `resume` continues the run in
-    `folder`: True for its latest checkpoint, or the name of one.
+    `folder`: True for its latest checkpoint, or the name of one. With `trust`, code that the folder names runs even if
+    another user wrote it (see SECURITY.md).
     """
-    _require_main_program()
+    user.require_main_program()
     if env is not None:
         settings["env"] = user.with_absolute_path(env) if isinstance(env, str) else given.id_of(env)
-    config = configured(_resumed(start, folder) if resume else _started(start, env, settings), settings)
+    base = _resumed(start, folder, env, trust=trust) if resume else _started(start, env, settings)
+    config = configured(base, settings)
     require_population(config)
     if folder is not None and not resume and (Path(folder) / "checkpoints" / "latest").exists():
         raise UsageError(f"{folder} holds a run already; resume=True continues it, another folder starts a new one")
     made = None if env is None or isinstance(env, str) else env
     checkpoint = ("latest" if resume is True else resume) if resume else None
-    with Session(config, folder, env=made, callbacks=callbacks, resume=checkpoint) as session:
+    with Session(config, folder, env=made, callbacks=callbacks, resume=checkpoint, trust=trust) as session:
         session.run()
     state = session.state
     return RunResult(
@@ -105,24 +112,23 @@ def _started(start: str | Config | None, env: str | Callable[..., Any] | None, s
         raise UsageError(f"start is a {type(start).__name__}; allowed: the name of a recipe, or a Config")
     if env is None:
         raise UsageError('nothing to train: give a recipe, as in train("cartpole"), a Config, or env=...')
-    config, chosen_for = default_config(env, settings.get("system", Config.system))
-    print_line(f"no recipe: settings for {chosen_for}; config.json in the run folder has them")
+    core = _as_dict(settings.get("policy", {})).get("core", {}).get("kind", "none")
+    config, chosen_for = default_config(env, settings.get("system", Config.system), recurrent=core != "none")
+    if RankInfo.find().rank == 0:
+        print_line(f"no recipe: settings for {chosen_for}; config.json in the run folder has them")
     return config
 
 
-def _resumed(start: str | Config | None, folder: str | Path | None) -> Config:
+def _resumed(start: str | Config | None, folder: str | Path | None, env: Any, *, trust: bool) -> Config:
+    """The configuration of the run in a folder, if the code that it names may run."""
     if folder is None or start is not None:
         raise UsageError("resume continues the run in a folder, with its own settings: train(folder=..., resume=True)")
-    return Config.load(Path(folder) / "config.json")
-
-
-def _require_main_program() -> None:
-    """A file that is imported for its environment must not train."""
-    file = user.file_being_imported()
-    if file is not None:
-        raise UsageError(
-            f'{file} trains while it is imported for its environment; put the training under if __name__ == "__main__":'
-        )
+    file = Path(folder) / "config.json"
+    config = Config.load(file)
+    classes = named_classes(config.policy, config.control) | named_code(config.population, config.league)
+    address = config.remote.address if config.remote.actors else None
+    may_run(None if env is not None else config.env, file, trust=trust, address=address, classes=classes)
+    return config
 
 
 def _as_dict(value: Any) -> Any:

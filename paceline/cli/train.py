@@ -156,7 +156,8 @@ def _from_env(env: str, system: str, options: list[str]) -> Start:
     with console().status(f"looking at {env}"):
         from paceline.recipes.defaults import default_config
 
-        config, chosen_for = default_config(env, system)
+        core = value_of("--policy.core.kind", options) or "none"
+        config, chosen_for = default_config(env, system, recurrent=core != "none")
     if RankInfo.find().rank == 0:
         print_line(f"no recipe: settings for {chosen_for}; config.json in the run folder has them")
     return Start(name_of(env), config, options)

@@ -167,6 +167,14 @@ def file_being_imported() -> Path | None:
     return _files_being_imported[-1] if _files_being_imported else None
 
 
+def require_main_program() -> None:
+    """A file that is imported for its environment must not train."""
+    file = file_being_imported()
+    if file is not None:
+        guard = 'if __name__ == "__main__":'
+        raise UsageError(f"{file} trains while it is imported for its environment; put the training under {guard}")
+
+
 def find(module: str, attribute: str, env_id: str, allowed: str = BUILDER) -> Callable[..., Any]:
     """The function or class `module:attribute` that `env_id` names. `UsageError` says what is wrong with it."""
     if is_file(module) and not Path(module).is_file():

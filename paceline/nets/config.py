@@ -148,7 +148,9 @@ class PolicyConfig:
         if self.embedding < 0:
             raise UsageError(f"policy.embedding must be at least 0, got {self.embedding}")
         if self.critic == "separate" and self.core.kind != "none":
-            raise UsageError("policy.critic separate needs policy.core.kind none: a memory is shared")
+            raise UsageError(
+                "policy.critic separate needs policy.core.kind none: a memory is shared; allowed: policy.critic shared"
+            )
         if self.critic == "separate" and self.planner.kind != "none":
             raise UsageError("policy.critic separate needs policy.planner.kind none: the critic reads the planner")
 

@@ -23,8 +23,13 @@ from paceline.pool.spaces import Leaf
 from paceline.systems import SYSTEMS
 
 
-def default_config(env: str | Callable[..., Any], system: str = Config.system) -> tuple[Config, str]:
-    """A configuration for `env`, and in words what it was chosen for. Makes one environment to see its spaces."""
+def default_config(
+    env: str | Callable[..., Any], system: str = Config.system, *, recurrent: bool = False
+) -> tuple[Config, str]:
+    """A configuration for `env`, and in words what it was chosen for. Makes one environment to see its spaces.
+
+    A `recurrent` policy shares its memory with the critic.
+    """
     factory = resolve(env)
     one = PoolConfig(kind="serial" if factory.steps_singly else "auto", num_envs=1)
     with contextlib.closing(make_pool(factory, one)) as pool:
@@ -35,6 +40,8 @@ def default_config(env: str | Callable[..., Any], system: str = Config.system) -
     continuous = any(isinstance(leaf.space, spaces.Box) for leaf in spec.actions)
     config = _for_d4pg(spec, name) if _is_d4pg(system) else _for_ppo(images=images, continuous=continuous)
     config = dataclasses.replace(config.under(system), env=name)
+    if recurrent and not _is_d4pg(system):
+        config = dataclasses.replace(config, policy=dataclasses.replace(config.policy, critic="shared"))
     return config, f"{seen} as observations, {'continuous' if continuous else 'discrete'} actions"
 
 

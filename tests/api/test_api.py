@@ -14,12 +14,13 @@ import torch
 
 import paceline as pl
 from paceline.api.training import configured
-from paceline.envs import given
+from paceline.envs import given, resolve
 from paceline.envs.memory import Memory
 from paceline.evaluation.evaluate import evaluate_policy
 from paceline.evaluation.evaluators import EvaluationOptions
 from paceline.learner.config import PPOConfig
 from paceline.nets.config import CoreConfig
+from paceline.run_names import new_run_folder
 from tests.api.envs import Corridor, Nested
 from tests.integration.test_training import tiny
 
@@ -233,3 +234,52 @@ def test_a_class_of_the_script_itself(tmp_path, guarded):
     else:
         with pytest.raises(pl.UsageError, match="trains while it is imported for its environment; put the training"):
             pl.evaluate(tmp_path / "run", episodes=1)
+
+
+def test_code_of_somebody_elses_run_does_not_run_on_resume(tmp_path, monkeypatch):
+    """Without trust, neither its environment nor its classes are imported."""
+    small = SMALL | {"rollout_steps": 16}
+    pl.train(env=Corridor, folder=tmp_path / "run", steps=128, **small)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "another_user"))
+    with pytest.raises(pl.UsageError, match="not recognised as yours.*would import the module 'tests.api.envs'"):
+        pl.train(folder=tmp_path / "run", resume=True, steps=256)
+    assert pl.train(folder=tmp_path / "run", resume=True, steps=256, env=Corridor).step >= 256, "the user's own choice"
+
+
+def test_trust_runs_it(tmp_path, monkeypatch):
+    small = SMALL | {"rollout_steps": 16}
+    pl.train(env=Corridor, folder=tmp_path / "run", steps=128, **small)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "another_user"))
+    assert pl.train(folder=tmp_path / "run", resume=True, trust=True, steps=256).step >= 256
+
+
+def test_two_runs_of_the_same_second_have_two_folders(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("paceline.run_names.time.strftime", lambda form: "now")
+    config = pl.Config(env=f"{tmp_path}/own.py:Mine", recipe="./recipes.py:mine")
+    first = new_run_folder(config)
+    first.mkdir(parents=True)
+    assert [str(first), str(new_run_folder(config))] == ["runs/mine-ddppo-1-now", "runs/mine-ddppo-1-now-2"]
+    assert new_run_folder(pl.Config(env=f"{tmp_path}/own.py:Mine")).name == "Mine-ddppo-1-now"
+
+
+def test_a_session_remembers_the_environment_that_it_was_given(tmp_path):
+    config = configured(pl.Config(), SMALL | {"steps": 64, "rollout_steps": 16})
+    with pl.Session(config, tmp_path, env=Corridor) as session:
+        session.run()
+    assert pl.Config.load(tmp_path / "config.json").env == "tests.api.envs:Corridor"
+
+
+def test_a_memory_is_shared_with_the_critic_by_default(tmp_path):
+    core = {"core": {"kind": "lstm", "hidden": 8}}
+    run = pl.train(env=Corridor, folder=tmp_path, steps=64, rollout_steps=16, policy=core, **SMALL)
+    assert run.config.policy.critic == "shared"
+    assert run.policy.predict(np.zeros(1, np.float32))[1] is not None
+
+
+def test_a_session_of_a_file_that_is_imported_does_not_begin(tmp_path):
+    (tmp_path / "own.py").write_text(
+        "import paceline as pl\nwith pl.Session(pl.Config(), 'run') as session:\n    session.run()\n"
+    )
+    with pytest.raises(pl.UsageError, match="trains while it is imported for its environment"):
+        resolve(f"{tmp_path}/own.py:Mine")
