@@ -84,10 +84,14 @@ class Session:
         trust: bool = False,
     ) -> None:
         """By default `folder` is a new one in runs/. `env` makes the environments, instead of the id in `config`."""
+        if not isinstance(config, Config):
+            raise UsageError(f"a Session needs a Config, not {config!r}; train(...) takes the name of a recipe")
         if env is not None:
             config = dataclasses.replace(config, env=env if isinstance(env, str) else given.id_of(env))
         self.config, self._env, self._resume, self._trust = config, env, resume, trust
-        self.folder = new_run_folder(config) if folder is None else Path(folder)
+        self.folder = new_run_folder(config) if folder is None else Path(folder).expanduser()
+        if not isinstance(callbacks, Iterable):
+            raise UsageError(f"callbacks is a {type(callbacks).__name__}; allowed: a list of callbacks")
         self._callbacks = list(callbacks)
         require_callbacks(self._callbacks)
         self._stack = contextlib.ExitStack()

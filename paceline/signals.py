@@ -13,7 +13,13 @@ INTERRUPTED = 130
 
 @contextlib.contextmanager
 def signals_handled_by(handler: Callable[[int, object], None]) -> Iterator[None]:
-    """Inside the context `handler` handles SIGINT and SIGTERM; afterwards the old handlers do. Main thread only."""
+    """Inside the context `handler` handles SIGINT and SIGTERM; afterwards the old handlers do.
+
+    Outside the main thread, which alone may change handlers, nothing changes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield

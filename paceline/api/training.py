@@ -70,6 +70,7 @@ def train(
     another user wrote it (see SECURITY.md).
     """
     user.require_main_program()
+    folder = None if folder is None else Path(folder).expanduser()
     if env is not None:
         settings["env"] = user.with_absolute_path(env) if isinstance(env, str) else given.id_of(env)
     base = _resumed(start, folder, env, trust=trust) if resume else _started(start, env, settings)
@@ -109,7 +110,8 @@ def _started(start: str | Config | None, env: str | Callable[..., Any] | None, s
         name = recipes.known_as(start)
         return dataclasses.replace(recipes.find(name), recipe=name)
     if start is not None:
-        raise UsageError(f"start is a {type(start).__name__}; allowed: the name of a recipe, or a Config")
+        hint = "; an environment is env=..." if callable(start) else ""
+        raise UsageError(f"start is a {type(start).__name__}; allowed: the name of a recipe, or a Config{hint}")
     if env is None:
         raise UsageError('nothing to train: give a recipe, as in train("cartpole"), a Config, or env=...')
     core = _as_dict(settings.get("policy", {})).get("core", {}).get("kind", "none")

@@ -8,6 +8,7 @@ from importlib.metadata import EntryPoint, entry_points
 
 from paceline.config import Config
 from paceline.envs import user
+from paceline.envs.registry import FAMILIES
 from paceline.errors import UsageError, closest
 from paceline.recipes import atari, classic, control, doom, mujoco, navigation, pointnav, selfplay
 
@@ -70,6 +71,8 @@ def find(name: str) -> Config:
 def known_as(name: str) -> str:
     """The name of a recipe as it is listed. It may be written with - or with _. A function of the user's own,
     `package.module:function` or `./file.py:function`, has no other name."""
+    if name.partition(":")[0] in FAMILIES and ":" in name:
+        raise UsageError(f"{name!r} is an environment and no recipe; allowed: --env {name}, or env={name!r} in Python")
     if ":" in name:
         return name
     known = [*RECIPES, *(point.name for point in installed())]

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -283,3 +284,24 @@ def test_a_session_of_a_file_that_is_imported_does_not_begin(tmp_path):
     )
     with pytest.raises(pl.UsageError, match="trains while it is imported for its environment"):
         resolve(f"{tmp_path}/own.py:Mine")
+
+
+def test_training_in_another_thread(tmp_path):
+    """Only the main thread may handle signals."""
+    with ThreadPoolExecutor(1) as thread:
+        small = SMALL | {"rollout_steps": 16, "steps": 64}
+        assert thread.submit(pl.train, env=Corridor, folder=tmp_path, **small).result().step >= 64
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda: pl.train("gym:CartPole-v1"), "is an environment and no recipe; allowed: --env gym:CartPole-v1"),
+        (lambda: pl.train(Corridor), "an environment is env="),
+        (lambda: pl.Session("cartpole"), "a Session needs a Config, not 'cartpole'"),
+        (lambda: pl.Session(pl.Config(), "run", callbacks=pl.Callback()), "callbacks is a Callback; allowed: a list"),
+    ],
+)
+def test_what_beginners_type_gets_a_hint(wrong, message):
+    with pytest.raises(pl.UsageError, match=message):
+        wrong()
