@@ -9,7 +9,8 @@
 | `on_stop(session, error)` | once, when the session closes; `error` is the exception that ends it, or None |
 
 A callback is any object with some of these methods. It need not be a subclass of `Callback`, which has them all and
-does nothing. A method that returns True stops the run after the present update; what the run has learned is saved.
+does nothing. A method that returns True stops the run after the present update, with several ranks after the next one;
+what the run has learned is saved.
 `on_stop` cannot stop anything.
 
 By default a callback is called on the first rank only. With the attribute `ranks = "all"` it is called on every rank,

@@ -183,7 +183,7 @@ class InitialWeights:
         return found
 
     def _require_fit(self, fits: list[Fit], wanted: tuple[str, ...], config: Config) -> None:
-        """Refuse a part of which nothing fits, and a part that has to fit as a whole and does not."""
+        """Refuse a part that fits nowhere, and a part with gaps that has to be complete."""
         problems = {part: [fit.problem for fit in fits if fit.part == part] for part in PARTS}
         fitting = [part for part in PARTS if None in problems[part]]
         steered = ("encoder", "policy") if config.policy.planner.kind != "none" else ()

@@ -38,4 +38,7 @@ def test_python_of_the_documentation(tmp_path, page):
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / page).read_text(), re.DOTALL | re.MULTILINE)
     assert len(blocks) >= 5
     (tmp_path / "page.py").write_text("\n\n".join(blocks))
-    assert "(" in run(["page.py"], tmp_path)
+    folder_and_return, evaluated, lengths, stopped, session = run(["page.py"], tmp_path).splitlines()
+    assert folder_and_return.startswith("runs/cartpole-") and " to " in evaluated
+    assert all(float(number) >= 10 for number in lengths.split()), "the corridor is ten steps long"
+    assert int(stopped) < 200_000 and int(session.split()[0]) >= 8_000

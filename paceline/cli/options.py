@@ -88,10 +88,13 @@ def _option_class(settings: Any, hidden: Collection[str] = (), name: str = "") -
 
 def _whole_number(texts: list[str]) -> int:
     """3, 1e6 or 2_000_000."""
-    number = float(texts[0])
+    try:
+        return int(texts[0])
+    except ValueError:
+        number = float(texts[0])
     if not number.is_integer():
         raise ValueError(f"{texts[0]} is not a whole number")
-    return int(texts[0].replace("_", "")) if texts[0].replace("_", "").lstrip("+-").isdigit() else int(number)
+    return int(number)
 
 
 INT = tyro.constructors.PrimitiveConstructorSpec(

@@ -160,8 +160,8 @@ def test_a_recorded_turn_is_the_same_turn(seed, num_slots, core, variable):
 
 
 class TeamSide:
-    """Several policies, of which the first `learned` ones learn. They act in turn, each for its own slots; or in two
-    recordings, one of those that learn and one of the others."""
+    """Several policies. The first `learned` of them learn. Either they act one after the other, each for its own slots,
+    or in two recordings: one of those that learn, and one of the others."""
 
     def __init__(
         self,
