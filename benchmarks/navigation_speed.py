@@ -1,7 +1,7 @@
 """Speed of every navigation task with every camera: in training, and of the simulator alone.
 
-The agents of a wave start together, compile and train some rounds. Then they wait, and each is measured while the others
-sleep. The simulator alone acts at random, as in `benchmarks.pointnav`.
+The agents of a wave start together, compile and train some rounds. Then they wait, and each is measured while the
+others sleep. The simulator alone acts at random, as in `benchmarks.pointnav`.
 """
 
 from __future__ import annotations
