@@ -46,12 +46,13 @@ class Plan:
     """Environments of an agent; 512 with the large network."""
     wave: int = 8
     """Agents that start together. Their networks and rollouts share the memory of the GPU."""
-    warm_up: int = 12
-    """Rounds of an agent before it is measured."""
+    warm_up: int = 4
+    """Rounds of an agent before it is measured. It compiles and records in the first two."""
     seconds: float = 6.0
     """Time of each measurement."""
     start_seconds: float = 400.0
-    """Time for the agents of a wave to get ready."""
+    """Time for the agents of a wave to get ready. Those that are not ready then have no figure: they would disturb the
+    others."""
 
 
 class Cell:
@@ -72,7 +73,7 @@ class Cell:
         return (self._folder / "ready").exists() or self.process.poll() is not None
 
     def measure(self, seconds: float) -> dict[str, float] | None:
-        """Its result; None if it failed."""
+        """Its result; None if it was not ready, or failed."""
         (self._folder / "go").touch()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=60.0 + 10 * seconds)
@@ -127,6 +128,9 @@ def train_wave(pairs: list[tuple[str, str]], plan: Plan) -> dict[tuple[str, str]
                 progress(f"{sum(cell.is_ready for cell in cells.values())} of {len(cells)} agents are ready")
                 time.sleep(POLL_SECONDS)
             progress("")
+            for cell in cells.values():
+                if not cell.is_ready:
+                    end_group(cell.process)
             found = {}
             for pair, cell in cells.items():
                 found[pair] = cell.measure(plan.seconds)
