@@ -14,8 +14,8 @@ import numpy as np
 
 from paceline.collect.kind_slots import kind_of_agents
 from paceline.collect.policy_assignment import Draw
-from paceline.envs.user import find
 from paceline.errors import UsageError
+from paceline.own_code import find
 from paceline.pool.protocol import PoolSpec
 from paceline.population.config import PopulationConfig
 from paceline.wording import counted

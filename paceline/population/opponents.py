@@ -13,11 +13,11 @@ from torch import Tensor
 
 from paceline.accel.config import ComputeConfig
 from paceline.collect.actor import Actor
-from paceline.envs.user import find
 from paceline.errors import UsageError
 from paceline.evaluation.saved import SavedRun, run_config
 from paceline.experience.rows import as_tensor
-from paceline.nets.actor_critic import ActorCritic
+from paceline.nets.ppo_policy import PPOPolicy
+from paceline.own_code import find
 from paceline.pool.protocol import PoolSpec, StepBatch
 from paceline.population.config import is_import_path
 from paceline.telemetry.clock import Clock
@@ -56,7 +56,7 @@ def _make(name: str, spec: PoolSpec, device: torch.device, clock: Clock) -> Acto
     if not Path(name).is_dir():
         return ScriptedActor(name, spec, device)
     policy = SavedRun.load(Path(name)).policy(spec, device)
-    if not isinstance(policy, ActorCritic):
+    if not isinstance(policy, PPOPolicy):
         raise UsageError(f"league.opponents: {name} was trained by d4pg; allowed: runs of ddppo, ver and appo")
     return Actor(policy, spec, device, ComputeConfig(cuda_graphs=False), clock)
 
