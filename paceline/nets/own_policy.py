@@ -12,9 +12,10 @@ from torch import Tensor
 
 from paceline.errors import UsageError
 from paceline.nets.config import PolicyConfig
+from paceline.nets.fit import checking, require_actions, require_results
 from paceline.nets.heads import ActionHead
 from paceline.nets.ppo_policy import Evaluation, PPOPolicy, Recall
-from paceline.nets.registry import HEAD, ROWS, Part, build, require_call, require_shape
+from paceline.nets.registry import ROWS, Part, build, require_call, require_shape
 from paceline.pool.protocol import PoolSpec
 
 OPTION = "policy.kind"
@@ -99,40 +100,16 @@ class OwnPolicy(PPOPolicy):
         params, value = (torch.cat(parts) for parts in zip(*found, strict=True))
         return params, value
 
-    @torch.no_grad()
     def _require_fit(self, spec: PoolSpec, name: str) -> None:
         """Refuse a class whose results do not have the shapes of `PolicyModule`."""
-        lacking = [need for need in HEAD.needs if need != "forward" and not hasattr(self.head, need)]
-        if lacking:
-            raise UsageError(f"{OPTION} {name}: its head lacks {', '.join(lacking)}; make_head makes one that has all")
         if not isinstance(self.state_size, int) or self.state_size < 0:
             raise UsageError(f"{OPTION} {name}: state_size is {self.state_size!r}; allowed: a whole number from 0")
-        obs, state, takes = self.example(ROWS), self.initial_state(ROWS), "forward takes (obs, state)"
-        require_call(OPTION, name, self.own.forward, takes, obs, state)
-        with torch.random.fork_rng(devices=[]):  # the check must not change the random numbers of the run
+        obs, state = self.example(ROWS), self.initial_state(ROWS)
+        require_call(OPTION, name, self.own.forward, "forward takes (obs, state)", obs, state)
+        with checking():
             found = self.own(obs, state)
-            if not isinstance(found, tuple) or len(found) != 3:
-                raise UsageError(
-                    f"{OPTION} {name} gives {_in_words(found)}; allowed: the parameters of actions, values and states"
-                )
-            params, value, after = found
-            width = params.shape[-1] if isinstance(params, Tensor) and params.dim() else 0
-            require_shape(OPTION, name, "parameters of actions", params, (ROWS, width))
-            require_shape(OPTION, name, "values", value, (ROWS,))
-            require_shape(OPTION, name, "states", after, (ROWS, self.state_size))
-            self._require_actions(spec, name, params)
-
-    def _require_actions(self, spec: PoolSpec, name: str, params: Tensor) -> None:
-        actions = self.head.sample(params)
-        wanted = [leaf.name for leaf in spec.actions]
-        if not isinstance(actions, dict) or list(actions) != wanted:
-            raise UsageError(f"{OPTION} {name}: its head samples {_in_words(actions)}; allowed: a dict of {wanted}")
-        for leaf in spec.actions:
-            require_shape(OPTION, name, f"actions {leaf.name!r}", actions[leaf.name], (ROWS, *leaf.shape))
-        require_shape(OPTION, name, "log-probabilities", self.head.log_prob(params, actions), (ROWS,))
-        require_shape(OPTION, name, "entropies", self.head.entropy(params), (ROWS,))
-
-
-def _in_words(found: Any) -> str:
-    """A result, for the user."""
-    return f"{len(found)} results" if isinstance(found, tuple | list) else f"a {type(found).__name__}"
+            allowed = "the parameters of actions, the values and the states"
+            params, value, after = require_results(OPTION, name, found, 3, allowed)
+            require_actions(OPTION, name, self.head, spec.actions, params)
+        require_shape(OPTION, name, "values", value, (ROWS,))
+        require_shape(OPTION, name, "states", after, (ROWS, self.state_size))

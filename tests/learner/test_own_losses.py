@@ -84,7 +84,10 @@ def test_terms_that_do_not_fit_are_refused_before_training(name, said):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("SmallValues", r"cannot be called .*; an auxiliary loss takes \(num_features, num_belief, num_actions, config"),
+        (
+            "SmallValues",
+            r"cannot be called .*; an auxiliary loss takes \(num_features, num_belief, num_actions, config",
+        ),
         ("NoForward", "lacks forward; an auxiliary loss needs forward"),
         ("ManyLosses", r"gives 'loss' of shape \[4\] for 4 rows; allowed: \[\]"),
         ("NoLoss", "gives no loss, only error; allowed: the loss as 'loss'"),
@@ -157,7 +160,9 @@ def test_a_schedule_that_gives_nan_later_stops_the_run():
 
 
 def test_names_are_checked_where_they_are_configured():
-    with pytest.raises(UsageError, match="ppo.term 'entropy' does not exist; allowed: none, or package.module:function"):
+    with pytest.raises(
+        UsageError, match="ppo.term 'entropy' does not exist; allowed: none, or package.module:function"
+    ):
         PPOConfig(term="entropy")
     with pytest.raises(UsageError, match="optimizer.schedule 'step' does not exist; allowed: constant, linear, cosine"):
         OptimizerConfig(schedule="step")
