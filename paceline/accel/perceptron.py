@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import numpy as np
 import torch
@@ -84,7 +84,7 @@ class Perceptron:
         self._least, self._block = 1 if largest < VECTOR_LIMIT else 2, MATRIX_LIMIT // largest
 
     @staticmethod
-    def suits(policy: PPOPolicy, device: torch.device) -> bool:
+    def suits(policy: PPOPolicy, device: torch.device) -> TypeGuard[ActorCritic]:
         """Whether the policy consists of linear layers and known activations, on a CPU in float32."""
         if not isinstance(policy, ActorCritic) or policy.trunk.images or policy.is_recurrent or policy.is_masked:
             return False

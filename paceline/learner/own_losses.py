@@ -5,6 +5,7 @@ Both get `LossRows`. They are checked with a few example rows before training.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -111,5 +112,5 @@ def _require_gradient(option: str, name: str, loss: Tensor) -> None:
         )
 
 
-def _unchanged_random_numbers(device: torch.device) -> torch.random.fork_rng:  # type: ignore[valid-type]
+def _unchanged_random_numbers(device: torch.device) -> contextlib.AbstractContextManager[None]:
     return torch.random.fork_rng([device] if device.type == "cuda" else [])

@@ -78,7 +78,7 @@ def _call(part: Part, option: str, name: str, arguments: tuple[Any, ...], option
 
 def build_function(option: str, name: str, kind: str, takes: str, *example: Any) -> Callable[..., Any]:
     """A function of the user's own, or an object of a class, which can be called with the arguments `example`."""
-    found = load(option, name, f"{kind}: a class, or a function")
+    found: Any = load(option, name, f"{kind}: a class, or a function")
     if inspect.isclass(found):
         require_call(option, name, found, f"{kind} is made without arguments")
         if not callable(found := found()):
