@@ -171,7 +171,7 @@ class SavedRun:
             policy.load_state_dict(self.weights)
         except (RuntimeError, UsageError) as error:
             run = f"the policy of {self.folder}, trained in {self.config.env},"
-            raise misfit(run, self._saved_spec(), spec, error) from error
+            raise misfit(run, self._saved_spec(), spec, error, classes) from error
         return policy.to(device).eval().requires_grad_(False)
 
 

@@ -16,7 +16,15 @@ from paceline.errors import UsageError
 from paceline.learner.config import TERMS, AuxiliaryConfig, PPOConfig
 from paceline.learner.loss_rows import LossRows, example_rows
 from paceline.nets.ppo_policy import PPOPolicy
-from paceline.nets.registry import ROWS, Part, build, build_function, require_call, require_shape
+from paceline.nets.registry import (
+    ROWS,
+    Part,
+    build,
+    build_function,
+    called_with_examples,
+    require_call,
+    require_shape,
+)
 
 AUXILIARY = Part("an auxiliary loss", "(num_features, num_belief, num_actions, config)", ("forward",))
 OF_AUXILIARY, OF_TERM = "ppo.auxiliary.kind", "ppo.term"
@@ -74,7 +82,7 @@ def make_own_auxiliary(policy: PPOPolicy, config: AuxiliaryConfig) -> OwnAuxilia
     widths = (rows.features.shape[1], rows.belief.shape[1], rows.action_features.shape[1])
     own = build(AUXILIARY, OF_AUXILIARY, name, {}, *widths, config).to(device)
     require_call(OF_AUXILIARY, name, own.forward, "forward takes (rows)", rows)
-    with _unchanged_random_numbers(device):
+    with _unchanged_random_numbers(device), called_with_examples(OF_AUXILIARY, name):
         found = _by_name(own(rows))
     if "loss" not in found:
         raise UsageError(f"{OF_AUXILIARY} {name} gives no loss, only {', '.join(found)}; allowed: the loss as 'loss'")
@@ -94,7 +102,8 @@ def make_term(policy: PPOPolicy, config: PPOConfig) -> LossTerm | None:
         term = build_function(OF_TERM, name, "a loss term", "(rows)", rows)
         if isinstance(term, nn.Module) and any(True for _ in term.parameters()):
             raise UsageError(f"{OF_TERM} {name} has weights, which a term does not train; allowed: {OF_AUXILIARY}")
-        found = term(rows)
+        with called_with_examples(OF_TERM, name):
+            found = term(rows)
     require_shape(OF_TERM, name, "losses", found, (ROWS,))
     _require_gradient(OF_TERM, name, found)
     return term

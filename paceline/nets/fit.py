@@ -1,6 +1,6 @@
 """Checks of networks of the user's own with a few example rows, before anything is trained.
 
-Errors name in one line what has the wrong shape. An exception of the user's code is raised as it is.
+Errors name in one line what has the wrong shape. An exception of the user's code keeps its traceback.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ import torch
 from torch import Tensor
 
 from paceline.errors import UsageError
-from paceline.nets.registry import HEAD, ROWS, require_call, require_shape
+from paceline.nets.registry import HEAD, ROWS, called_with_examples, require_call, require_shape
 from paceline.pool.spaces import Leaf
 
 
 @contextlib.contextmanager
-def checking() -> Iterator[None]:
+def checking(option: str, name: str) -> Iterator[None]:
     """Computes without gradients and without changing the random numbers of the run, on the CPU."""
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), called_with_examples(option, name):
         yield
 
 
 def require_encoder(option: str, name: str, encoder: Any, images: Tensor) -> None:
     """Refuse an encoder that does not give its features for `images` of the example rows."""
     require_call(option, name, encoder.forward, "forward takes (images)", images)
-    with checking():
+    with checking(option, name):
         require_shape(option, name, "features", encoder(images), (ROWS, encoder.out_features))
 
 
@@ -35,7 +35,7 @@ def require_core(option: str, name: str, core: Any, in_features: int) -> None:
     """Refuse a core whose step does not give its output and its state."""
     features, state = torch.zeros(ROWS, in_features), torch.zeros(ROWS, core.state_size)
     require_call(option, name, core.step, "step takes (features, state)", features, state)
-    with checking():
+    with checking(option, name):
         found = core.step(features, state)
     out, after = require_results(option, name, found, 2, "the output and the state")
     require_shape(option, name, "the output", out, (ROWS, core.out_features))
@@ -46,7 +46,7 @@ def require_head(option: str, name: str, head: Any, actions: Sequence[Leaf], in_
     """Refuse a head that does not give parameters, or no actions of the environment."""
     features = torch.zeros(ROWS, in_features)
     require_call(option, name, head.forward, "forward takes (features, mask)", features, None)
-    with checking():
+    with checking(option, name):
         require_actions(option, name, head, actions, head(features, None))
 
 

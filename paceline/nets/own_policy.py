@@ -106,7 +106,7 @@ class OwnPolicy(PPOPolicy):
             raise UsageError(f"{OPTION} {name}: state_size is {self.state_size!r}; allowed: a whole number from 0")
         obs, state = self.example(ROWS), self.initial_state(ROWS)
         require_call(OPTION, name, self.own.forward, "forward takes (obs, state)", obs, state)
-        with checking():
+        with checking(OPTION, name):
             found = self.own(obs, state)
             allowed = "the parameters of actions, the values and the states"
             params, value, after = require_results(OPTION, name, found, 3, allowed)

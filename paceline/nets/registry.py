@@ -20,8 +20,9 @@ Every part is an `nn.Module`. The current directory is importable. The options, 
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -85,6 +86,18 @@ def build_function(option: str, name: str, kind: str, takes: str, *example: Any)
             raise UsageError(f"{option} {name} lacks __call__; {kind} takes {takes}")
     require_call(option, name, found, f"{kind} takes {takes}", *example)
     return found
+
+
+@contextlib.contextmanager
+def called_with_examples(option: str, name: str) -> Iterator[None]:
+    """Adds to an exception of the user's own code what it was called for."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except Exception as error:
+        error.add_note(f"{option} {name} was called with {ROWS} example rows of zeros, to check it before training")
+        raise
 
 
 def require_call(option: str, name: str, function: Callable[..., Any], takes: str, *args: Any, **options: Any) -> None:

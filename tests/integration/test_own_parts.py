@@ -178,6 +178,24 @@ def test_files_and_scripts(tmp_path):
     assert "\n" not in str(raised.value)
 
 
+def test_a_class_that_has_changed_since_is_named(tmp_path, monkeypatch):
+    (tmp_path / "changing.py").write_text(MINE)
+    config = dataclasses.replace(own(), policy=PolicyConfig(kind=f"{tmp_path}/changing.py:Policy"), steps=64)
+    train(config, tmp_path / "run")
+    (tmp_path / "changing.py").write_text(MINE.replace("8", "9"))
+    for name in [name for name in sys.modules if name.startswith("changing_")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(
+        pl.UsageError, match=r"does not fit policy.kind .*:Policy, which may have changed since.*size"
+    ) as raised:
+        pl.load(tmp_path / "run")
+    assert "\n" not in str(raised.value)
+    with pytest.raises(
+        pl.UsageError, match=r"cannot resume with policy.kind .*:Policy, which has changed: .* own.body"
+    ):
+        train(dataclasses.replace(config, steps=128), tmp_path / "run", resume="latest")
+
+
 def test_a_wrong_part_ends_the_command_with_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     arguments = ["train", "cartpole", "--device", "cpu", "--ppo.term", f"{LOSSES}:two_columns"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 from torch import nn
 
@@ -43,6 +45,14 @@ class ValueAgain(nn.Module):
 def hidden_nan(rows):
     """NaN, with a finite gradient."""
     return rows.value + torch.nan
+
+
+def nan_on_one_rank(rows):
+    return rows.value + torch.nan if os.environ["RANK"] == "1" else rows.value
+
+
+def broken(rows):
+    return rows.value @ rows.features.t()[:1]
 
 
 class NaNAuxiliary(ValueAgain):

@@ -7,12 +7,14 @@ import math
 import pytest
 import torch
 
+from paceline.distributed.runtime import Group
 from paceline.errors import UsageError
 from paceline.learner.config import AuxiliaryConfig, OptimizerConfig, PPOConfig
 from paceline.learner.finite import NonFiniteError
 from paceline.learner.ppo import PPOLearner
 from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.config import CoreConfig, PolicyConfig
+from tests.integration.ranks import on_ranks
 from tests.learner.test_ppo import SPEC, alone, flat, make, make_rollout
 
 OWN = "tests.learner.own_losses"
@@ -60,6 +62,28 @@ def test_a_value_that_is_not_finite_stops_the_run_or_skips_the_step(options, nam
     assert torch.equal(flat(policy), before)
     report = learner_with(policy, on_nonfinite="skip", **options).update(rollout, 0.0)
     assert report["skipped_steps"] == 4 and torch.equal(flat(policy), before)
+
+
+def test_all_ranks_skip_a_step_that_one_of_them_cannot_take():
+    """The gradient is finite on both, the value is not on one."""
+
+    def work():
+        group = Group.join("cpu")
+        torch.manual_seed(0)
+        policy = ActorCritic(SPEC, PolicyConfig(hidden=(8,)))
+        config, before = PPOConfig(term=f"{OWN}:nan_on_one_rank"), flat(policy)
+        learner = PPOLearner(policy, group, config, OptimizerConfig(), on_nonfinite="skip")
+        report = learner.update(make_rollout(policy, seed=group.rank), 0.0)
+        group.close()
+        return torch.equal(flat(policy), before), report["skipped_steps"]
+
+    assert on_ranks(2, work) == [(True, 4.0)] * 2
+
+
+def test_an_exception_of_the_users_code_says_what_it_was_called_for():
+    with pytest.raises(RuntimeError) as raised:
+        make(term=f"{OWN}:broken")
+    assert f"ppo.term {OWN}:broken was called with 4 example rows" in raised.value.__notes__[0]
 
 
 @pytest.mark.parametrize(
