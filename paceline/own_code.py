@@ -57,15 +57,18 @@ def write_paths(settings: Any, *fields: str) -> None:
     ones. For `__post_init__` of frozen dataclasses."""
     for name in fields:
         value = getattr(settings, name)
-        object.__setattr__(settings, name, with_absolute_path(value) if isinstance(value, str) else path_of(value))
+        paths = tuple(map(path_of, value)) if isinstance(value, tuple) else path_of(value)
+        object.__setattr__(settings, name, paths)
 
 
 def path_of(thing: Any) -> str:
-    """The import path of a class or a function. `load` finds the same object."""
+    """The import path of a class or a function, which `load` finds by it. A string stays, but for paths of files, which
+    become absolute."""
+    if isinstance(thing, str):
+        return with_absolute_path(thing)
     if not inspect.isclass(thing) and not inspect.isroutine(thing):
         raise UsageError(
-            f"{thing!r:.80} is a {type(thing).__name__}; allowed: a class, a function, or its import path "
-            "package.module:Name"
+            f"{thing!r:.80} is no part of a run; allowed: a class, a function, or its import path package.module:Name"
         )
     if thing.__name__ == "<lambda>":
         raise UsageError("a lambda has no name, by which a run could remember it; allowed: a function made with def")
@@ -104,7 +107,7 @@ def _can_import(module: str) -> bool:
 
 def load(option: str, path: str, allowed: str) -> Callable[..., Any]:
     """The object with an import path, which `option` names. `UsageError` says in one line why it cannot be found."""
-    module, _, attribute = path.rpartition(":") if not path.startswith(f"{PYTHON}:") else path.partition(":")
+    module, _, attribute = path.partition(":")
     if module == PYTHON:
         if path not in _given:
             raise UsageError(

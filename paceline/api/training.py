@@ -139,6 +139,8 @@ def _as_dict(value: Any) -> Any:
     """Settings of a section as a dictionary, with classes and functions by their import paths."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)
+    if isinstance(value, list | tuple):
+        return [_as_dict(part) for part in value]
     if callable(value):
         return path_of(value)
     return {name: _as_dict(part) for name, part in value.items()} if isinstance(value, Mapping) else value

@@ -17,9 +17,8 @@ from paceline.errors import UsageError
 from paceline.evaluation.saved import SavedRun, run_config
 from paceline.experience.rows import as_tensor
 from paceline.nets.ppo_policy import PPOPolicy
-from paceline.own_code import find
+from paceline.own_code import is_path, load
 from paceline.pool.protocol import PoolSpec, StepBatch
-from paceline.population.config import is_import_path
 from paceline.telemetry.clock import Clock
 
 
@@ -40,7 +39,7 @@ def require_opponents(names: Sequence[str], env: str) -> None:
                     f"league.opponents: {name} was trained in {other}; allowed: runs of the same game, {env}"
                 )
         else:
-            if not is_import_path(name):
+            if not is_path(name):
                 raise UsageError(
                     f"league.opponents: {name!r} does not exist; allowed: the folder of a run, or package.module:Class"
                 )
@@ -48,8 +47,7 @@ def require_opponents(names: Sequence[str], env: str) -> None:
 
 
 def _import(name: str) -> Any:
-    module, _, attribute = name.partition(":")
-    return find(module, attribute, name, "a class of a scripted opponent")
+    return load("opponent", name, "a class of a scripted opponent")
 
 
 def _make(name: str, spec: PoolSpec, device: torch.device, clock: Clock) -> Actor | ScriptedActor:

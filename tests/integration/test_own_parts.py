@@ -17,6 +17,7 @@ from torch import nn
 
 import paceline as pl
 from paceline import own_code, recipes
+from paceline.api.training import configured
 from paceline.cli import main as cli
 from paceline.export import export
 from paceline.learner.config import AuxiliaryConfig, OptimizerConfig, PPOConfig
@@ -112,7 +113,7 @@ def test_a_class_that_cannot_be_imported_is_given_again(tmp_path, monkeypatch):
     ("thing", "said"),
     [
         (lambda progress: 1.0, "a lambda has no name, by which a run could remember it"),
-        (nn.Linear(1, 1), "is a Linear; allowed: a class, a function, or its import path"),
+        (nn.Linear(1, 1), "is no part of a run; allowed: a class, a function, or its import path"),
     ],
 )
 def test_what_has_no_name_is_refused(thing, said):
@@ -226,6 +227,18 @@ def test_initial_weights_of_an_own_policy(tmp_path):
 
 def _without_version(folder: Path) -> dict[str, torch.Tensor]:
     return {name: values for name, values in weights(folder).items() if name != "version"}
+
+
+def mapping(env_index, agents, generator):
+    return [1 for _ in agents]
+
+
+def test_mappings_and_opponents_may_be_given_as_objects():
+    settings = {"population": {"mapping": mapping}, "league": {"opponents": [Encoder], "opponent_share": 0.5}}
+    config = configured(pl.Config(), settings)
+    assert config.population.mapping == "tests.integration.test_own_parts:mapping"
+    assert config.league.opponents == ("tests.nets.own_parts:Encoder",)
+    assert config.named_code().keys() == {"population.mapping", "league.opponents[0]"}
 
 
 def test_encoders_and_cores_may_be_given_as_classes():
