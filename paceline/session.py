@@ -21,11 +21,12 @@ from paceline.config import Config
 from paceline.distributed.failures import describe_last_checkpoint
 from paceline.distributed.rank_info import RankInfo
 from paceline.distributed.runtime import Group
-from paceline.envs import given, user
+from paceline.envs import given
 from paceline.envs.registry import resolve
 from paceline.errors import UsageError
 from paceline.learner.finite import NonFiniteError
 from paceline.learner.protocol import Learner
+from paceline.own_code import require_main_program
 from paceline.pool import PoolConfig, make_pool
 from paceline.population.parts import require_possible
 from paceline.process_settings import restored_settings
@@ -121,7 +122,7 @@ class Session:
         return {"step": state.step, "seconds": state.seconds, **state.episodes.means(), **state.losses}
 
     def __enter__(self) -> Session:
-        user.require_main_program()
+        require_main_program()
         self._is_over = False
         with contextlib.ExitStack() as stack:
             stack.enter_context(restored_settings())

@@ -32,6 +32,21 @@ def test_training_of_an_own_environment(tmp_path):
     assert "10 steps to the end of the corridor" in out
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("own_policy", r"TracePolicy: return [\d.]+ "),
+        ("own_auxiliary_loss", r"auxiliary_loss from [\d.e-]+ to [\d.e-]+ in \d+ steps"),
+        ("own_loss_term", r"term_loss [\d.e-]+, return"),
+        ("own_schedule", r"last learning rate [\d.e-]+, return"),
+    ],
+)
+def test_parts_of_ones_own(tmp_path, name, said):
+    path = ROOT / "examples" / f"{name}.py"
+    assert len(path.read_text().splitlines()) < 60
+    assert re.search(said, run([str(path), "2000"], tmp_path))
+
+
 @pytest.mark.parametrize("page", ["python.md"])
 def test_python_of_the_documentation(tmp_path, page):
     """All blocks of a page are one program."""

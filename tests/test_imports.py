@@ -21,7 +21,7 @@ LAYERS = (
     "nets experience",
     "distributed stop pool telemetry sizes envs sims trust accel ops",
     "checkpoint run_folder free_memory settings",
-    "signatures files signals systems checks errors wording paceline",
+    "signatures files signals systems checks own_code errors wording paceline",
 )
 """Parts of the package, from the top down. A part imports parts of its own layer and of the layers below it.
 

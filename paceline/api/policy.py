@@ -5,7 +5,7 @@ Legend: B observations of a batch, D numbers of recurrent state.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import Tensor
 from paceline.errors import UsageError
 from paceline.evaluation.player import Playable
 from paceline.evaluation.saved import SavedRun
+from paceline.own_code import path_of
 from paceline.pool.protocol import PoolSpec
 from paceline.pool.spaces import Leaf
 
@@ -28,14 +29,18 @@ def load(
     policy: int | str | None = None,
     device: str = "cpu",
     seed: int = 0,
+    parts: Iterable[Any] = (),
     trust: bool = False,
 ) -> TrainedPolicy:
     """The policy of the run in `folder`. The simulator need not be installed.
 
     `checkpoint` is latest, best or step_N. Where the run has several policies, `policy` is the number of one, K@STEP
-    for a past self, or None for the best one. `seed` is for sampled actions. With `trust`, classes of your own that the
-    run names are imported even if another user wrote the folder.
+    for a past self, or None for the best one. `seed` is for sampled actions. `parts` are classes of your own that the
+    run has and that cannot be imported, such as those of a notebook. With `trust`, classes that the run names are
+    imported even if another user wrote the folder.
     """
+    for part in parts:
+        path_of(part)
     run = SavedRun.load(Path(folder), checkpoint, policy=None if policy is None else str(policy), trust=trust)
     spec = run.spec()
     return TrainedPolicy(run.policy(spec, torch.device(device)), spec, seed=seed, run=run)

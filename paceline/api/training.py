@@ -15,11 +15,10 @@ from paceline import recipes
 from paceline.api.policy import TrainedPolicy, load
 from paceline.config import Config, leaves
 from paceline.distributed.rank_info import RankInfo
-from paceline.envs import given, user
+from paceline.envs import given
 from paceline.errors import UsageError
 from paceline.evaluation.history import History
-from paceline.nets.config import named_classes
-from paceline.population.config import named_code
+from paceline.own_code import path_of, require_main_program, with_absolute_path
 from paceline.recipes.defaults import default_config
 from paceline.session import Session, require_population
 from paceline.systems import readers
@@ -69,11 +68,11 @@ def train(
     `folder`: True for its latest checkpoint, or the name of one. With `trust`, code that the folder names runs even if
     another user wrote it (see SECURITY.md).
     """
-    user.require_main_program()
+    require_main_program()
     folder = None if folder is None else Path(folder).expanduser()
     if env is not None:
-        settings["env"] = user.with_absolute_path(env) if isinstance(env, str) else given.id_of(env)
-    base = _resumed(start, folder, env, trust=trust) if resume else _started(start, env, settings)
+        settings["env"] = with_absolute_path(env) if isinstance(env, str) else given.id_of(env)
+    base = _resumed(start, folder, env, settings, trust=trust) if resume else _started(start, env, settings)
     config = configured(base, settings)
     require_population(config)
     if folder is not None and not resume and (Path(folder) / "checkpoints" / "latest").exists():
@@ -121,21 +120,29 @@ def _started(start: str | Config | None, env: str | Callable[..., Any] | None, s
     return config
 
 
-def _resumed(start: str | Config | None, folder: str | Path | None, env: Any, *, trust: bool) -> Config:
-    """The configuration of the run in a folder, if the code that it names may run."""
+def _resumed(
+    start: str | Config | None, folder: str | Path | None, env: Any, settings: Mapping[str, Any], *, trust: bool
+) -> Config:
+    """The configuration of the run in a folder, if the code that it names may run. What `settings` name may."""
     if folder is None or start is not None:
         raise UsageError("resume continues the run in a folder, with its own settings: train(folder=..., resume=True)")
     file = Path(folder) / "config.json"
     config = Config.load(file)
-    classes = named_classes(config.policy, config.control) | named_code(config.population, config.league)
+    own = set(_names({name: _as_dict(value) for name, value in settings.items()}))
+    classes = {option: name for option, name in config.named_code().items() if option not in own}
     address = config.remote.address if config.remote.actors else None
     may_run(None if env is not None else config.env, file, trust=trust, address=address, classes=classes)
     return config
 
 
 def _as_dict(value: Any) -> Any:
+    """Settings of a section as a dictionary, with classes and functions by their import paths."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)
+    if isinstance(value, list | tuple):
+        return [_as_dict(part) for part in value]
+    if callable(value):
+        return path_of(value)
     return {name: _as_dict(part) for name, part in value.items()} if isinstance(value, Mapping) else value
 
 

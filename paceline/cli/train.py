@@ -16,10 +16,8 @@ from paceline.distributed.failures import report_to_launcher
 from paceline.distributed.launch import exit_code, is_restart, launch_ranks
 from paceline.distributed.rank_info import RankInfo
 from paceline.envs.registry import code_named_by, resolve
-from paceline.envs.user import with_absolute_path
 from paceline.errors import UsageError
-from paceline.nets.config import named_classes
-from paceline.population.config import named_code
+from paceline.own_code import with_absolute_path
 from paceline.population.folders import is_population
 from paceline.run_folder import check_run_folder
 from paceline.run_names import name_of, new_run_folder
@@ -118,10 +116,9 @@ def is_trusted(config: Config, start: Start) -> bool:
     if start.file is None:
         return False
     env = None if value_of("--env", start.options) is not None else config.env
-    code = named_classes(config.policy, config.control) | named_code(config.population, config.league)
     foreign = {
         option: name
-        for option, name in code.items()
+        for option, name in config.named_code().items()
         if value_of(f"--{option.partition('[')[0]}", start.options) is None
     }
     address = config.remote.address if config.remote.actors else None

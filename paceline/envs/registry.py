@@ -18,6 +18,7 @@ from paceline.envs import given, user
 from paceline.envs.factory import Factory, needs
 from paceline.envs.ids import EnvId
 from paceline.errors import UsageError, closest
+from paceline.own_code import SEARCHED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +155,7 @@ def resolve(env: str | EnvId | Callable[..., Any] | Factory) -> Factory:
         return user.resolve(env_id)
     near, searched = _suggestion(env_id), ""
     if env_id.name and not near:
-        searched = f", and no such module was found, which is looked for in {user.SEARCHED.format(os.getcwd())}"
+        searched = f", and no such module was found, which is looked for in {SEARCHED.format(os.getcwd())}"
     raise UsageError(
         f"environment family {env_id.family!r} of {str(env_id)!r} does not exist{near}{searched}; "
         f"allowed: {', '.join(families())}, or package.module:function or ./file.py:function for your own"

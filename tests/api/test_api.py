@@ -233,7 +233,7 @@ def test_a_class_of_the_script_itself(tmp_path, guarded):
     if guarded:
         assert pl.evaluate(tmp_path / "run", episodes=1, deterministic=False).episodes
     else:
-        with pytest.raises(pl.UsageError, match="trains while it is imported for its environment; put the training"):
+        with pytest.raises(pl.UsageError, match="trains while it is imported for what it defines; put the training"):
             pl.evaluate(tmp_path / "run", episodes=1)
 
 
@@ -282,7 +282,7 @@ def test_a_session_of_a_file_that_is_imported_does_not_begin(tmp_path):
     (tmp_path / "own.py").write_text(
         "import paceline as pl\nwith pl.Session(pl.Config(), 'run') as session:\n    session.run()\n"
     )
-    with pytest.raises(pl.UsageError, match="trains while it is imported for its environment"):
+    with pytest.raises(pl.UsageError, match="trains while it is imported for what it defines"):
         resolve(f"{tmp_path}/own.py:Mine")
 
 

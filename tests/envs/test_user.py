@@ -7,8 +7,8 @@ import pytest
 
 import paceline
 from paceline.envs import resolve
-from paceline.envs.user import with_absolute_path
 from paceline.errors import UsageError
+from paceline.own_code import with_absolute_path
 
 MODULE = """
 class Env:
