@@ -16,6 +16,7 @@ from paceline.evaluation.evaluate import NUM_EPISODES, confidence_interval, play
 from paceline.evaluation.evaluators import SEED
 from paceline.evaluation.player import Player
 from paceline.evaluation.seated_players import make_player
+from paceline.keywords import keywords_in_messages
 from paceline.pool.config import PoolConfig
 from paceline.pool.make import make_pool
 from paceline.pool.protocol import Episode, Pool, PoolSpec
@@ -63,6 +64,7 @@ class EvaluationResult:
         return {name: Estimate.of([e.info[name] for e in self.episodes if name in e.info]) for name in names}
 
 
+@keywords_in_messages
 def evaluate(
     policy: TrainedPolicy | str | Path,
     env: str | Callable[..., Any] | None = None,

@@ -17,10 +17,12 @@ from torch import Tensor
 from paceline.errors import UsageError
 from paceline.evaluation.player import Playable
 from paceline.evaluation.saved import SavedRun
+from paceline.keywords import keywords_in_messages
 from paceline.pool.protocol import PoolSpec
 from paceline.pool.spaces import Leaf
 
 
+@keywords_in_messages
 def load(
     folder: str | Path,
     checkpoint: str = "latest",

@@ -18,6 +18,7 @@ from paceline.distributed.rank_info import RankInfo
 from paceline.envs import given, user
 from paceline.errors import UsageError
 from paceline.evaluation.history import History
+from paceline.keywords import keywords_in_messages
 from paceline.nets.config import named_classes
 from paceline.population.config import named_code
 from paceline.recipes.defaults import default_config
@@ -51,6 +52,7 @@ class RunResult:
         return load(self.folder)
 
 
+@keywords_in_messages
 def train(
     start: str | Config | None = None,
     *,
@@ -76,11 +78,8 @@ def train(
     base = _resumed(start, folder, env, trust=trust) if resume else _started(start, env, settings)
     config = configured(base, settings)
     require_population(config)
-    if folder is not None and not resume and (Path(folder) / "checkpoints" / "latest").exists():
-        raise UsageError(f"{folder} holds a run already; resume=True continues it, another folder starts a new one")
     made = None if env is None or isinstance(env, str) else env
-    checkpoint = ("latest" if resume is True else resume) if resume else None
-    with Session(config, folder, env=made, callbacks=callbacks, resume=checkpoint, trust=trust) as session:
+    with Session(config, folder, env=made, callbacks=callbacks, resume=resume, trust=trust) as session:
         session.run()
     state = session.state
     return RunResult(

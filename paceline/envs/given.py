@@ -40,7 +40,7 @@ def refusal(env_id: str) -> UsageError:
     name = env_id.partition(":")[2]
     return UsageError(
         f"the environment {name!r} was an object in a Python program, and its id {env_id!r} cannot be imported; give "
-        f"the object again, as env={name} in Python, or an importable one: --env package.module:{name}"
+        f"the object again, as env={name}, or an importable one: --env package.module:{name}"
     )
 
 

@@ -296,7 +296,7 @@ def test_training_in_another_thread(tmp_path):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (lambda: pl.train("gym:CartPole-v1"), "is an environment and no recipe; allowed: --env gym:CartPole-v1"),
+        (lambda: pl.train("gym:CartPole-v1"), "is an environment and no recipe; allowed: env=\"gym:CartPole-v1\""),
         (lambda: pl.train(Corridor), "an environment is env="),
         (lambda: pl.Session("cartpole"), "a Session needs a Config, not 'cartpole'"),
         (lambda: pl.Session(pl.Config(), "run", callbacks=pl.Callback()), "callbacks is a Callback; allowed: a list"),
