@@ -183,6 +183,7 @@ class ProcessPool(Pool):
         for number in jobs.keys() - answers.keys():  # a worker that was replaced meanwhile
             for env in jobs[number]:
                 del saved.envs[env]
+        saved.leave_out({env: reason for answer in answers.values() for env, reason in answer.items()})
         missing = saved.put_back(self._table, self._seeds)
         self._episodes = saved.episodes
         self._slots.restart(saved.envs)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -202,6 +204,26 @@ def test_a_local_class_trains_resumes_and_evaluates(tmp_path):
     assert pl.evaluate(run.policy, Own, episodes=1, deterministic=False).episodes
 
 
+def test_simulators_with_classes_of_another_program_start_anew(tmp_path, monkeypatch, caplog):
+    """One warning says so. The policy continues."""
+
+    class Windy(Corridor):
+        def reset(self, **options):
+            self.wind = another_program.Wind()
+            return super().reset(**options)
+
+    another_program = ModuleType("another_program")
+    exec("class Wind: pass", vars(another_program))
+    monkeypatch.setitem(sys.modules, "another_program", another_program)
+    pl.train(env=Windy, folder=tmp_path, steps=128, rollout_steps=16, **SMALL)
+    monkeypatch.delitem(sys.modules, "another_program")
+    caplog.clear()
+    assert pl.train(env=Windy, folder=tmp_path, resume=True, steps=192).step == 192
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert warning.startswith("all episodes start anew: the saved simulators cannot be loaded in this program (")
+    assert "No module named 'another_program'" in warning and "\n" not in warning
+
+
 SCRIPT = """
 import paceline as pl
 from tests.api.envs import Corridor
@@ -296,7 +318,7 @@ def test_training_in_another_thread(tmp_path):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (lambda: pl.train("gym:CartPole-v1"), "is an environment and no recipe; allowed: env=\"gym:CartPole-v1\""),
+        (lambda: pl.train("gym:CartPole-v1"), 'is an environment and no recipe; allowed: env="gym:CartPole-v1"'),
         (lambda: pl.train(Corridor), "an environment is env="),
         (lambda: pl.Session("cartpole"), "a Session needs a Config, not 'cartpole'"),
         (lambda: pl.Session(pl.Config(), "run", callbacks=pl.Callback()), "callbacks is a Callback; allowed: a list"),
