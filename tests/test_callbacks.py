@@ -172,6 +172,31 @@ def test_all_ranks_stop_together(tmp_path):
     assert second == 0
 
 
+class Slower(Callback):
+    """Changes the learning rate after the second update."""
+
+    def on_update(self, session):
+        if session.step >= 256:
+            session.learners[0].hyperparameters.set("optimizer.learning_rate", 1e-5)
+
+
+def change_learning_rate(folder: Path, ranks: str) -> str:
+    """How the run ends on this rank."""
+    slower = Slower()
+    slower.ranks = ranks
+    config = tiny("none", deterministic=False, steps=1024)
+    try:
+        return str(run(folder, slower, config).step)
+    except UsageError as error:
+        return str(error)
+
+
+def test_hyperparameters_that_change_on_one_rank_end_the_run(tmp_path):
+    for error in on_ranks(2, partial(change_learning_rate, tmp_path / "first", "first")):
+        assert "the hyper-parameters differ between ranks" in error and 'ranks = "all"' in error
+    assert on_ranks(2, partial(change_learning_rate, tmp_path / "all", "all")) == ["1024", "1024"]
+
+
 def test_a_truth_value_of_numpy_stops_and_others_are_refused(tmp_path):
     class Mean:
         answer = np.mean([1.0]) > 0.5
