@@ -11,7 +11,7 @@ import pytest
 
 from paceline.callbacks import Callback
 from paceline.checkpoint import CheckpointFolder
-from paceline.config import Config
+from paceline.config import CheckpointConfig, Config
 from paceline.distributed.rank_info import RankInfo
 from paceline.errors import UsageError
 from paceline.experience.config import LimiterConfig
@@ -19,6 +19,7 @@ from paceline.learner.config import D4PGConfig
 from paceline.pool.config import PoolConfig
 from paceline.session import Session
 from tests.integration.ranks import on_ranks
+from tests.integration.test_d4pg import small as small_d4pg
 from tests.integration.test_training import tiny
 
 
@@ -88,6 +89,16 @@ def test_d4pg(tmp_path):
     session = run(tmp_path, noted, config)
     assert 700 <= session.step < 2000 and not noted.of("on_rollout")
     assert [event for event, *_ in noted.calls[-2:]] == ["on_checkpoint", "on_stop"]
+
+
+@pytest.mark.parametrize("system", ["ddppo", "ver", "appo", "d4pg"])
+def test_no_step_is_saved_twice(tmp_path, system):
+    """Also if a checkpoint is due when the run ends."""
+    noted, changes = Noted(), {"deterministic": False, "checkpoint": CheckpointConfig(seconds=1e-6)}
+    config = small_d4pg(**changes) if system == "d4pg" else tiny("none", system=system, steps=512, **changes)
+    session = run(tmp_path, noted, config)
+    steps = [step for step, _ in noted.of("on_checkpoint")]
+    assert len(steps) > 1 and steps == sorted(set(steps)) and steps[-1] == session.step
 
 
 @pytest.mark.parametrize("event", ["on_update", "on_episode", "on_rollout"])
