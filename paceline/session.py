@@ -91,7 +91,9 @@ class Session:
             raise UsageError(f"a Session needs a Config, not {config!r}; train(...) takes the name of a recipe")
         if env is not None:
             config = dataclasses.replace(config, env=env if isinstance(env, str) else given.id_of(env))
-        self.config, self._env, self._trust = config, env, trust
+        config = dataclasses.replace(config, env=user.with_absolute_path(config.env))
+        self.config, self._trust = config, trust
+        self._env = None if isinstance(env, str) else env
         self._resume = "latest" if resume is True else resume or None
         self.folder = new_run_folder(config) if folder is None else Path(folder).expanduser()
         if not isinstance(callbacks, Iterable):
@@ -99,9 +101,15 @@ class Session:
         self._callbacks = list(callbacks)
         require_callbacks(self._callbacks)
         self._stack = contextlib.ExitStack()
-        self.state: Run
-        """Progress, episode statistics, learners."""
+        self._state: Run | None = None
         self._is_over = False
+
+    @property
+    def state(self) -> Run:
+        """Progress, episode statistics, learners."""
+        if self._state is None:
+            raise UsageError("this session is not open; allowed: with Session(...) as session: session.run()")
+        return self._state
 
     @property
     def learners(self) -> Sequence[Learner]:
@@ -147,10 +155,11 @@ class Session:
         state = self.state
         state.stop.loop_is_running = True  # from here on a signal must not interrupt the checkpoint
         self._opened.is_used = state.iterations > 0
+        was_over, self._is_over = self._is_over, True
         with contextlib.ExitStack() as closing:
             closing.push(self._stack)
             # After an exception of the caller, another rank may not come to the checkpoint.
-            if not self._is_over and (error is None or state.group.size == 1):
+            if not was_over and (error is None or state.group.size == 1):
                 try:
                     self._saver.save_end()
                 except BaseException as failure:
@@ -241,7 +250,7 @@ class Session:
             display=display,
             callbacks=callbacks,
         )
-        self.state, self._saver = state, Saver(state, collection)
+        self._state, self._saver = state, Saver(state, collection)
         state.before_iteration, state.save, state.collection = (
             self._saver.before_iteration,
             self._saver.save,

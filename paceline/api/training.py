@@ -84,7 +84,7 @@ def train(
     state = session.state
     return RunResult(
         folder=session.folder,
-        config=config,
+        config=session.config,
         step=state.step,
         seconds=state.seconds,
         interrupted=state.interrupted,

@@ -21,15 +21,12 @@ FAMILY = "python"
 
 def id_of(env: Callable[..., Any]) -> str:
     """The id of an environment that is given as an object."""
-    if not callable(env):
-        raise UsageError(
-            f"env is a {type(env).__name__}; allowed: an id, a class, or a function that makes one environment"
-        )
+    require_maker(env)
     module, name = getattr(env, "__module__", None) or "", getattr(env, "__qualname__", None) or type(env).__name__
     if module == "__main__":
-        path = getattr(sys.modules["__main__"], "__file__", None)
-        if path is not None and _is_attribute(sys.modules["__main__"], name, env):
-            return f"{Path(path).resolve()}:{name}"
+        program = _main_program()
+        if program is not None and _is_attribute(sys.modules["__main__"], name, env):
+            return f"{program}:{name}"
     elif module and _is_attribute(sys.modules.get(module), name, env) and _can_import(module):
         return f"{module}:{name}"
     return f"{FAMILY}:{name}"
@@ -42,6 +39,23 @@ def refusal(env_id: str) -> UsageError:
         f"the environment {name!r} was an object in a Python program, and its id {env_id!r} cannot be imported; give "
         f"the object again, as env={name}, or an importable one: --env package.module:{name}"
     )
+
+
+def require_maker(env: Any) -> None:
+    """Refuse an object that makes no environments, for example an environment."""
+    if not callable(env):
+        raise UsageError(
+            f"env is a {type(env).__name__}; allowed: an id, a class, or a function that makes one environment"
+        )
+
+
+def _main_program() -> str | None:
+    """How another program imports the one that runs: the module of `python -m`, or the path of the script."""
+    main = sys.modules["__main__"]
+    path, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
+    if spec is not None and spec.name != "__main__" and importlib.util.find_spec(spec.name) is not None:
+        return spec.name
+    return None if path is None else str(Path(path).resolve())
 
 
 def _is_attribute(module: Any, name: str, env: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import importlib.util
@@ -9,7 +10,7 @@ import inspect
 import os
 import sys
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
@@ -45,18 +46,17 @@ def _from_main_program(env_id: EnvId) -> Factory:
 
 
 def from_callable(function: Callable[..., Any]) -> Factory:
-    """A factory from a callable. It gets the environment's index if it requires one argument or has `env_index`."""
+    """A factory from a callable. It gets the environment's index if it has a parameter `env_index`."""
     label = getattr(function, "__qualname__", None) or repr(function)
     parameters = _parameters(function) or {}
-    if INDEX in parameters:
-        return Factory(make=KeywordCall(function), label=label)
-    required = _required(parameters)
-    if len(required) > 1:
+    required = [name for name in _required(parameters) if name != INDEX]
+    if required:
+        values = ", ".join(f"{name}=..." for name in required)
         raise UsageError(
-            f"{label} cannot build environments: it needs {', '.join(map(repr, required))}; "
-            "allowed: no required argument, or one, which is the environment's index"
+            f"{label} cannot build environments: it needs {', '.join(map(repr, required))}; allowed: no required "
+            f"argument except {INDEX}, which is the environment's index; for others: env=lambda: {label}({values})"
         )
-    return Factory(make=function if required else PlainCall(function), label=label)
+    return Factory(make=KeywordCall(function) if INDEX in parameters else PlainCall(function), label=label)
 
 
 def importable(module: str) -> bool:
@@ -123,7 +123,10 @@ def import_module(module: str, folder: str) -> ModuleType:
     """A module by its name, or by the path of its file. Names and relative paths are looked for in `folder`, too."""
     add_to_path(folder)
     if not is_file(module):
-        return importlib.import_module(module)
+        if module in sys.modules:
+            return sys.modules[module]
+        with _importing(module):
+            return importlib.import_module(module)
     path = Path(folder, module).resolve()
     name = f"{path.stem}_{zlib.crc32(str(path).encode()):08x}"  # two files may have the same stem
     if name not in sys.modules:
@@ -132,14 +135,12 @@ def import_module(module: str, folder: str) -> ModuleType:
         loaded = importlib.util.module_from_spec(spec)
         add_to_path(str(path.parent))
         sys.modules[name] = loaded
-        _files_being_imported.append(path)
         try:
-            spec.loader.exec_module(loaded)
+            with _importing(str(path)):
+                spec.loader.exec_module(loaded)
         except BaseException:
             del sys.modules[name]
             raise
-        finally:
-            _files_being_imported.pop()
     return sys.modules[name]
 
 
@@ -148,8 +149,11 @@ def is_file(module: str) -> bool:
 
 
 def is_main_program(module: str) -> bool:
-    """Whether `module` is the path of the script that runs."""
-    path = getattr(sys.modules["__main__"], "__file__", None)
+    """Whether `module` is the path of the script that runs, or the module that `python -m` runs."""
+    main = sys.modules["__main__"]
+    path = getattr(main, "__file__", None)
+    if module == getattr(getattr(main, "__spec__", None), "name", None):
+        return True
     return is_file(module) and path is not None and Path(module).resolve() == Path(path).resolve()
 
 
@@ -159,20 +163,25 @@ def with_absolute_path(env: str) -> str:
     return f"{Path(module).resolve()}:{rest}" if colon and is_file(module) else env
 
 
-_files_being_imported: list[Path] = []
+_being_imported: list[str] = []
+"""Files and modules that are being imported for the environments that they define."""
 
 
-def file_being_imported() -> Path | None:
-    """The file that is being imported for the environment that it defines."""
-    return _files_being_imported[-1] if _files_being_imported else None
+@contextlib.contextmanager
+def _importing(module: str) -> Iterator[None]:
+    _being_imported.append(module)
+    try:
+        yield
+    finally:
+        _being_imported.pop()
 
 
 def require_main_program() -> None:
-    """A file that is imported for its environment must not train."""
-    file = file_being_imported()
-    if file is not None:
+    """A file or module that is imported for its environment must not train."""
+    if _being_imported:
         guard = 'if __name__ == "__main__":'
-        raise UsageError(f"{file} trains while it is imported for its environment; put the training under {guard}")
+        module = _being_imported[-1]
+        raise UsageError(f"{module} trains while it is imported for its environment; put the training under {guard}")
 
 
 def find(module: str, attribute: str, env_id: str, allowed: str = BUILDER) -> Callable[..., Any]:

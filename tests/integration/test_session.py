@@ -93,6 +93,13 @@ def test_a_finished_session_does_not_run_again(tmp_path):
             session.run()
 
 
+def test_a_closed_session_does_not_run_again(tmp_path):
+    with Session(tiny("none"), tmp_path) as session:
+        session.run(until=64)
+    with pytest.raises(UsageError, match="this session is over.*resume=True continues it"):
+        session.run()
+
+
 def test_a_folder_that_holds_a_run_is_refused(tmp_path):
     """Neither a new session nor one that is entered again writes over it."""
     config = tiny("none", steps=64)
