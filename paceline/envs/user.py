@@ -18,7 +18,7 @@ from typing import Any
 
 from paceline.envs.factory import Factory, check_options
 from paceline.envs.ids import EnvId
-from paceline.errors import UsageError, closest
+from paceline.errors import UsageError, closest, extra_hint
 
 INDEX = "env_index"
 """A function with a parameter of this name gets the environment's index."""
@@ -194,7 +194,7 @@ def find(module: str, attribute: str, env_id: str, allowed: str = BUILDER) -> Ca
         missing = error.name or ""
         if module != missing and not module.startswith(f"{missing}."):
             raise UsageError(
-                f"module {module!r} of {env_id!r} needs a module that is not installed: {error}"
+                f"module {module!r} of {env_id!r} needs a module that is not installed: {error}{extra_hint(error)}"
             ) from error
         raise UsageError(
             f"module {module!r} of {env_id!r} does not exist ({error}); "

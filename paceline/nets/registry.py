@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from paceline.errors import UsageError
+from paceline.errors import UsageError, extra_hint
 from paceline.nets.config import check_choice
 
 
@@ -88,7 +88,7 @@ def _import(option: str, name: str) -> Any:
     except ModuleNotFoundError as error:
         raise UsageError(
             f"{option} {name}: {error}; modules are looked for in the current directory ({os.getcwd()}) and among the "
-            "installed packages"
+            f"installed packages{extra_hint(error)}"
         ) from error
     for part in attribute.split("."):
         if not hasattr(found, part):
