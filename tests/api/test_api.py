@@ -391,6 +391,13 @@ def test_training_in_another_thread(tmp_path):
     ("wrong", "message"),
     [
         (lambda: pl.train("gym:CartPole-v1"), 'is an environment and no recipe; allowed: env="gym:CartPole-v1"'),
+        (lambda: pl.train("cartpole", learning_rate=1e-3), r'allowed: optimizer=\{"learning_rate": ...\}'),
+        (lambda: pl.train("cartpole", n_envs=4), r'there is no setting .n_envs.; allowed: pool=\{"num_envs": ...\}'),
+        (lambda: pl.train("cartpole", total_timesteps=4), "there is no setting 'total_timesteps'; allowed: steps=..."),
+        (
+            lambda: pl.train("pendulum", system="d4pg", lr=4),
+            r'allowed: d4pg=\{"actor_rate": ...\}, d4pg=\{"critic_rate": ...\}',
+        ),
         (lambda: pl.train(Corridor), "an environment is env="),
         (lambda: pl.Session(pl.Config(), "run").run(), "this session is not open; allowed: with Session"),
         (lambda: pl.Session(pl.Config(), "run").metrics, "this session is not open"),
