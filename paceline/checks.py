@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import numbers
 import typing
+from collections.abc import Hashable
 from typing import Any, Literal
 
 from paceline.errors import UsageError
@@ -26,19 +27,19 @@ def as_number(kind: type, value: Any, name: str) -> Any:
 
 def convert_numbers(settings: Any, name: str = "") -> None:
     """Make all numbers of `settings` and its sections ints and floats. The settings do not change otherwise."""
-    for field, kind in _numbers(type(settings)).items():
+    for field, kind in _numbers(typing.cast(Hashable, type(settings))).items():
         value, dotted = getattr(settings, field), _dotted(name, field)
         if isinstance(value, tuple | list):
             object.__setattr__(settings, field, tuple(as_number(kind, item, dotted) for item in value))
         elif value is not None:
             object.__setattr__(settings, field, as_number(kind, value, dotted))
-    for field in dataclasses.fields(settings):
-        if dataclasses.is_dataclass(section := getattr(settings, field.name)):
-            convert_numbers(section, _dotted(name, field.name))
+    for one in dataclasses.fields(settings):
+        if dataclasses.is_dataclass(section := getattr(settings, one.name)):
+            convert_numbers(section, _dotted(name, one.name))
 
 
 @functools.cache
-def _numbers(settings: type) -> dict[str, type]:
+def _numbers(settings: Any) -> dict[str, type]:
     """Fields that are a number, or a tuple of numbers, or None, with the type of the number."""
     found = {}
     for field, hint in typing.get_type_hints(settings).items():

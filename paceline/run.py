@@ -207,8 +207,8 @@ class Run:
         all_steps, due, *rest = total
         count = self.episodes.num_sums
         sums, of_policies = rest[:count], rest[count + 5 :]
-        self._restarts, self.agreed_seconds, stops, *digests = rest[count : count + 5]
-        require_same(*digests, self.group.size)
+        self._restarts, self.agreed_seconds, stops, digests, of_squares = rest[count : count + 5]
+        require_same(digests, of_squares, self.group.size)
         self.step += int(all_steps)
         self.checkpoint_due = due > 0
         self.iterations += 1

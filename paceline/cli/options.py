@@ -30,7 +30,7 @@ def parse(own: type[OptionsT], base: Config, arguments: list[str], prog: str) ->
     """
     base = base.under(value_of("--system", arguments) or base.system)
     _require_own_options(base.system, arguments)
-    _hint_at_other_names(base.system, arguments, {field.name for field in dataclasses.fields(own)})
+    _hint_at_other_names(base.system, arguments, set(vars(own())))
     hidden = {"recipe", *unread_by(base.system)}
     parts = {"own": _option_class(own()), "settings": _option_class(base, hidden)}
     command = dataclasses.make_dataclass(
