@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from paceline.accel.config import ComputeConfig
-from paceline.checks import require_above_0, require_at_least, require_choices
+from paceline.checks import as_number, convert_numbers, require_above_0, require_at_least, require_choices
 from paceline.collect.config import BatchingConfig, RemoteConfig
 from paceline.distributed.config import GroupConfig, PreemptionConfig, require_device
 from paceline.errors import UsageError, closest
@@ -120,6 +120,7 @@ class Config:
                 f"env is {self.env!r}; a Config has an id, such as gym:CartPole-v1; objects are allowed in "
                 "train(env=...) and Session(config, env=...)"
             )
+        convert_numbers(self)
         require_device(self.device)
         require_choices(self, "")
         require_at_least(self, "", 1, "steps", "rollout_steps")
@@ -310,8 +311,8 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         return value
     if origin is tuple and isinstance(value, list | tuple):
         return tuple(_value(arguments[0], item, where) for item in value)
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if not isinstance(value, origin or hint) or (hint is int and isinstance(value, bool)):
+    if hint in (int, float):
+        return as_number(hint, value, where)
+    if not isinstance(value, origin or hint):
         raise UsageError(f"{where} is {value!r}; allowed: {hint.__name__}")
     return value

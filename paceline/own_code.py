@@ -7,6 +7,7 @@ paths, Python also takes the objects. An object that cannot be imported, such as
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import inspect
@@ -14,12 +15,12 @@ import os
 import re
 import sys
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from paceline.errors import UsageError, closest
+from paceline.errors import UsageError, closest, extra_hint
 
 PYTHON = "python"
 """The module in paths of objects that cannot be imported."""
@@ -31,7 +32,8 @@ _given: dict[str, Any] = {}
 """Objects that cannot be imported, by path."""
 _files: dict[str, Path] = {}
 """Files that were imported by path, by the name of their module."""
-_files_being_imported: list[Path] = []
+_being_imported: list[str] = []
+"""Files and modules that are being imported for what they define."""
 
 
 def is_path(name: str) -> bool:
@@ -83,12 +85,21 @@ def import_path(thing: Callable[..., Any]) -> str:
     module = getattr(thing, "__module__", None) or ""
     name = getattr(thing, "__qualname__", None) or type(thing).__name__
     if module == "__main__":
-        path = getattr(sys.modules["__main__"], "__file__", None)
-        if path is not None and _is_attribute(sys.modules["__main__"], name, thing):
-            return f"{Path(path).resolve()}:{name}"
+        program = _main_program()
+        if program is not None and _is_attribute(sys.modules["__main__"], name, thing):
+            return f"{program}:{name}"
     elif module and _is_attribute(sys.modules.get(module), name, thing) and _can_import(module):
         return f"{_files.get(module, module)}:{name}"
     return f"{PYTHON}:{name}"
+
+
+def _main_program() -> str | None:
+    """How another program imports the one that runs: the module of `python -m`, or the path of the script."""
+    main = sys.modules["__main__"]
+    path, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
+    if spec is not None and spec.name != "__main__" and importlib.util.find_spec(spec.name) is not None:
+        return spec.name
+    return None if path is None else str(Path(path).resolve())
 
 
 def _is_attribute(module: Any, name: str, thing: Any) -> bool:
@@ -138,7 +149,10 @@ def import_module(module: str, folder: str) -> ModuleType:
     """A module by its name, or by the path of its file. Names and relative paths are looked for in `folder`, too."""
     add_to_path(folder)
     if not is_file(module):
-        return importlib.import_module(module)
+        if sys.modules.get(module) is not None:
+            return sys.modules[module]
+        with _importing(module):
+            return importlib.import_module(module)
     path = Path(folder, module).resolve()
     name = f"{path.stem}_{zlib.crc32(str(path).encode()):08x}"  # two files may have the same stem
     if name not in sys.modules:
@@ -147,15 +161,22 @@ def import_module(module: str, folder: str) -> ModuleType:
         loaded = importlib.util.module_from_spec(spec)
         add_to_path(str(path.parent))
         sys.modules[name], _files[name] = loaded, path
-        _files_being_imported.append(path)
         try:
-            spec.loader.exec_module(loaded)
+            with _importing(str(path)):
+                spec.loader.exec_module(loaded)
         except BaseException:
             del sys.modules[name]
             raise
-        finally:
-            _files_being_imported.pop()
     return sys.modules[name]
+
+
+@contextlib.contextmanager
+def _importing(module: str) -> Iterator[None]:
+    _being_imported.append(module)
+    try:
+        yield
+    finally:
+        _being_imported.pop()
 
 
 def is_file(module: str) -> bool:
@@ -163,8 +184,11 @@ def is_file(module: str) -> bool:
 
 
 def is_main_program(module: str) -> bool:
-    """Whether `module` is the path of the script that runs."""
-    path = getattr(sys.modules["__main__"], "__file__", None)
+    """Whether `module` is the path of the script that runs, or the module that `python -m` runs."""
+    main = sys.modules["__main__"]
+    path = getattr(main, "__file__", None)
+    if module == getattr(getattr(main, "__spec__", None), "name", None):
+        return True
     return is_file(module) and path is not None and Path(module).resolve() == Path(path).resolve()
 
 
@@ -175,10 +199,10 @@ def with_absolute_path(name: str) -> str:
 
 
 def require_main_program() -> None:
-    """A file that is imported for an environment or a part that it defines must not train."""
-    if _files_being_imported:
-        file, guard = _files_being_imported[-1], 'if __name__ == "__main__":'
-        raise UsageError(f"{file} trains while it is imported for what it defines; put the training under {guard}")
+    """A file or module that is imported for an environment or a part that it defines must not train."""
+    if _being_imported:
+        module, guard = _being_imported[-1], 'if __name__ == "__main__":'
+        raise UsageError(f"{module} trains while it is imported for what it defines; put the training under {guard}")
 
 
 def find(module: str, attribute: str, asked: str, allowed: str) -> Callable[..., Any]:
@@ -190,7 +214,9 @@ def find(module: str, attribute: str, asked: str, allowed: str) -> Callable[...,
     except ModuleNotFoundError as error:
         missing = error.name or ""
         if module != missing and not module.startswith(f"{missing}."):
-            raise UsageError(f"module {module!r} of {asked!r} needs a module that is not installed: {error}") from error
+            raise UsageError(
+                f"module {module!r} of {asked!r} needs a module that is not installed: {error}{extra_hint(error)}"
+            ) from error
         raise UsageError(
             f"module {module!r} of {asked!r} does not exist ({error}); "
             f"it is looked for in {SEARCHED.format(os.getcwd())}: start in its folder, or install it"

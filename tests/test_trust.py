@@ -298,7 +298,7 @@ def test_simulators_that_somebody_else_saved_are_not_loaded(copied, tmp_path, ca
     else:
         assert train(config, folder, resume="latest").step == 512
         assert not ran.exists()
-        assert "They are not loaded, and all episodes start anew; --trust loads them" in caplog.text
+        assert "They are not loaded, and all episodes start anew; --trust, or trust=True, loads them" in caplog.text
         assert why_foreign(CheckpointFolder(folder / "checkpoints").load().manifest) is None, (
             "what was written now is ours"
         )

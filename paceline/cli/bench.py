@@ -11,7 +11,7 @@ from typing import Annotated
 import tyro
 
 import paceline
-from paceline.errors import MissingExtra, UsageError, closest
+from paceline.errors import EXTRA_OF, MissingExtra, UsageError, closest
 
 _PACKAGE = Path(paceline.__file__).parent
 _CHECKOUT = _PACKAGE.parent / "benchmarks"
@@ -55,10 +55,10 @@ def run_benchmark(name: str, *, quick: bool, json_path: Path | None) -> None:
     if json_path is not None and not json_path.parent.is_dir():
         raise UsageError(f"--json {json_path}: the folder {json_path.parent} does not exist")
     try:
-        module = importlib.import_module(f"{_home()[1]}.{name}")
+        result = importlib.import_module(f"{_home()[1]}.{name}").run(quick=quick)
     except ModuleNotFoundError as error:
-        raise MissingExtra(f"benchmark {name}", "bench", error) from error
-    result = module.run(quick=quick)
+        extra = EXTRA_OF.get((error.name or "").split(".")[0], "bench")
+        raise MissingExtra(f"benchmark {name}", extra, error) from error
     if json_path is not None:
         result.save(json_path)
 

@@ -19,10 +19,7 @@ FAMILY = PYTHON
 
 def id_of(env: Callable[..., Any]) -> str:
     """The id of an environment that is given as an object."""
-    if not callable(env):
-        raise UsageError(
-            f"env is a {type(env).__name__}; allowed: an id, a class, or a function that makes one environment"
-        )
+    require_maker(env)
     return import_path(env)
 
 
@@ -31,5 +28,13 @@ def refusal(env_id: str) -> UsageError:
     name = env_id.partition(":")[2]
     return UsageError(
         f"the environment {name!r} was an object in a Python program, and its id {env_id!r} cannot be imported; give "
-        f"the object again, as env={name} in Python, or an importable one: --env package.module:{name}"
+        f"the object again, as env={name}, or an importable one: --env package.module:{name}"
     )
+
+
+def require_maker(env: Any) -> None:
+    """Refuse an object that makes no environments, for example an environment."""
+    if not callable(env):
+        raise UsageError(
+            f"env is a {type(env).__name__}; allowed: an id, a class, or a function that makes one environment"
+        )

@@ -139,10 +139,12 @@ def families() -> dict[str, Family]:
 
 
 def resolve(env: str | EnvId | Callable[..., Any] | Factory) -> Factory:
-    """The factory for an id, for a callable of no or one argument (the environment's index), or the factory itself."""
+    """The factory for an id, for a callable without required arguments, or the factory itself. A callable with a
+    parameter `env_index` gets the environment's index."""
     if isinstance(env, Factory):
         return env
-    if callable(env):
+    if not isinstance(env, str | EnvId):
+        given.require_maker(env)
         return user.from_callable(env)
     env_id = EnvId.parse(env) if isinstance(env, str) else env
     if env_id.family in FAMILIES:

@@ -39,18 +39,17 @@ def _from_main_program(env_id: EnvId) -> Factory:
 
 
 def from_callable(function: Callable[..., Any]) -> Factory:
-    """A factory from a callable. It gets the environment's index if it requires one argument or has `env_index`."""
+    """A factory from a callable. It gets the environment's index if it has a parameter `env_index`."""
     label = getattr(function, "__qualname__", None) or repr(function)
     parameters = _parameters(function) or {}
-    if INDEX in parameters:
-        return Factory(make=KeywordCall(function), label=label)
-    required = _required(parameters)
-    if len(required) > 1:
+    required = [name for name in _required(parameters) if name != INDEX]
+    if required:
+        values = ", ".join(f"{name}=..." for name in required)
         raise UsageError(
-            f"{label} cannot build environments: it needs {', '.join(map(repr, required))}; "
-            "allowed: no required argument, or one, which is the environment's index"
+            f"{label} cannot build environments: it needs {', '.join(map(repr, required))}; allowed: no required "
+            f"argument except {INDEX}, which is the environment's index; for others: env=lambda: {label}({values})"
         )
-    return Factory(make=function if required else PlainCall(function), label=label)
+    return Factory(make=KeywordCall(function) if INDEX in parameters else PlainCall(function), label=label)
 
 
 def importable(module: str) -> bool:

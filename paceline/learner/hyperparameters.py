@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import zlib
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -83,6 +85,27 @@ class Hyperparameters:
     def _value(sections: dict[str, Any], name: str) -> Any:
         section, field = name.split(".")
         return getattr(sections[section], field)
+
+
+def digest_sums(hyperparameters: Iterable[Hyperparameters]) -> list[float]:
+    """What one rank adds to the sums over all ranks that `require_same` checks: its digest, and the square of it.
+
+    20 bits of a digest keep the sums exact.
+    """
+    digest = zlib.crc32(repr([one.as_dict() for one in hyperparameters]).encode()) >> 12
+    return [float(digest), float(digest**2)]
+
+
+def require_same(total: float, of_squares: float, num_ranks: int) -> None:
+    """Refuse hyper-parameters that differ between ranks, by the sums of their digests over all ranks.
+
+    Numbers are equal if and only if the square of their sum is their count times the sum of their squares.
+    """
+    if int(total) ** 2 != num_ranks * int(of_squares):
+        raise UsageError(
+            "the hyper-parameters differ between ranks; allowed: the same changes on every rank, by a callback with "
+            'ranks = "all" that does not depend on the rank\'s own episodes'
+        )
 
 
 def ppo_hyperparameters(ppo: PPOConfig, optimizer: OptimizerConfig) -> Hyperparameters:

@@ -72,7 +72,7 @@ def known_as(name: str) -> str:
     """The name of a recipe as it is listed. It may be written with - or with _. A function of the user's own,
     `package.module:function` or `./file.py:function`, has no other name."""
     if name.partition(":")[0] in FAMILIES and ":" in name:
-        raise UsageError(f"{name!r} is an environment and no recipe; allowed: --env {name}, or env={name!r} in Python")
+        raise UsageError(f"{name!r} is an environment and no recipe; allowed: --env {name}")
     if ":" in name:
         return name
     known = [*RECIPES, *(point.name for point in installed())]

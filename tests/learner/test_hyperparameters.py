@@ -19,7 +19,15 @@ from paceline.errors import UsageError
 from paceline.experience.replay import Drawn
 from paceline.learner.config import D4PGConfig, OptimizerConfig, PPOConfig
 from paceline.learner.d4pg import D4PGLearner
-from paceline.learner.hyperparameters import OF_D4PG, OF_PPO, Hyperparameters, Scalars
+from paceline.learner.hyperparameters import (
+    OF_D4PG,
+    OF_PPO,
+    Hyperparameters,
+    Scalars,
+    digest_sums,
+    ppo_hyperparameters,
+    require_same,
+)
 from paceline.learner.ppo import PPOLearner
 from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.config import ControlConfig, PolicyConfig, ValueConfig
@@ -323,10 +331,10 @@ def saved_and_loaded(state: dict) -> dict:
 
 
 def test_changed_values_are_in_a_checkpoint():
-    _, learner = make()
+    _, learner = make(**TERM)
     for name, value in NEW.items():
         learner.hyperparameters.set(name, value)
-    _, other = make()
+    _, other = make(**TERM)
     other.load_state_dict(saved_and_loaded(learner.state_dict()))
     assert other.hyperparameters.as_dict() == NEW
     other.update(make_rollout(other.policy), 0.0)
@@ -351,3 +359,18 @@ def test_a_checkpoint_without_hyperparameters_leaves_the_configured_ones(system)
     del state["hyperparameters"]
     learner.load_state_dict(state)
     assert learner.hyperparameters.as_dict() == configured
+
+
+def test_digests_are_equal_if_and_only_if_the_values_are():
+    ranks = [ppo_hyperparameters(PPOConfig(), OptimizerConfig()) for _ in range(3)]
+
+    def sums():
+        return [sum(column) for column in zip(*(digest_sums([rank]) for rank in ranks), strict=True)]
+
+    require_same(*sums(), 3)
+    for rank in ranks:
+        rank.set("ppo.clip", 0.3)
+    require_same(*sums(), 3)
+    ranks[1].set("ppo.clip", 0.30000000000000004)
+    with pytest.raises(UsageError, match="differ between ranks"):
+        require_same(*sums(), 3)
