@@ -24,6 +24,7 @@ from paceline.errors import UsageError
 from paceline.evaluation.misfit import misfit
 from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.config import named_classes
+from paceline.nets.control_encoder import ControlEncoder
 from paceline.nets.deterministic import DeterministicPolicy
 from paceline.pool import Pool, make_pool
 from paceline.pool.config import PoolConfig
@@ -164,7 +165,8 @@ class SavedRun:
         policy: ActorCritic | DeterministicPolicy
         try:
             if SYSTEMS[self.config.system].family == "d4pg":
-                policy = DeterministicPolicy(spec, self.config.control)
+                encoder = ControlEncoder(spec.obs, self.config.policy)
+                policy = DeterministicPolicy(spec, self.config.control, encoder)
             else:
                 policy = ActorCritic(spec, self.config.policy)
             policy.load_state_dict(self.weights)

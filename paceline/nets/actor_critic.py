@@ -18,10 +18,10 @@ from paceline.distributed.runtime import Group
 from paceline.nets.config import PolicyConfig
 from paceline.nets.cores import Core, make_core, scan, sequence
 from paceline.nets.heads import make_head
-from paceline.nets.layers import LastLayer
+from paceline.nets.layers import LastLayer, has_convolutions
 from paceline.nets.normalizer import ObservationNormalizer
 from paceline.nets.planner import PlannedCore
-from paceline.nets.trunk import Trunk, flat_size, flatten, is_channels_last, seen_shape
+from paceline.nets.trunk import Trunk, channels_first, flat_size, flatten, is_channels_last, seen_shape
 from paceline.pool.protocol import PoolSpec
 
 MASK = "action_mask"
@@ -101,9 +101,7 @@ class ActorCritic(nn.Module):
     @property
     def has_convolutions(self) -> bool:
         """Whether PyTorch's own kernels compute any convolution."""
-        encoders = [module for module in self.modules() if getattr(module, "as_matrices", False)]
-        own = {conv for encoder in encoders for conv in encoder.modules()}
-        return any(isinstance(module, nn.Conv2d) and module not in own for module in self.modules())
+        return has_convolutions(self)
 
     @property
     def is_recurrent(self) -> bool:
@@ -185,19 +183,14 @@ class ActorCritic(nn.Module):
 
     def absorb(self, obs: dict[str, Tensor], rows: Tensor, group: Group) -> None:
         """Update the normalisers with `rows` of observations, of all ranks together."""
-        obs = self._channels_first(obs)
+        obs = channels_first(obs, self._channels_last)
         for name, normalizer in zip(self.names, self.normalizers, strict=True):
             if isinstance(normalizer, ObservationNormalizer) and not normalizer.is_frozen:
                 normalizer.absorb(group.sum_(normalizer.sums(obs[name][rows])))
 
-    def _channels_first(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
-        if not self._channels_last:
-            return obs
-        return obs | {name: obs[name].permute(0, 3, 1, 2) for name in self._channels_last}
-
     def see(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
         """Observations as the trunks take them: channels first, and normalised if that is configured."""
-        obs = self._channels_first(obs)
+        obs = channels_first(obs, self._channels_last)
         if not self.normalizes:
             return obs
         return {name: normalizer(obs[name]) for name, normalizer in zip(self.names, self.normalizers, strict=True)}

@@ -121,7 +121,7 @@ class HeadConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyConfig:
-    """The network of the PPO systems."""
+    """The network of the PPO systems. d4pg reads `encoder` and `encoder_size`."""
 
     encoder: str = "nature"
     """Encoder of images: patches, nature, sample_factory, impala, resnet18, resnet50, se_resnext50, se_resnext101,
