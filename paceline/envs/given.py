@@ -23,7 +23,7 @@ def id_of(env: Callable[..., Any]) -> str:
     """The id of an environment that is given as an object."""
     if not callable(env):
         raise UsageError(
-            f"env is a {type(env).__name__}; allowed: an id, a class, or a function that makes one environment"
+            f"env is a {type(env).__name__}; allowed: an id, a class, or a function that makes environments"
         )
     module, name = getattr(env, "__module__", None) or "", getattr(env, "__qualname__", None) or type(env).__name__
     if module == "__main__":

@@ -1,4 +1,7 @@
-"""The user's own environments: `package.module:function`, `./file.py:function`, or any callable."""
+"""The user's own environments: `package.module:function`, `./file.py:function`, or any callable.
+
+A function with the parameters `num_envs` and `device` makes that many environments at once, for a `tensor` pool.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,8 @@ from paceline.errors import UsageError, closest
 
 INDEX = "env_index"
 """A function with a parameter of this name gets the environment's index."""
+BATCH = ("num_envs", "device")
+"""A function with parameters of these names makes many environments at once."""
 BUILDER = "a function or class that builds an environment"
 SEARCHED = "the current directory ({}) and among the installed packages"
 """Where modules are looked for, in words."""
@@ -31,7 +36,12 @@ def resolve(env_id: EnvId) -> Factory:
     if is_main_program(env_id.family):
         return _from_main_program(env_id)
     target = find(env_id.family, env_id.name, str(env_id))
-    parameters = check_call(target, env_id, given=(INDEX,))
+    if is_batch := makes_batches(target):
+        refuse_batch_options(env_id)
+    parameters = check_call(target, env_id, given=BATCH if is_batch else (INDEX,))
+    if is_batch:
+        make_many = ImportedBatch(env_id.family, env_id.name, os.getcwd(), dict(env_id.options))
+        return Factory(make=make_many, backend="tensor", label=str(env_id))
     wants_index = INDEX in parameters
     make = ImportedCall(env_id.family, env_id.name, os.getcwd(), dict(env_id.options), wants_index)
     return Factory(make=make, label=str(env_id))
@@ -40,23 +50,41 @@ def resolve(env_id: EnvId) -> Factory:
 def _from_main_program(env_id: EnvId) -> Factory:
     """From the script that runs, which is not imported again."""
     target = _attribute(sys.modules["__main__"], env_id.family, env_id.name, str(env_id), BUILDER)
-    check_call(target, env_id, given=(INDEX,))
+    is_batch = makes_batches(target)
+    if is_batch:
+        refuse_batch_options(env_id)
+    check_call(target, env_id, given=BATCH if is_batch else (INDEX,))
     return replace(from_callable(functools.partial(target, **env_id.options)), label=str(env_id))
 
 
 def from_callable(function: Callable[..., Any]) -> Factory:
-    """A factory from a callable. It gets the environment's index if it requires one argument or has `env_index`."""
+    """A factory from a callable. It gets the environment's index if it requires one argument or has `env_index`. It
+    makes many environments at once if it has the parameters of `BATCH`."""
     label = getattr(function, "__qualname__", None) or repr(function)
     parameters = _parameters(function) or {}
+    if makes_batches(function):
+        return Factory(make=BatchCall(function), backend="tensor", label=label)
     if INDEX in parameters:
         return Factory(make=KeywordCall(function), label=label)
     required = _required(parameters)
     if len(required) > 1:
         raise UsageError(
             f"{label} cannot build environments: it needs {', '.join(map(repr, required))}; "
-            "allowed: no required argument, or one, which is the environment's index"
+            "allowed: no required argument, or one, which is the environment's index; or num_envs and device"
         )
     return Factory(make=function if required else PlainCall(function), label=label)
+
+
+def makes_batches(function: Callable[..., Any]) -> bool:
+    """Whether a function makes many environments at once, on a device."""
+    return set(BATCH) <= set(_parameters(function) or {})
+
+
+def refuse_batch_options(env_id: EnvId) -> None:
+    """Refuse an id that sets what the run sets."""
+    for option, setting in zip(BATCH, ("--pool.num-envs", "--device"), strict=True):
+        if option in env_id.options:
+            raise UsageError(f"option {option!r} of {str(env_id)!r} is not allowed: {setting} sets it")
 
 
 def importable(module: str) -> bool:
@@ -103,6 +131,32 @@ class ImportedCall:
         function = import_attribute(self.module, self.attribute, self.folder)
         index = {INDEX: env_index} if self.wants_index else {}
         return function(**{**index, **self.options})
+
+
+@dataclass(frozen=True)
+class BatchCall:
+    """Calls a function that makes many environments at once."""
+
+    function: Callable[..., Any]
+
+    def __call__(self, num_envs: int, device: str = "cpu") -> Any:
+        return self.function(num_envs=num_envs, device=device)
+
+
+@dataclass(frozen=True)
+class ImportedBatch:
+    """Like `ImportedCall`, for a function that makes many environments at once."""
+
+    module: str
+    attribute: str
+    folder: str
+    """The current directory when the id was resolved."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self, num_envs: int, device: str = "cpu") -> Any:
+        """`num_envs` environments on `device`: a `TensorSimulator` or a Gymnasium `VectorEnv`."""
+        make = import_attribute(self.module, self.attribute, self.folder)
+        return make(num_envs=num_envs, device=device, **self.options)
 
 
 def add_to_path(folder: str) -> None:

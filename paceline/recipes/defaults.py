@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from paceline.config import Config
+from paceline.distributed.runtime import choose_device
 from paceline.envs import given
 from paceline.envs.registry import resolve
 from paceline.errors import UsageError
@@ -36,7 +37,9 @@ def default_config(
     """
     factory = resolve(env)
     one = PoolConfig(kind="serial" if factory.steps_singly else "auto", num_envs=1)
-    with contextlib.closing(make_pool(factory, one)) as pool:
+    # A batched simulator may run only on the device that training would use.
+    device = "cpu" if factory.steps_singly else str(choose_device("auto"))
+    with contextlib.closing(make_pool(factory, one, device=device)) as pool:
         spec = pool.spec
     name = env if isinstance(env, str) else given.id_of(env)
     images, vectors = (any(_is_image(leaf) == wanted for leaf in spec.obs) for wanted in (True, False))
