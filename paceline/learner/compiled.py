@@ -86,7 +86,7 @@ class _Traced:
 
     def encode(self, obs: dict[str, Tensor]) -> Tensor:
         own = {name.removeprefix("encoder."): v for name, v in self._views().items() if name.startswith("encoder.")}
-        return functional_call(self._network.module.encoder, own, (obs,))
+        return functional_call(self._network.module.get_submodule("encoder"), own, (obs,))
 
     def _views(self) -> dict[str, Tensor]:
         if self._weights is None:

@@ -39,7 +39,7 @@ class FlatNetwork:
 
     def encode(self, obs: dict[str, Tensor]) -> Tensor:
         """The output of the module's own `encoder`."""
-        return self.module.encoder(obs)
+        return self.module.get_submodule("encoder")(obs)
 
     def views(self, values: Tensor) -> dict[str, Tensor]:
         """Another tensor with the layout of `self.values`, as named parameters."""

@@ -79,7 +79,16 @@ class ArrayReader:
             name = f"{what} {leaf.name!r}"
             values = self.read(branch(tree, leaf, self._label), name, leaf.shape, _dtype_of(leaf))
             found[leaf.name] = values - _offset(leaf, values) if np.any(leaf.offset) else values
+            self._require_choices(found[leaf.name], leaf, name)
         return found
+
+    def _require_choices(self, values: Tensor, leaf: Leaf, name: str) -> None:
+        """Refuse choices that do not exist. On a GPU nothing is checked, because this would wait for it."""
+        if values.device.type != "cpu" or not isinstance(leaf.space, spaces.Discrete | spaces.MultiDiscrete):
+            return
+        count = leaf.space.n if isinstance(leaf.space, spaces.Discrete) else leaf.space.nvec
+        if (values.numpy() < 0).any() or (values.numpy() >= count).any():
+            raise UsageError(f"{self._label}: {name} is outside {leaf.source}")
 
 
 def branch(tree: Any, leaf: Leaf, label: str) -> Any:

@@ -20,6 +20,7 @@ from paceline.export import export
 from paceline.learner.config import D4PGConfig
 from paceline.nets.config import ControlConfig, PolicyConfig, ValueConfig
 from paceline.pool.config import PoolConfig
+from paceline.recipes.defaults import default_config
 from paceline.session import Session, train
 from tests.integration.ranks import on_ranks
 from tests.integration.test_training import assert_equal, weights
@@ -141,6 +142,13 @@ def test_a_resumed_run_has_the_same_bits(tmp_path):
     )
     assert one.pop("parts") == other.pop("parts")
     torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+def test_without_a_recipe_the_replay_of_images_is_smaller():
+    """A million transitions of images would rarely fit into memory."""
+    config, chosen_for = default_config("tests.integration.test_d4pg_images:Dot?numbers=1", "d4pg")
+    assert config.replay.capacity == 100_000 and "images and vectors" in chosen_for
+    assert default_config("gym:Pendulum-v1", "d4pg")[0].replay == ReplayConfig()
 
 
 def test_two_ranks_train_the_same_encoder(tmp_path):

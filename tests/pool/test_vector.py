@@ -192,6 +192,16 @@ def test_numbers_that_are_not_finite_end_the_run(wrong, mode):
         steps(wrong, mode=mode)
 
 
+def test_choices_that_do_not_exist_are_named():
+    class Beyond(Numbers):
+        def _tree(self, obs):
+            tree = super()._tree(obs)
+            return tree | {"more": (tree["more"][0] + 1000,)}
+
+    with pytest.raises(UsageError, match=r"observation 'more.0' is outside Discrete\(1000, start=5\)"):
+        make_pool(functools.partial(Beyond, nested=True), PoolConfig(num_envs=2))
+
+
 def test_a_simulator_that_can_be_saved_goes_on_as_it_would_have():
     """With `NEXT_STEP`, also between the end of an episode and the reset."""
 
