@@ -15,7 +15,7 @@ from gymnasium.vector import VectorEnv
 
 from paceline.envs.factory import Factory, check_options
 from paceline.envs.ids import EnvId
-from paceline.envs.user import BATCH, ImportedBatch, ImportedCall, check_call, find
+from paceline.envs.user import ImportedBatch, ImportedCall, check_batch_call, find
 from paceline.errors import UsageError, closest
 
 
@@ -53,7 +53,7 @@ def resolve(env_id: EnvId) -> Factory:
         check_options(env_id, known.options)
     else:
         simulator = find(module, attribute, str(env_id))
-        check_call(simulator, env_id, given=BATCH)
+        check_batch_call(simulator, env_id)
         is_own = isinstance(simulator, type) and not issubclass(simulator, VectorEnv)
         if is_own:  # a function may return anything, and the result is checked
             _require(simulator, METHODS, f"{module}:{attribute}")

@@ -36,10 +36,8 @@ def resolve(env_id: EnvId) -> Factory:
     if is_main_program(env_id.family):
         return _from_main_program(env_id)
     target = find(env_id.family, env_id.name, str(env_id))
-    if is_batch := makes_batches(target):
-        refuse_batch_options(env_id)
-    parameters = check_call(target, env_id, given=BATCH if is_batch else (INDEX,))
-    if is_batch:
+    parameters = _check_builder(target, env_id)
+    if makes_batches(target):
         make_many = ImportedBatch(env_id.family, env_id.name, os.getcwd(), dict(env_id.options))
         return Factory(make=make_many, backend="tensor", label=str(env_id))
     wants_index = INDEX in parameters
@@ -50,11 +48,15 @@ def resolve(env_id: EnvId) -> Factory:
 def _from_main_program(env_id: EnvId) -> Factory:
     """From the script that runs, which is not imported again."""
     target = _attribute(sys.modules["__main__"], env_id.family, env_id.name, str(env_id), BUILDER)
-    is_batch = makes_batches(target)
-    if is_batch:
-        refuse_batch_options(env_id)
-    check_call(target, env_id, given=BATCH if is_batch else (INDEX,))
+    _check_builder(target, env_id)
     return replace(from_callable(functools.partial(target, **env_id.options)), label=str(env_id))
+
+
+def _check_builder(target: Callable[..., Any], env_id: EnvId) -> Mapping[str, inspect.Parameter]:
+    """Check the id's options for a function that makes one environment, or many. Returns its parameters."""
+    if not makes_batches(target):
+        return check_call(target, env_id, given=(INDEX,))
+    return check_batch_call(target, env_id)
 
 
 def from_callable(function: Callable[..., Any]) -> Factory:
@@ -80,11 +82,12 @@ def makes_batches(function: Callable[..., Any]) -> bool:
     return set(BATCH) <= set(_parameters(function) or {})
 
 
-def refuse_batch_options(env_id: EnvId) -> None:
-    """Refuse an id that sets what the run sets."""
+def check_batch_call(function: Callable[..., Any], env_id: EnvId) -> Mapping[str, inspect.Parameter]:
+    """As `check_call`, for a function that makes many environments at once."""
     for option, setting in zip(BATCH, ("--pool.num-envs", "--device"), strict=True):
         if option in env_id.options:
             raise UsageError(f"option {option!r} of {str(env_id)!r} is not allowed: {setting} sets it")
+    return check_call(function, env_id, given=BATCH)
 
 
 def importable(module: str) -> bool:

@@ -280,9 +280,9 @@ def test_a_function_in_a_module_or_a_file_gets_the_number_of_environments(tmp_pa
         with make_pool(f"{address}?mode=NEXT_STEP", PoolConfig(num_envs=5)) as pool:
             assert pool.spec.on_device and pool.spec.num_envs == 5 and len(pool.recv(None)) == 5
         module = address.rpartition(":")[0]
+        with pytest.raises(UsageError, match="option 'num_envs' .* --pool.num-envs sets it"):
+            resolve(f"{address}?num_envs=3")
         if not address.startswith("tensor:"):
-            with pytest.raises(UsageError, match="option 'num_envs' .* --pool.num-envs sets it"):
-                resolve(f"{address}?num_envs=3")
             with pytest.raises(UsageError, match="runs only in the 'tensor' pool"):
                 make_pool(address, PoolConfig(num_envs=5, kind="process"))
             with pytest.raises(
