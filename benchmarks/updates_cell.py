@@ -32,8 +32,8 @@ def ours(
     from paceline.experience.replay import Replay
     from paceline.learner.config import D4PGConfig
     from paceline.learner.d4pg import D4PGLearner
-    from paceline.nets.config import ControlConfig, ValueConfig
-    from paceline.nets.deterministic import ActionCritic, DeterministicPolicy
+    from paceline.nets.config import ControlConfig, PolicyConfig, ValueConfig
+    from paceline.nets.deterministic import make_networks
     from paceline.pool.protocol import PoolSpec
 
     spec = PoolSpec(observation_space=_box(OBS, np.inf), action_space=_box(ACTION, 1.0), num_envs=1)
@@ -44,9 +44,9 @@ def ours(
         activation="relu",
         value=ValueConfig(kind=value),
     )
-    policy, critic = DeterministicPolicy(spec, control).to(device), ActionCritic(spec, control).to(device)
+    policy, critic = make_networks(spec, control, PolicyConfig())
     for network in (policy, critic):
-        network.torso.precision = getattr(torch, precision)
+        network.to(device).torso.precision = getattr(torch, precision)
     if device.type == "cpu":
         choose_cpu_kernels(policy, torch.get_num_threads(), ranks=1, precision=policy.torso.precision)
     config = D4PGConfig(target_period=1, target_share=POLYAK, max_action_gradient=None)

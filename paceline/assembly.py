@@ -38,7 +38,7 @@ from paceline.learner.d4pg import D4PGLearner
 from paceline.learner.ppo import PPOLearner
 from paceline.learner.publication import Reader
 from paceline.nets.actor_critic import ActorCritic
-from paceline.nets.deterministic import PARTS, ActionCritic, DeterministicPolicy
+from paceline.nets.deterministic import ActionCritic, DeterministicPolicy, control_parts, make_networks
 from paceline.nets.make import make_policy
 from paceline.nets.parts import parts_of
 from paceline.nets.ppo_policy import PPOPolicy
@@ -222,13 +222,8 @@ def d4pg_parts(
     _require_possible(config, group)
     if len(spec.kinds) > 1:
         raise UsageError(f"the agents of {config.env} have different spaces: allowed: --system ddppo, ver or appo")
-    policy = DeterministicPolicy(spec, config.control).to(group.device)
-    critic = ActionCritic(spec, config.control).to(group.device)
-    prepare(nn.ModuleDict({"policy": policy, "critic": critic}), PARTS, config, initial)
-    precision = choose_precision(policy, config.compute.precision, group.device)
-    for module in (policy, critic):
-        synchronize(module, group)
-        module.torso.precision = precision
+    policy, critic = _control_networks(config, spec, group, initial)
+    precision = policy.torso.precision
     if group.device.type == "cpu":
         # Updates take most of the time, and collection mostly waits for them: they get all cores.
         ranks = _ranks_here(group)
@@ -274,7 +269,12 @@ def d4pg_parts(
         sampler.remote = RemoteActors(
             config.remote,
             ActorSettings(
-                env=config.env, pool=config.pool, control=config.control, d4pg=d4pg, batching=config.batching
+                env=config.env,
+                pool=config.pool,
+                control=config.control,
+                policy=config.policy,
+                d4pg=d4pg,
+                batching=config.batching,
             ),
             insert=sampler.insert,
             refresh_weights=refresh,
@@ -283,6 +283,24 @@ def d4pg_parts(
             next_seed=lambda made: config.seed + 1000 * group.rank + 7919 * (made + learner.updates),
         )
     return learner, sampler
+
+
+def _control_networks(
+    config: Config, spec: PoolSpec, group: Group, initial: InitialWeights | None
+) -> tuple[DeterministicPolicy, ActionCritic]:
+    """The networks of D4PG, with one encoder for both."""
+    policy, critic = make_networks(spec, config.control, config.policy)
+    networks, encoder = nn.ModuleDict({"policy": policy, "critic": critic}).to(group.device), policy.encoder
+    if encoder.trunk.image_names and "policy" in config.frozen_parts:
+        raise UsageError(
+            f"freeze {config.freeze} leaves no policy to train: under d4pg only the critic trains the encoders of "
+            "images; allowed: encoder"
+        )
+    prepare(networks, control_parts(encoder), config, initial)
+    precision = choose_precision(policy, config.compute.precision, group.device)
+    synchronize(networks, group)
+    encoder.precision = policy.torso.precision = critic.torso.precision = precision
+    return policy, critic
 
 
 def _require_possible(config: Config, group: Group) -> None:

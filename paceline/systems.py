@@ -25,9 +25,12 @@ class SystemSpec:
 
 
 _PPO = (
-    *("rollout_steps", "policy", "ppo", "optimizer", "preemption", "compute.layer_by_layer"),
+    *("policy.embedding", "policy.hidden", "policy.activation", "policy.critic", "policy.normalize_obs"),
+    *("policy.core", "policy.head", "policy.planner"),
+    *("rollout_steps", "ppo", "optimizer", "preemption", "compute.layer_by_layer"),
     *("population", "league"),
 )
+"""Of the section `policy`, all systems read the encoder of images."""
 
 SYSTEMS: dict[str, SystemSpec] = {
     "ddppo": SystemSpec(

@@ -193,7 +193,7 @@ class InitialWeights:
                 same = "a run with the same network, or the settings of that run (config.json in its folder)"
                 allowed = f"--init {'+'.join(fitting)}" if fitting else same
                 problem = f"the {part} of {self.name} does not fit: {why or 'there is none here'}"
-                if why is not None and why.startswith(IMAGES):
+                if why is not None and IMAGES in why:
                     problem += f", with images of {self.config.env} there and of {config.env} here"
                     allowed = f"images of the same size, or {allowed}"
                 raise UsageError(f"{problem}; allowed: {allowed}")

@@ -28,6 +28,9 @@ OLD = Path(__file__).parent / "old_configs"
 PPO = {"ddppo", "ver", "appo"}
 SETTINGS = {
     "rollout_steps": ({"rollout_steps": 7}, PPO),
+    "policy.encoder": ({"policy": PolicyConfig(encoder="impala")}, set(SYSTEMS)),
+    "policy.encoder_size": ({"policy": PolicyConfig(encoder_size=64)}, set(SYSTEMS)),
+    "policy.hidden": ({"policy": PolicyConfig(hidden=(8,))}, PPO),
     "policy.core.kind": ({"policy": PolicyConfig(core=CoreConfig(kind="lstm"))}, PPO),
     "ppo.auxiliary.steps": ({"ppo": PPOConfig(auxiliary=AuxiliaryConfig(steps=3))}, PPO),
     "optimizer.eps": ({"optimizer": OptimizerConfig(eps=1e-6)}, PPO),

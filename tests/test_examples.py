@@ -47,6 +47,13 @@ def test_parts_of_ones_own(tmp_path, name, said):
     assert re.search(said, run([str(path), "2000"], tmp_path))
 
 
+def test_training_in_an_own_vector_environment(tmp_path):
+    """A policy that does nothing returns about 20."""
+    out = run([str(ROOT / "examples" / "train_vector_environment.py"), "30000"], tmp_path)
+    assert float(re.findall(r"return (\S+) ", out)[0]) > 25
+    assert len((ROOT / "examples" / "train_vector_environment.py").read_text().splitlines()) < 60
+
+
 @pytest.mark.parametrize("page", ["python.md"])
 def test_python_of_the_documentation(tmp_path, page):
     """All blocks of a page are one program."""

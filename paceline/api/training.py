@@ -66,10 +66,10 @@ def train(
     """Train a policy, and return when it is trained.
 
     `start` is the name of a recipe, or a `Config`. Without it, settings are chosen for the environment. `env` is an
-    id, a class, or a function that makes one environment. `settings` are fields of `Config`; a section is a dictionary,
-    as in `ppo={"epochs": 4}`. `folder` is the run folder, by default a new one in runs/. `resume` continues the run in
-    `folder`: True for its latest checkpoint, or the name of one. With `trust`, code that the folder names runs even if
-    another user wrote it (see SECURITY.md).
+    id, a class, or a function that makes one environment; with the parameters `num_envs` and `device` it makes many.
+    `settings` are fields of `Config`; a section is a dictionary, as in `ppo={"epochs": 4}`. `folder` is the run folder,
+    by default a new one in runs/. `resume` continues the run in `folder`: True for its latest checkpoint, or the name
+    of one. With `trust`, code that the folder names runs even if another user wrote it (see SECURITY.md).
     """
     require_main_program()
     folder = None if folder is None else Path(folder).expanduser()

@@ -25,7 +25,8 @@ from paceline.collect.remote_access import check_address, check_cluster, stay_on
 from paceline.errors import MissingExtra, PacelineError, UsageError
 from paceline.experience.return_range import ReturnRange
 from paceline.learner.config import D4PGConfig
-from paceline.nets.config import ControlConfig
+from paceline.nets.config import ControlConfig, PolicyConfig
+from paceline.nets.control_encoder import ControlEncoder
 from paceline.nets.deterministic import DeterministicPolicy
 from paceline.pool import PoolConfig, make_pool
 from paceline.pool.protocol import Episode
@@ -40,6 +41,7 @@ class ActorSettings:
     env: str
     pool: PoolConfig
     control: ControlConfig
+    policy: PolicyConfig
     d4pg: D4PGConfig
     batching: BatchingConfig
 
@@ -61,11 +63,11 @@ class RemoteActor:
     def __init__(self, settings: ActorSettings, seed: int) -> None:
         pool = dataclasses.replace(settings.pool, pin_memory=False)
         self._pool, self._d4pg = make_pool(settings.env, pool, seed=seed), settings.d4pg
-        self._policy = DeterministicPolicy(self._pool.spec, settings.control).requires_grad_(False)
+        spec = self._pool.spec
+        encoder = ControlEncoder(spec.obs, settings.policy)
+        self._policy = DeterministicPolicy(spec, settings.control, encoder).requires_grad_(False)
         # Only the learner's own pool evaluates.
-        self._explorer = Explorer(
-            self._policy, self._pool.spec, lambda: self._d4pg, torch.device("cpu"), seed, evaluation_envs=0
-        )
+        self._explorer = Explorer(self._policy, spec, lambda: self._d4pg, torch.device("cpu"), seed, evaluation_envs=0)
         self._batching = AdaptiveBatching(self._pool, settings.batching)
         self._held = self._pool.recv(min_slots=None)
         self._in_flight = 0

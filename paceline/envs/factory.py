@@ -16,7 +16,8 @@ class Factory:
     """Builds one environment. Picklable, and imports nothing heavy until it is called."""
 
     make: Callable[[int], Any]
-    """`make(env_index)` returns a Gymnasium environment, or a PettingZoo environment with either of its APIs."""
+    """`make(env_index)` returns a Gymnasium environment, or a PettingZoo environment with either of its APIs. If the
+    backend is "tensor", `make(num_envs, device)` returns that many environments as one simulator."""
     frameskip: int = 1
     """Simulator frames per step."""
     backend: str | None = None

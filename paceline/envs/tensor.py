@@ -1,22 +1,23 @@
 """Batched simulators in torch: `tensor:cartpole?max_episode_steps=200`, `tensor:pong`, or `tensor:package.module:Class`
 for your own.
 
-This module does not import torch. A simulator follows the protocol `paceline.pool.tensor.TensorSimulator`. Its class is
-called with `num_envs`, `device` and the id's options.
+This module does not import torch. A simulator follows the protocol `paceline.pool.tensor.TensorSimulator`, or is a
+Gymnasium `VectorEnv` (`paceline.pool.vector`). Its class is called with `num_envs`, `device` and the id's options.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+from gymnasium.vector import VectorEnv
 
 from paceline.envs.factory import Factory, check_options
 from paceline.envs.ids import EnvId
-from paceline.envs.user import BUILDER, ImportedCall, check_call
+from paceline.envs.user import BUILDER, ImportedBatch, ImportedCall, check_batch_call
 from paceline.errors import UsageError, closest
-from paceline.own_code import find, import_attribute
+from paceline.own_code import find
 
 
 class BuiltIn(NamedTuple):
@@ -41,24 +42,6 @@ ATTRIBUTES = ("num_envs", "device", "observation_space", "action_space", "frames
 """What a simulator must have: the members of `TensorSimulator`."""
 
 
-@dataclass(frozen=True)
-class TensorTask:
-    """A simulator and its options. Unlike the `make` of other families it makes n environments at once, on a device."""
-
-    module: str
-    attribute: str
-    folder: str
-    """The current directory when the id was resolved."""
-    options: dict[str, Any] = field(default_factory=dict)
-
-    def __call__(self, num_envs: int, device: str = "cpu") -> Any:
-        """A `TensorSimulator` of `num_envs` environments on `device`."""
-        make = import_attribute(self.module, self.attribute, self.folder)
-        simulator = make(num_envs=num_envs, device=device, **self.options)
-        _require(simulator, (*METHODS, *ATTRIBUTES), f"{self.module}:{self.attribute}")
-        return simulator
-
-
 def resolve(env_id: EnvId) -> Factory:
     known = SIMULATORS.get(env_id.name)
     module, colon, attribute = (known.target if known else env_id.name).partition(":")
@@ -71,10 +54,11 @@ def resolve(env_id: EnvId) -> Factory:
         check_options(env_id, known.options)
     else:
         simulator = find(module, attribute, str(env_id), BUILDER)
-        check_call(simulator, env_id, given=("num_envs", "device"))
-        if isinstance(simulator, type):  # a function may return anything, and the result is checked
+        check_batch_call(simulator, env_id)
+        is_own = isinstance(simulator, type) and not issubclass(simulator, VectorEnv)
+        if is_own:  # a function may return anything, and the result is checked
             _require(simulator, METHODS, f"{module}:{attribute}")
-    make = TensorTask(module, attribute, os.getcwd(), dict(env_id.options))
+    make = ImportedBatch(module, attribute, os.getcwd(), dict(env_id.options))
     return Factory(make=make, backend="tensor", label=str(env_id), single=_single(env_id, known))
 
 
@@ -94,9 +78,15 @@ def names() -> Iterable[str]:
     return sorted(SIMULATORS)
 
 
+def require_simulator(made: Any, name: str) -> None:
+    """Refuse what is no `TensorSimulator`."""
+    _require(made, (*METHODS, *ATTRIBUTES), name)
+
+
 def _require(simulator: Any, members: Iterable[str], name: str) -> None:
     missing = [member for member in members if not hasattr(simulator, member)]
     if missing:
         raise UsageError(
-            f"{name} is no tensor simulator: it lacks {', '.join(missing)} (see paceline.pool.tensor.TensorSimulator)"
+            f"{name} is no tensor simulator: it lacks {', '.join(missing)} (see paceline.pool.tensor.TensorSimulator); "
+            "a gymnasium.vector.VectorEnv is allowed, too"
         )

@@ -78,16 +78,26 @@ class _Traced:
 
     def __init__(self, network: FlatNetwork, memory: Sequence[Tensor]) -> None:
         self._network, (self._values, *self._state) = network, memory
-        self._weights = self._values
+        self._weights: Tensor | None = None
+        """The weights since the last step, as a leaf of the gradient."""
 
     def __call__(self, *inputs: Any) -> Tensor:
-        if isinstance(self._network, TrainedNetwork):
-            self._weights = self._values.detach().requires_grad_()
-        return functional_call(self._network.module, self._network.views(self._weights), inputs)
+        return functional_call(self._network.module, self._views(), inputs)
+
+    def encode(self, obs: dict[str, Tensor]) -> Tensor:
+        own = {name.removeprefix("encoder."): v for name, v in self._views().items() if name.startswith("encoder.")}
+        return functional_call(self._network.module.get_submodule("encoder"), own, (obs,))
+
+    def _views(self) -> dict[str, Tensor]:
+        if self._weights is None:
+            is_trained = isinstance(self._network, TrainedNetwork)
+            self._weights = self._values.detach().requires_grad_() if is_trained else self._values
+        return self._network.views(self._weights)
 
     def descend(self, loss: Tensor) -> Tensor:
-        assert isinstance(self._network, TrainedNetwork)
+        assert isinstance(self._network, TrainedNetwork) and self._weights is not None
         (gradient,) = torch.autograd.grad(loss, self._weights)
+        self._weights = None
         with torch.no_grad():
             step, mean, square, counts, rate, *limit = self._state
             norm = clip_(gradient, limit[0] if limit else None)

@@ -1,7 +1,13 @@
-"""The learner of D4PG: a distributional critic from n-step transitions, and a policy that follows it (algorithm 1)."""
+"""The learner of D4PG: a distributional critic from n-step transitions, and a policy that follows it (algorithm 1).
+
+Legend: B rows, F features of an observation.
+
+Of images, the critic's loss trains the encoder, and the policy reads its features without a gradient.
+"""
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -14,11 +20,12 @@ from paceline.distributed.runtime import Group
 from paceline.experience.replay import Drawn
 from paceline.learner.compiled import CompiledUpdate
 from paceline.learner.config import D4PGConfig, OnNonFinite
-from paceline.learner.flat import Descending, FlatNetwork, TrainedNetwork
+from paceline.learner.flat import Descending, Encoding, FlatNetwork, TrainedNetwork
 from paceline.learner.hyperparameters import OF_D4PG, Hyperparameters
 from paceline.learner.optimizer import load_moments, set_rate
 from paceline.learner.publication import Publication
-from paceline.nets.deterministic import ActionCritic, DeterministicPolicy
+from paceline.nets.deterministic import ActionCritic, DeterministicPolicy, control_parts
+from paceline.nets.parts import saved_form
 from paceline.stop import Stop
 
 METRICS = ("critic_loss", "value", "actor_grad_norm", "critic_grad_norm")
@@ -29,7 +36,7 @@ class Networks(NamedTuple):
 
     critic: Descending
     policy: Descending
-    target_critic: Callable[..., Tensor]
+    target_critic: Encoding
     target_policy: Callable[..., Tensor]
 
 
@@ -56,12 +63,12 @@ class D4PGLearner:
         if compiled and group.size > 1:
             raise ValueError("ranks average gradients in the middle of an update, so it cannot be compiled as a whole")
         self.hyperparameters, self._revision = Hyperparameters(OF_D4PG, d4pg=config), 0
-        self._head = critic.head
-        self._policy, self._critic = (
-            TrainedNetwork(module, rate, config.max_grad_norm, group, stop, on_nonfinite)
-            for module, rate in ((policy, config.actor_rate), (critic, config.critic_rate))
+        self._head, self._parts = critic.head, control_parts(critic.encoder)
+        self._critic = TrainedNetwork(critic, config.critic_rate, config.max_grad_norm, group, stop, on_nonfinite)
+        self._policy = TrainedNetwork(
+            policy, config.actor_rate, config.max_grad_norm, group, stop, on_nonfinite, borrowed=critic.encoder
         )
-        self._target_policy, self._target_critic = (FlatNetwork.target_of(module) for module in (policy, critic))
+        self._target_policy, self._target_critic = _targets(policy, critic)
         self.trained = {"critic": self._critic, "policy": self._policy}
         networks = Networks(self._critic, self._policy, self._target_critic, self._target_policy)
         self._improve: Callable[[Drawn], tuple[Tensor, ...]] = (
@@ -138,31 +145,30 @@ class D4PGLearner:
 
         The policy follows the critic after the critic's step. In the paper both move from the same weights.
         """
-        obs = _named(drawn.rows, "obs/")
-        losses, errors = self._critic_losses(networks, obs, drawn.rows)
+        features = networks.critic.encode(_named(drawn.rows, "obs/"))
+        losses, errors = self._critic_losses(networks, features, drawn.rows)
         critic_norm = networks.critic.descend((drawn.weight * losses).mean())
-        value, surrogate = self._surrogate(networks, obs)
+        value, surrogate = self._surrogate(networks, features.detach())
         actor_norm = networks.policy.descend(surrogate)
         return losses.detach().mean(), value.mean(), actor_norm, critic_norm, errors
 
-    def _critic_losses(
-        self, networks: Networks, obs: dict[str, Tensor], rows: dict[str, Tensor]
-    ) -> tuple[Tensor, Tensor]:
+    def _critic_losses(self, networks: Networks, features: Tensor, rows: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """[B]: d(T Z_target, Z), lines 6 and 7; and [B] without gradient, the errors that set priorities."""
-        next_obs = _named(rows, "next_obs/")
         action, reward, discount = (rows[name] for name in ("action", "reward", "discount"))
         with torch.no_grad():
-            target = networks.target_critic(next_obs, networks.target_policy(next_obs))
-        outputs = networks.critic(obs, action)
+            after = networks.target_critic.encode(_named(rows, "next_obs/"))
+            target = networks.target_critic(after, networks.target_policy(after))
+        outputs = networks.critic(features, action)
         loss = self._head.loss(outputs, reward, discount, target)
         return loss, self._head.surprise(outputs.detach(), reward, discount, target, loss.detach())
 
-    def _surrogate(self, networks: Networks, obs: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def _surrogate(self, networks: Networks, features: Tensor) -> tuple[Tensor, Tensor]:
         """The critic's mean for the policy's actions [B], and a loss whose gradient is the policy gradient. The chain
-        rule is written out, so that dQ/da can be bounded and the critic gets no gradient."""
-        action = networks.policy(obs)
+        rule is written out, so that dQ/da can be bounded and the critic gets no gradient. `features` [B, F] have no
+        gradient: the policy does not train the encoder."""
+        action = networks.policy(features)
         given = action.detach().requires_grad_()
-        value = self._head.mean(networks.critic(obs, given))
+        value = self._head.mean(networks.critic(features, given))
         (slope,) = torch.autograd.grad(value.sum(), given)
         bound = self.config.max_action_gradient
         if bound is not None:
@@ -186,6 +192,7 @@ class D4PGLearner:
             "optimizers": {name: trained.optimizer.state_dict() for name, trained in self.trained.items()},
             "updates": self.updates,
             "hyperparameters": self.hyperparameters.state_dict(),
+            "parts": saved_form(self._parts),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -196,6 +203,15 @@ class D4PGLearner:
             load_moments(trained.optimizer, state["optimizers"][name])
         self.updates = state["updates"]
         self.hyperparameters.load_state_dict(state.get("hyperparameters", {}))
+
+
+def _targets(policy: DeterministicPolicy, critic: ActionCritic) -> tuple[FlatNetwork, FlatNetwork]:
+    """Copies that are not trained, but `follow`. They share an encoder as the networks do."""
+    policy, critic = copy.deepcopy((policy, critic))
+    targets = FlatNetwork(policy, borrowed=critic.encoder), FlatNetwork(critic)
+    for target in targets:
+        target.module.requires_grad_(False)
+    return targets
 
 
 def _named(rows: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -3,7 +3,6 @@ number of layers."""
 
 from __future__ import annotations
 
-import copy
 from typing import Any, Protocol
 
 import torch
@@ -18,29 +17,29 @@ from paceline.stop import Stop
 
 
 class FlatNetwork:
-    """A module whose parameters become views of `values`. Frozen parameters stay where they are.
+    """A module whose parameters become views of `values`. Frozen parameters stay where they are, and so do those of
+    `borrowed`, a module inside that another network trains.
 
     The parameters get new memory: take references to them only afterwards.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, borrowed: nn.Module | None = None) -> None:
         self.module = module
-        self._trained = {name: values for name, values in module.named_parameters() if values.requires_grad}
+        others = set(map(id, borrowed.parameters())) if borrowed is not None else set()
+        named = module.named_parameters()
+        self._trained = {name: values for name, values in named if values.requires_grad and id(values) not in others}
         parameters = self._trained.values()
         self.values = nn.Parameter(torch.cat([parameter.detach().flatten() for parameter in parameters]))
         sizes = [parameter.numel() for parameter in parameters]
         for parameter, part in zip(parameters, self.values.detach().split(sizes), strict=True):
             parameter.data = part.view_as(parameter)
 
-    @classmethod
-    def target_of(cls, module: nn.Module) -> FlatNetwork:
-        """A copy that is not trained by itself, but may `follow`."""
-        target = cls(copy.deepcopy(module))
-        target.module.requires_grad_(False)
-        return target
-
     def __call__(self, *inputs: Any) -> Tensor:
         return self.module(*inputs)
+
+    def encode(self, obs: dict[str, Tensor]) -> Tensor:
+        """The output of the module's own `encoder`."""
+        return self.module.get_submodule("encoder")(obs)
 
     def views(self, values: Tensor) -> dict[str, Tensor]:
         """Another tensor with the layout of `self.values`, as named parameters."""
@@ -65,8 +64,9 @@ class TrainedNetwork(FlatNetwork):
         group: Group,
         stop: Stop | None = None,
         on_nonfinite: OnNonFinite = "stop",
+        borrowed: nn.Module | None = None,
     ) -> None:
-        super().__init__(module)
+        super().__init__(module, borrowed)
         self.gradients = FlatGradients(self._trained.values())
         self.values.grad = self.gradients.flat
         self._group, self._stop = group, stop or Stop(group)
@@ -112,11 +112,19 @@ class TrainedNetwork(FlatNetwork):
         return {"rate": group["lr"], "betas": group["betas"], "eps": group["eps"]}
 
 
-class Descending(Protocol):
-    """A network as an update rule sees it."""
+class Encoding(Protocol):
+    """A network with an encoder of its own, as an update rule sees it."""
 
     def __call__(self, *inputs: Any) -> Tensor: ...
 
+    def encode(self, obs: dict[str, Tensor]) -> Tensor:
+        """The output of its encoder."""
+        ...
+
+
+class Descending(Encoding, Protocol):
+    """A network that is trained."""
+
     def descend(self, loss: Tensor) -> Tensor:
-        """Step along the gradient of a loss of the last call's output. Returns the norm of the gradient."""
+        """Step along the gradient of a loss of outputs since the last step. Returns the norm of the gradient."""
         ...

@@ -16,7 +16,7 @@ from paceline.nets.layers import LastLayer
 from paceline.nets.normalizer import ObservationNormalizer
 from paceline.nets.planner import PlannedCore
 from paceline.nets.ppo_policy import Evaluation, PPOPolicy, Recall
-from paceline.nets.trunk import Trunk, is_channels_last, seen_shape
+from paceline.nets.trunk import Trunk, channels_first, is_channels_last, seen_shape
 from paceline.pool.protocol import PoolSpec
 
 MASK = "action_mask"
@@ -107,19 +107,14 @@ class ActorCritic(PPOPolicy):
         return sequence(self.core, features, recall.batch_sizes, recall.state)
 
     def absorb(self, obs: dict[str, Tensor], rows: Tensor, group: Group) -> None:
-        obs = self._channels_first(obs)
+        obs = channels_first(obs, self._channels_last)
         for name, normalizer in zip(self.names, self.normalizers, strict=True):
             if isinstance(normalizer, ObservationNormalizer) and not normalizer.is_frozen:
                 normalizer.absorb(group.sum_(normalizer.sums(obs[name][rows])))
 
-    def _channels_first(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
-        if not self._channels_last:
-            return obs
-        return obs | {name: obs[name].permute(0, 3, 1, 2) for name in self._channels_last}
-
     def see(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
         """Observations as the trunks take them: channels first, and normalised if that is configured."""
-        obs = self._channels_first(obs)
+        obs = channels_first(obs, self._channels_last)
         if not self.normalizes:
             return obs
         return {name: normalizer(obs[name]) for name, normalizer in zip(self.names, self.normalizers, strict=True)}

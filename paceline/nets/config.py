@@ -115,7 +115,7 @@ class HeadConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyConfig:
-    """The network of the PPO systems."""
+    """The network of the PPO systems. d4pg reads `encoder` and `encoder_size`."""
 
     kind: str = "chain"
     """chain (encoders, core, head and critic, as the other options say), or package.module:Class for a whole policy of

@@ -1,7 +1,10 @@
-"""`DeterministicPolicy` and `ActionCritic`: D4PG's networks, for observations of numbers and actions in boxes.
+"""`DeterministicPolicy` and `ActionCritic`: D4PG's networks, for actions in boxes.
 
-Legend: B rows, A numbers of an action, P outputs of the critic. Networks use actions in [-1, 1]; environments get them
-scaled to their bounds.
+Legend: B rows, F features of an observation, A numbers of an action, P outputs of the critic. Networks use actions in
+[-1, 1]; environments get them scaled to their bounds.
+
+Policy and critic have one `ControlEncoder` together. Only the critic's loss trains it. Both networks take observations,
+or features that the encoder has made of them, so that an update encodes each observation once.
 """
 
 from __future__ import annotations
@@ -12,22 +15,18 @@ from torch import Tensor, nn
 
 from paceline.accel.activations import Tanh
 from paceline.errors import UsageError
-from paceline.nets.config import ControlConfig
-from paceline.nets.layers import make_activation
-from paceline.nets.parts import Parts, Unit
-from paceline.nets.trunk import flat_size, is_image, join
+from paceline.nets.config import ControlConfig, PolicyConfig
+from paceline.nets.control_encoder import ControlEncoder, Seen
+from paceline.nets.layers import has_convolutions, make_activation
+from paceline.nets.parts import IMAGE, Parts, Unit
+from paceline.nets.trunk import flat_size
 from paceline.nets.value_heads import make_value_head
 from paceline.pool.protocol import PoolSpec
 from paceline.pool.spaces import Leaf
 
 _LAYERS = ("control.layer_norm", "control.activation")
 _VALUES = ("control.value.kind", "control.value.low", "control.value.high")
-PARTS: Parts = {
-    "encoder": {"torso": Unit({"torso": "policy.torso"}, _LAYERS)},
-    "policy": {"last layer": Unit({"last layer": "policy.last"})},
-    "critic": {"critic": Unit({"critic": "critic"}, (*_LAYERS, *_VALUES))},
-}
-"""Where the parts are in a dictionary of both networks, `policy` and `critic`."""
+_CRITIC = {"torso": "critic.torso", "last layer": "critic.last", "head": "critic.head"}
 LAST_LAYER = 1e-3
 """Bound of the initial weights of last layers: the first actions and values are close to 0."""
 
@@ -37,23 +36,27 @@ class DeterministicPolicy(nn.Module):
 
     low: Tensor
     high: Tensor
-    has_convolutions = False
 
-    def __init__(self, spec: PoolSpec, config: ControlConfig) -> None:
+    def __init__(self, spec: PoolSpec, config: ControlConfig, encoder: ControlEncoder) -> None:
         super().__init__()
-        self.leaves = _vectors(spec)
         action, box = _box(spec)
+        self.encoder = encoder
         self.num_actions = flat_size(action)
         self._shape = action.shape
-        self.torso = Torso(sum(map(flat_size, self.leaves)), config.actor_hidden, config.layer_norm, config.activation)
+        self.torso = Torso(encoder.out_features, config.actor_hidden, config.layer_norm, config.activation)
         self.last = _last_layer(self.torso.out_features, self.num_actions)
         self.name = action.name
         self.register_buffer("low", torch.as_tensor(box.low).flatten())
         self.register_buffer("high", torch.as_tensor(box.high).flatten())
 
-    def forward(self, obs: dict[str, Tensor]) -> Tensor:
+    @property
+    def has_convolutions(self) -> bool:
+        """Whether PyTorch's own kernels compute any convolution."""
+        return has_convolutions(self)
+
+    def forward(self, seen: Seen) -> Tensor:
         """[B, A]: in [-1, 1]."""
-        return self.last(self.torso(join(obs, self.leaves))).tanh()
+        return self.last(self.torso(self.encoder(seen))).tanh()
 
     def env_actions(self, actions: Tensor) -> Tensor:
         """[B, ...]: actions as the environment takes them. Those that noise moved out of [-1, 1] are clipped first."""
@@ -76,17 +79,17 @@ class DeterministicPolicy(nn.Module):
 class ActionCritic(nn.Module):
     """The return distribution of observations and actions."""
 
-    def __init__(self, spec: PoolSpec, config: ControlConfig) -> None:
+    def __init__(self, spec: PoolSpec, config: ControlConfig, encoder: ControlEncoder) -> None:
         super().__init__()
-        self.leaves = _vectors(spec)
+        self.encoder = encoder
         self.head = make_value_head(config.value)
-        inputs = sum(map(flat_size, self.leaves)) + flat_size(_box(spec)[0])
+        inputs = encoder.out_features + flat_size(_box(spec)[0])
         self.torso = Torso(inputs, config.critic_hidden, config.layer_norm, config.activation)
         self.last = _last_layer(self.torso.out_features, self.head.num_outputs)
 
-    def forward(self, obs: dict[str, Tensor], actions: Tensor) -> Tensor:
+    def forward(self, seen: Seen, actions: Tensor) -> Tensor:
         """[B, P]: inputs of the value head; `actions` [B, A] are in [-1, 1]."""
-        return self.last(self.torso(torch.cat([join(obs, self.leaves), actions], 1)))
+        return self.last(self.torso(torch.cat([self.encoder(seen), actions], 1)))
 
 
 class Torso(nn.Module):
@@ -123,11 +126,26 @@ def _last_layer(inputs: int, outputs: int) -> nn.Linear:
     return layer
 
 
-def _vectors(spec: PoolSpec) -> tuple[Leaf, ...]:
-    images = [leaf.name for leaf in spec.obs if is_image(leaf)]
-    if images:
-        raise UsageError(f"d4pg learns from numbers, but {', '.join(images)} is an image; allowed: ddppo, ver, appo")
-    return spec.obs
+def make_networks(
+    spec: PoolSpec, config: ControlConfig, encoders: PolicyConfig
+) -> tuple[DeterministicPolicy, ActionCritic]:
+    """A policy and its critic, with one encoder for both."""
+    encoder = ControlEncoder(spec.obs, encoders)
+    return DeterministicPolicy(spec, config, encoder), ActionCritic(spec, config, encoder)
+
+
+def control_parts(encoder: ControlEncoder) -> Parts:
+    """Where the parts are in a dictionary of both networks, `policy` and `critic`."""
+    torso, last = Unit({"torso": "policy.torso"}, _LAYERS), Unit({"last layer": "policy.last"})
+    images = {
+        f"{IMAGE}{name}": Unit({"encoder": f"policy.encoder.trunk.images.{index}"}, ("policy.encoder",))
+        for index, name in enumerate(encoder.trunk.image_names)
+    }
+    return {
+        "encoder": images or {"torso": torso},
+        "policy": ({"torso": torso} if images else {}) | {"last layer": last},
+        "critic": {"critic": Unit(_CRITIC, (*_LAYERS, *_VALUES))},
+    }
 
 
 def _box(spec: PoolSpec) -> tuple[Leaf, spaces.Box]:

@@ -35,6 +35,13 @@ class LastLayer(nn.Linear):
             return super().forward(features.to(self.weight.dtype))
 
 
+def has_convolutions(network: nn.Module) -> bool:
+    """Whether PyTorch's own kernels compute any convolution of a network."""
+    encoders = [module for module in network.modules() if getattr(module, "as_matrices", False)]
+    own = {conv for encoder in encoders for conv in encoder.modules()}
+    return any(isinstance(module, nn.Conv2d) and module not in own for module in network.modules())
+
+
 def as_float(obs: Tensor) -> Tensor:
     """`obs` as float32: bytes scaled to [0, 1], other numbers as they are."""
     if obs.dtype == torch.uint8:

@@ -45,7 +45,7 @@ CORE = "core"
 IMAGE = "encoder of "
 """The name of an image's encoder begins with this, and ends with the name of the image."""
 IMAGES = "trunk.images."
-"""The names of tensors of images' encoders begin with this."""
+"""In the names of tensors of images' encoders."""
 _ENCODER = ("policy.encoder", "policy.normalize_obs")
 _PERCEPTRON = ("policy.activation", "policy.embedding", "policy.normalize_obs")
 _CORE = ("policy.core.kind",)

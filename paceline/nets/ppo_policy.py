@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from paceline.distributed.runtime import Group
 from paceline.nets.heads import ActionHead
+from paceline.nets.layers import has_convolutions
 from paceline.nets.trunk import flat_size, flatten
 from paceline.pool.protocol import PoolSpec
 
@@ -93,9 +94,7 @@ class PPOPolicy(nn.Module):
     @property
     def has_convolutions(self) -> bool:
         """Whether PyTorch's own kernels compute any convolution."""
-        encoders = [module for module in self.modules() if getattr(module, "as_matrices", False)]
-        own = {conv for encoder in encoders for conv in encoder.modules()}
-        return any(isinstance(module, nn.Conv2d) and module not in own for module in self.modules())
+        return has_convolutions(self)
 
     @property
     def is_recurrent(self) -> bool:

@@ -91,6 +91,11 @@ def is_channels_last(leaf: Leaf) -> bool:
     return is_image(leaf) and leaf.shape[2] in (1, 3, 4) and leaf.shape[0] not in (1, 3, 4)
 
 
+def channels_first(obs: dict[str, Tensor], names: Sequence[str]) -> dict[str, Tensor]:
+    """Observations, with the channels of images `names` [B, H, W, C] moved to the front."""
+    return obs | {name: obs[name].permute(0, 3, 1, 2) for name in names} if names else obs
+
+
 def seen_shape(leaf: Leaf) -> tuple[int, ...]:
     """The shape that encoders see: images have their channels first."""
     return (leaf.shape[2], *leaf.shape[:2]) if is_channels_last(leaf) else leaf.shape

@@ -52,7 +52,7 @@ def make_pool(
 
         return EnvPoolPool(factory, config, seed)
     if kind == "tensor":
-        from paceline.pool.tensor import make_tensor_pool
+        from paceline.pool.make_tensor import make_tensor_pool
 
         return make_tensor_pool(factory, config, seed, device)
     from paceline.pool.auto import choose

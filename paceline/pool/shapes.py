@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gymnasium import spaces
+from gymnasium.vector import VectorEnv
 
 from paceline.errors import UsageError
 from paceline.pool.config import PoolConfig
@@ -45,6 +46,11 @@ def is_turn_based(env: Any) -> bool:
 
 
 def env_shape(env: Any) -> EnvShape:
+    if isinstance(env, VectorEnv):
+        raise UsageError(
+            f"{type(env).__name__} is a vector environment; allowed: from a function with the parameters num_envs and "
+            "device"
+        )
     if not is_multi_agent(env):
         for name in ("observation_space", "action_space"):
             if not isinstance(getattr(env, name, None), spaces.Space):

@@ -15,7 +15,6 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,10 +23,8 @@ from gymnasium import spaces
 from torch import Tensor
 
 from paceline.accel.cuda_graph import CudaGraph
-from paceline.envs.factory import Factory
 from paceline.errors import UsageError
 from paceline.pool.arguments import as_slots, chosen_groups, named_actions, slots_to_wait_for
-from paceline.pool.config import PoolConfig
 from paceline.pool.protocol import Array, Episode, Pool, PoolSpec, StepBatch
 from paceline.pool.saved_pool import report_unsaved
 from paceline.pool.seeds import env_seed
@@ -71,6 +68,11 @@ class TensorSimulator(Protocol):
       step ended an episode, the values belong to that episode.
     - `truncation_gap`: the time limit, if only a time limit truncates episodes. A rollout then keeps fewer final
       observations.
+    - `active`: a tensor [N] bool, made anew by every step and reset: the observations that need a decision, or None for
+      all. Where it is False, the next step only resets the environment. That step has no reward and no end, and counts
+      nowhere.
+    - `check()`: raises for what went wrong since the last call. It may wait for the device.
+    - `close()`: ends the simulator. It may be called twice.
     - `recordable = True`: the state stays in the same memory, and the simulator draws no random numbers from a
       generator of its own. On a GPU its steps are recorded as a CUDA graph, and the next step overwrites the result of
       `step`.
@@ -95,13 +97,6 @@ class TensorSimulator(Protocol):
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
-
-
-def make_tensor_pool(factory: Factory, config: PoolConfig, seed: int, device: str) -> TensorPool:
-    """One simulator per group of `config`, on `device`."""
-    bounds = [config.num_envs * group // config.groups for group in range(config.groups + 1)]
-    make: Any = factory.make  # makes n environments on a device
-    return TensorPool([make(end - begin, device) for begin, end in pairwise(bounds)], seed, record=config.cuda_graphs)
 
 
 class TensorPool(Pool):
@@ -200,8 +195,10 @@ class TensorPool(Pool):
 
     def take_episodes(self) -> list[Episode]:
         """Reads the device. Raises if a reward or an observation since the last call was not finite."""
-        for episodes in self._episodes:
+        for episodes, simulator in zip(self._episodes, self._simulators, strict=True):
             episodes.check()
+            if hasattr(simulator, "check"):
+                simulator.check()
         return self._ring.take()
 
     def state(self, timeout: float | None = None) -> bytes:
@@ -244,7 +241,10 @@ class TensorPool(Pool):
         return np.array([slot for group in missing for slot in self._ranges[group]], np.int64)
 
     def close(self) -> None:
-        """Does nothing: tensors are freed with the pool."""
+        """Tensors are freed with the pool. A simulator may have more to close."""
+        for simulator in self._simulators:
+            if hasattr(simulator, "close"):
+                simulator.close()
 
     def _start(self, group: int) -> dict[str, Tensor]:
         seed = env_seed(self._seed, group, self._incarnation[group])
@@ -266,10 +266,11 @@ class TensorPool(Pool):
         simulator, episodes = self._simulators[group], self._episodes[group]
 
         def advance(actions: dict[str, Tensor]) -> TensorStep:
+            counted = getattr(simulator, "active", None)
             step = simulator.step(next(iter(actions.values())) if len(actions) == 1 else actions)
             measures = getattr(simulator, "last_measures", {})
             measured = [measures[name] for name in self.spec.measures]
-            episodes.add(step.reward, step.terminated | step.truncated, step.obs, step.final_obs, measured)
+            episodes.add(step.reward, step.terminated | step.truncated, step.obs, step.final_obs, measured, counted)
             return step
 
         recordable = record and self._device.type == "cuda" and getattr(simulator, "recordable", False)
@@ -298,10 +299,17 @@ class TensorPool(Pool):
             terminated=_join([step.terminated for step in steps]) if steps else self._never[:0],
             truncated=_join([step.truncated for step in steps]) if steps else self._never[:0],
             final_obs=final_obs,
-            active=self._always[:count],
+            active=self._active(groups),
             lost=self._never[:count],
             step_seconds=self._zero[:count],
         )
+
+    def _active(self, groups: tuple[int, ...]) -> Tensor:
+        parts = [getattr(self._simulators[group], "active", None) for group in groups]
+        if all(part is None for part in parts):
+            return self._always[: sum(self._sizes[group] for group in groups)]
+        sizes = [self._sizes[group] for group in groups]
+        return _join([self._always[:n] if part is None else part for part, n in zip(parts, sizes, strict=True)])
 
     def _slots(self, groups: tuple[int, ...]) -> Tensor:
         """The slots of `groups`, always as the same tensor on the device."""

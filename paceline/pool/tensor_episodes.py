@@ -95,7 +95,9 @@ class GroupEpisodes:
         obs: Mapping[str, Tensor],
         final_obs: Mapping[str, Tensor],
         measured: Sequence[Tensor] = (),
+        counted: Tensor | None = None,
     ) -> None:
+        """Add a step. It counts only where `counted` [N] is set; None: everywhere."""
         going_on = ~ended
         found = [_largest(obs[name]) for name in self._entries]
         lasts = [
@@ -106,7 +108,7 @@ class GroupEpisodes:
         facts = torch.stack((self._episode, self._lengths, ended.float(), reward, *lasts, *found))
         self._facts.copy_(torch.where(self._fine(), facts, self._facts))
         self._returns += reward
-        self._lengths += 1
+        self._lengths += 1 if counted is None else counted
         self._ring.write(ended, torch.stack((self._slots, self._returns, self._lengths, *measured), dim=1))
         self._returns.masked_fill_(ended, 0)
         self._lengths.masked_fill_(ended, 0)

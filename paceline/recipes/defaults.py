@@ -11,9 +11,11 @@ import numpy as np
 from gymnasium import spaces
 
 from paceline.config import Config
+from paceline.distributed.runtime import choose_device
 from paceline.envs import given
 from paceline.envs.registry import resolve
 from paceline.errors import UsageError
+from paceline.experience.config import ReplayConfig
 from paceline.learner.config import D4PGConfig, OptimizerConfig, PPOConfig
 from paceline.nets.config import ControlConfig, PolicyConfig, ValueConfig
 from paceline.pool.config import PoolConfig
@@ -21,6 +23,9 @@ from paceline.pool.make import make_pool
 from paceline.pool.protocol import PoolSpec
 from paceline.pool.spaces import Leaf
 from paceline.systems import SYSTEMS
+
+REPLAYED_IMAGES = 100_000
+"""Transitions with images in a replay. With 84x84 pixels in colour these are 4.2 GB."""
 
 
 def default_config(
@@ -32,13 +37,17 @@ def default_config(
     """
     factory = resolve(env)
     one = PoolConfig(kind="serial" if factory.steps_singly else "auto", num_envs=1)
-    with contextlib.closing(make_pool(factory, one)) as pool:
+    # A batched simulator may run only on the device that training would use.
+    device = "cpu" if factory.steps_singly else str(choose_device("auto"))
+    with contextlib.closing(make_pool(factory, one, device=device)) as pool:
         spec = pool.spec
     name = env if isinstance(env, str) else given.id_of(env)
     images, vectors = (any(_is_image(leaf) == wanted for leaf in spec.obs) for wanted in (True, False))
     seen = " and ".join(word for word, is_there in (("images", images), ("vectors", vectors)) if is_there)
     continuous = any(isinstance(leaf.space, spaces.Box) for leaf in spec.actions)
-    config = _for_d4pg(spec, name) if _is_d4pg(system) else _for_ppo(images=images, continuous=continuous)
+    config = (
+        _for_d4pg(spec, name, images=images) if _is_d4pg(system) else _for_ppo(images=images, continuous=continuous)
+    )
     config = dataclasses.replace(config.under(system), env=name)
     if recurrent and not _is_d4pg(system):
         config = dataclasses.replace(config, policy=dataclasses.replace(config.policy, critic="shared"))
@@ -73,7 +82,7 @@ def _for_ppo(*, images: bool, continuous: bool) -> Config:
     return Config(pool=PoolConfig(num_envs=16), policy=policy, ppo=ppo, optimizer=optimizer)
 
 
-def _for_d4pg(spec: PoolSpec, name: str) -> Config:
+def _for_d4pg(spec: PoolSpec, name: str, *, images: bool) -> Config:
     """The range of returns is not known, so values are not categorical."""
     if not all(isinstance(leaf.space, spaces.Box) and np.isfinite(leaf.space.low).all() for leaf in spec.actions):
         raise UsageError(f"d4pg needs continuous actions with bounds, and {name} has {spec.action_space}")
@@ -82,4 +91,5 @@ def _for_d4pg(spec: PoolSpec, name: str) -> Config:
         pool=PoolConfig(num_envs=8),
         control=ControlConfig(actor_hidden=(256, 256), critic_hidden=(256, 256), value=ValueConfig(kind="mixture")),
         d4pg=D4PGConfig(actor_rate=3e-4, critic_rate=3e-4, target_period=1, target_share=0.005),
+        replay=ReplayConfig(capacity=REPLAYED_IMAGES) if images else ReplayConfig(),
     )

@@ -19,8 +19,8 @@ from paceline.errors import UsageError
 from paceline.evaluation.video import open_camera
 from paceline.pool import make_pool
 from paceline.pool.config import PoolConfig
+from paceline.pool.make_tensor import make_tensor_pool
 from paceline.pool.seeds import env_seed
-from paceline.pool.tensor import make_tensor_pool
 from paceline.sims.randomness import combine, mix
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -29,7 +29,7 @@ from paceline.config import Config  # noqa: E402 - Ray first: without it there i
 from paceline.errors import PacelineError, UsageError  # noqa: E402
 from paceline.experience.config import LimiterConfig  # noqa: E402
 from paceline.experience.return_range import ReturnRange  # noqa: E402
-from paceline.nets.deterministic import DeterministicPolicy  # noqa: E402
+from paceline.nets.deterministic import make_networks  # noqa: E402
 from paceline.session import train  # noqa: E402
 from tests.integration.ranks import ROOT  # noqa: E402
 from tests.integration.test_d4pg import LENGTH, Chase, reports, small  # noqa: E402
@@ -59,7 +59,12 @@ class Unmakable(Chase):
 
 def settings_of(config: Config) -> ActorSettings:
     return ActorSettings(
-        env=config.env, pool=config.pool, control=config.control, d4pg=config.d4pg, batching=config.batching
+        env=config.env,
+        pool=config.pool,
+        control=config.control,
+        policy=config.policy,
+        d4pg=config.d4pg,
+        batching=config.batching,
     )
 
 
@@ -82,7 +87,7 @@ class Learner:
 
     def __init__(self, config: Config) -> None:
         actor = RemoteActor(settings_of(config), seed=1)
-        self.acting = DeterministicPolicy(actor._pool.spec, config.control)
+        self.acting, _ = make_networks(actor._pool.spec, config.control, config.policy)
         self.steps = self.published = 0
         self.rows: list[dict[str, np.ndarray]] = []
 

@@ -31,7 +31,7 @@ from paceline.learner.hyperparameters import (
 from paceline.learner.ppo import PPOLearner
 from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.config import ControlConfig, PolicyConfig, ValueConfig
-from paceline.nets.deterministic import ActionCritic, DeterministicPolicy
+from paceline.nets.deterministic import DeterministicPolicy, make_networks
 from paceline.ops.vtrace import vtrace
 from paceline.pool.protocol import StepBatch
 from tests.experience.rollouts import move, refill
@@ -187,8 +187,9 @@ def test_targets_obey_a_new_value(name):
 def d4pg_learner(device: torch.device, compiled: bool = False, **options) -> tuple[DeterministicPolicy, D4PGLearner]:
     torch.manual_seed(0)
     config = ControlConfig(actor_hidden=(8,), critic_hidden=(8,), value=ValueConfig(low=-5.0, high=5.0))
-    policy = DeterministicPolicy(test_d4pg.SPEC, config).to(device)
-    critic = ActionCritic(test_d4pg.SPEC, config).to(device)
+    policy, critic = make_networks(test_d4pg.SPEC, config, PolicyConfig())
+    for network in (policy, critic):
+        network.to(device)
     options = {"max_grad_norm": 0.5, "target_period": 1} | options
     group = Group(RankInfo(), device, None)
     return policy, D4PGLearner(policy, critic, group, D4PGConfig(**options), compiled=compiled)

@@ -15,7 +15,7 @@ from paceline.accel.kernels import keep_in_precision
 from paceline.collect.inference import Inference
 from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.config import ControlConfig, CoreConfig, PolicyConfig, ValueConfig
-from paceline.nets.deterministic import ActionCritic
+from paceline.nets.deterministic import make_networks
 from paceline.nets.heads import ActionHead
 from paceline.nets.ppo_policy import Recall
 from paceline.pool.protocol import PoolSpec
@@ -118,7 +118,8 @@ def test_returns_of_d4pg_in_bfloat16_are_computed_in_float32():
         action_space=spaces.Box(-1, 1, (2,), np.float32),
         num_envs=ROWS,
     )
-    critic = ActionCritic(spec, ControlConfig(critic_hidden=(16, 16), value=ValueConfig(kind="scalar")))
+    config = ControlConfig(critic_hidden=(16, 16), value=ValueConfig(kind="scalar"))
+    _, critic = make_networks(spec, config, PolicyConfig())
     critic.torso.precision = torch.bfloat16
     torch.nn.init.normal_(critic.last.weight)
     critic.last.bias.fill_(100.0)

@@ -18,7 +18,7 @@ from paceline.evaluation.evaluate import evaluate
 from paceline.nets import config as names
 from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.config import ControlConfig, CoreConfig, HeadConfig, PolicyConfig, ValueConfig, named_classes
-from paceline.nets.deterministic import ActionCritic, DeterministicPolicy
+from paceline.nets.deterministic import make_networks
 from paceline.nets.layers import ACTIVATIONS
 from paceline.nets.ppo_policy import Recall
 from paceline.nets.trunk import ENCODERS
@@ -125,7 +125,7 @@ def test_a_core_with_nothing_but_steps_goes_through_sequences_and_columns():
 def test_activations_and_value_heads_of_ones_own():
     spec = PoolSpec(observation_space=NUMBERS, action_space=spaces.Box(-1, 1, (2,), np.float32), num_envs=1)
     config = ControlConfig(activation="torch.nn:GELU", value=ValueConfig(kind=f"{OWN}:Value"))
-    policy, critic = DeterministicPolicy(spec, config), ActionCritic(spec, config)
+    policy, critic = make_networks(spec, config, PolicyConfig())
     assert any(isinstance(module, torch.nn.GELU) for module in policy.modules())
     obs = {"obs": torch.randn(3, 4)}
     assert critic.head.mean(critic(obs, policy(obs))).shape == (3,)

@@ -12,9 +12,9 @@ import pytest
 from paceline.envs.registry import resolve
 from paceline.errors import SimulatorError, UsageError
 from paceline.pool.config import PoolConfig
+from paceline.pool.make_tensor import make_tensor_pool
 from paceline.pool.process import ProcessPool
 from paceline.pool.serial import SerialPool
-from paceline.pool.tensor import make_tensor_pool
 from tests.pool.faulty import Factory, Unsaveable, counting, faulty
 from tests.pool.multi_agent import Mortal
 

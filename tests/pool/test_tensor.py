@@ -14,9 +14,10 @@ from paceline.envs.registry import resolve
 from paceline.envs.tensor_cartpole import TensorCartPole, dynamics
 from paceline.errors import SimulatorError, UsageError
 from paceline.pool.config import PoolConfig
+from paceline.pool.make_tensor import make_tensor_pool
 from paceline.pool.protocol import Pool
 from paceline.pool.seeds import env_seed
-from paceline.pool.tensor import TensorPool, TensorStep, make_tensor_pool
+from paceline.pool.tensor import TensorPool, TensorStep
 from paceline.pool.tensor_episodes import EpisodeRing
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -1,0 +1,44 @@
+"""`ControlEncoder`: the observations of D4PG's networks as one feature vector.
+
+Legend: B rows, F features.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor, nn
+
+from paceline.nets.config import PolicyConfig
+from paceline.nets.trunk import Trunk, channels_first, is_channels_last
+from paceline.pool.spaces import Leaf
+
+Seen = dict[str, Tensor] | Tensor
+"""Observations by name, or features [B, F] that an encoder has made of them."""
+
+
+class ControlEncoder(nn.Module):
+    """Every image goes through an encoder of its own. Everything else follows as it is.
+
+    Layers compute in `precision`. The features are float32.
+    """
+
+    precision = torch.float32
+
+    def __init__(self, leaves: tuple[Leaf, ...], config: PolicyConfig) -> None:
+        super().__init__()
+        self._channels_last = [leaf.name for leaf in leaves if is_channels_last(leaf)]
+        self.trunk = Trunk(leaves, dataclasses.replace(config, hidden=(), embedding=0))
+        self.out_features = self.trunk.out_features
+
+    def forward(self, seen: Seen) -> Tensor:
+        """[B, F]. Features stay as they are."""
+        if isinstance(seen, Tensor):
+            return seen
+        seen = channels_first(seen, self._channels_last)
+        if self.precision == torch.float32:
+            return self.trunk(seen)
+        # Casts are not cached: a recorded graph would keep a cast of old weights.
+        with torch.autocast(next(iter(seen.values())).device.type, self.precision, cache_enabled=False):
+            return self.trunk(seen).float()
