@@ -20,7 +20,7 @@ LAYERS = (
     "collect learner",
     "nets experience",
     "distributed stop pool telemetry sizes envs sims trust accel ops",
-    "checkpoint run_folder free_memory settings",
+    "checkpoint run_folder run_records free_memory settings",
     "signatures files signals systems checks errors wording paceline",
 )
 """Parts of the package, from the top down. A part imports parts of its own layer and of the layers below it.

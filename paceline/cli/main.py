@@ -13,7 +13,7 @@ COMMANDS = {
     "train": "Train a policy, or continue a run.",
     "population": "Train a population of runs that learn from each other.",
     "eval": "Play episodes with a trained policy, or with a baseline.",
-    "report": "Write an HTML page about a run.",
+    "report": "Write an HTML page about a run, or compare several.",
     "export": "Write the policy of a run to one file, for use elsewhere.",
     "recipes": "List the recipes.",
     "envs": "List environments, or describe one.",
