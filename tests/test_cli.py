@@ -44,7 +44,7 @@ def test_help_has_one_line_for_every_command():
     done = paceline("--help")
     assert done.returncode == 0 and "Exit codes" in done.stdout
     commands = [line.split()[0] for line in done.stdout.splitlines() if line.startswith("  ")]
-    assert commands == ["train", "population", "eval", "report", "export", "recipes", "envs", "plan", "doctor", "bench"]
+    assert commands == list(COMMANDS)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -80,7 +80,7 @@ def test_envs_lists_families_names_and_one_environment():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nonsense"], "allowed: train, population, eval, report, export, recipes, envs, plan, doctor, bench"),
+        (["nonsense"], "allowed: train, population, sweep, eval, report, export, recipes, envs, plan, doctor, bench"),
         (["trian"], "did you mean 'train'"),
         ([], "a command is missing"),
         (["envs", "gym:CartPole-v77"], "did you mean"),

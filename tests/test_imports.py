@@ -14,8 +14,8 @@ PACKAGE = Path(__file__).parents[1] / "paceline"
 
 LAYERS = (
     "__main__ cli bench api",
-    "session saving run callbacks run_names saved_spaces assembly transfer resume export population evaluation recipes "
-    "process_settings",
+    "session saving run callbacks run_names saved_spaces assembly transfer resume export population sweep evaluation "
+    "recipes process_settings",
     "schedule",
     "collect learner",
     "nets experience",
