@@ -80,7 +80,10 @@ def test_envs_lists_families_names_and_one_environment():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nonsense"], "allowed: train, population, sweep, eval, report, export, recipes, envs, plan, doctor, bench"),
+        (
+            ["nonsense"],
+            "allowed: play, train, population, sweep, eval, report, export, recipes, envs, plan, doctor, bench",
+        ),
         (["trian"], "did you mean 'train'"),
         ([], "a command is missing"),
         (["envs", "gym:CartPole-v77"], "did you mean"),

@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "paceline"
 LAYERS = (
     "__main__ cli bench api",
     "session saving run callbacks run_names saved_spaces assembly transfer resume export population sweep evaluation "
-    "recipes process_settings",
+    "recipes process_settings pretrained",
     "schedule",
     "collect learner",
     "nets experience",

@@ -10,6 +10,7 @@ from paceline.errors import PacelineError, UsageError, closest
 from paceline.signals import INTERRUPTED
 
 COMMANDS = {
+    "play": "Watch a small trained policy that is part of the package.",
     "train": "Train a policy, or continue a run.",
     "population": "Train a population of runs that learn from each other.",
     "sweep": "Search for good settings of a recipe.",
