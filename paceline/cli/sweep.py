@@ -67,6 +67,14 @@ class SweepOptions:
     trust: bool = False
     """With --config: run the code that the file names, even if another user wrote it (see SECURITY.md)."""
 
+    def objective(self, config: Config) -> Objective:
+        return Objective(
+            metric=self.metric or f"episode_{config.pbt.objective}",
+            statistic=self.statistic,
+            window=self.window,
+            minimize=self.minimize,
+        )
+
 
 def main(arguments: list[str]) -> int:
     """Run `paceline sweep` with `arguments`; the exit code."""
@@ -82,15 +90,12 @@ def main(arguments: list[str]) -> int:
     for name in space:
         if value_of(f"--{name.replace('_', '-')}", start.options) is not None:
             raise UsageError(f"--{name} is also in {options.space}; allowed: one of the two")
-    objective = Objective(
-        metric=options.metric or f"episode_{config.pbt.objective}",
-        statistic=options.statistic,
-        window=options.window,
-        minimize=options.minimize,
-    )
+    objective = options.objective(config)
     trust = options.trust or is_trusted(config, start)
     if code_named_by(config.env) is None:
         resolve(config.env)
+    with console().status("loading Optuna"):
+        from paceline.sweep import search as _  # noqa: F401 - a missing extra is an error before there is a folder
     folder = options.run_dir or Path("runs") / f"{start.label}-sweep-{options.space.stem}"
     recipe = arguments[:1] if arguments and not arguments[0].startswith("-") else []
     base = [*recipe, *without_options(start.options, OWN, OWN_FLAGS), "--seed", str(config.seed)]
@@ -111,16 +116,16 @@ def _search(
     trust: bool,
 ) -> int:
     """Run the trials, and show what was found."""
-    with console().status("loading Optuna"):
-        from paceline.sweep.page import write_page
-        from paceline.sweep.search import Search
-        from paceline.sweep.trials import TrialProcesses
+    from paceline.sweep.page import write_page
+    from paceline.sweep.search import Search
+    from paceline.sweep.trials import TrialProcesses
 
-        search = Search(folder, space, minimize=objective.minimize, prune=options.prune, seed=config.seed)
+    search = Search(folder, space, minimize=objective.minimize, prune=options.prune, seed=config.seed)
     before = len(search.results())
     print_line(f"sweep of {config.system} on {config.env}: {before} of {options.trials} trials done; folder: {folder}")
     plan = _planner(folder, base, config, options.jobs, trust)
-    code = TrialProcesses(search, objective, plan, config.steps).run(options.trials, options.jobs, print_line)
+    processes = TrialProcesses(search, objective, plan, steps=config.steps, seconds=config.seconds)
+    code = processes.run(options.trials, options.jobs, print_line)
     best = search.ranked()
     command = shlex.join(["paceline", "train", *base, *_settings(best[0].values)]) if best else ""
     path = write_page(folder, f"{config.env}, {config.system}", search, space, objective, command)

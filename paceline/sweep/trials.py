@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from paceline.errors import UsageError, closest
 from paceline.evaluation.history import History
 from paceline.population.launch import MemberPlan, MemberProcess
@@ -39,10 +41,17 @@ class TrialProcesses:
     """All trials of a sweep. The first signal stops the runs, which save a checkpoint; the third kills them."""
 
     def __init__(
-        self, search: Search, objective: Objective, plan: Callable[[SearchTrial, int], MemberPlan], steps: int
+        self,
+        search: Search,
+        objective: Objective,
+        plan: Callable[[SearchTrial, int], MemberPlan],
+        *,
+        steps: int,
+        seconds: float | None = None,
     ) -> None:
-        """`plan` says how a trial is started in one of the places."""
-        self._search, self._objective, self._plan, self._steps = search, objective, plan, steps
+        """`plan` says how a trial is started in one of the places. A run ends after `steps`, or after `seconds`."""
+        self._search, self._objective, self._plan = search, objective, plan
+        self._steps, self._seconds = steps, seconds
         self._running: list[RunningTrial] = []
         self._signals = 0
 
@@ -83,16 +92,23 @@ class TrialProcesses:
     def _compare(self, running: RunningTrial) -> None:
         """Note the objective at the points that the run has passed, and stop it if Optuna says so."""
         history = _history(running)
-        last = 0.0 if history is None else history.last("step") or 0.0
-        while history is not None and running.next_point < NUM_POINTS:
-            until = running.next_point * self._steps / NUM_POINTS
-            if last < until:
-                return
-            value = self._objective.of(history, until)
+        if history is None:
+            return
+        progress = self._progress(history)
+        while running.next_point < NUM_POINTS and progress[-1] >= running.next_point / NUM_POINTS:
+            passed = history.columns["step"][progress <= running.next_point / NUM_POINTS]
+            value = self._objective.of(history, passed[-1]) if len(passed) else None
             point, running.next_point = running.next_point, running.next_point + 1
             if value is not None and running.trial.should_stop(point, value):
                 running.is_pruned = True
                 return
+
+    def _progress(self, history: History) -> np.ndarray:
+        """At each report, the share of the run that is done: of its steps, or of its seconds if those end it first."""
+        share = history.columns["step"] / self._steps
+        if self._seconds is not None and "seconds" in history.columns:
+            share = np.maximum(share, np.nan_to_num(history.columns["seconds"]) / self._seconds)
+        return share
 
     def _end(self, running: RunningTrial, show: Callable[[str], None]) -> None:
         """Tell the search how the trial has ended. A trial that a signal has stopped goes on with the next sweep."""

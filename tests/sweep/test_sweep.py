@@ -32,7 +32,8 @@ folder, behaviour = pathlib.Path(sys.argv[1]), sys.argv[2]
 folder.mkdir(exist_ok=True)
 with open(folder / "metrics.jsonl", "a") as file:
     for step in range(10, 101, 10):
-        file.write(json.dumps({"step": step, "episode_return": step * float(sys.argv[3])}) + "\\n")
+        report = {"step": step, "seconds": step / 10, "episode_return": step * float(sys.argv[3])}
+        file.write(json.dumps(report) + "\\n")
         file.flush()
         if behaviour == "hang" and step == 50:
             (folder / "waits").touch()
@@ -80,7 +81,7 @@ def sweep(folder: Path, behaviours: list[str], *, jobs: int = 2, show=None, **op
         )
 
     objective = Objective(metric=options.pop("metric", "episode_return"), statistic="last")
-    processes = TrialProcesses(search, objective, plan, STEPS)
+    processes = TrialProcesses(search, objective, plan, steps=STEPS, seconds=options.pop("seconds", None))
     lines: list[str] = []
 
     def note(line: str) -> None:
@@ -101,18 +102,19 @@ def test_a_trial_that_fails_is_recorded_and_the_sweep_goes_on(tmp_path):
     assert code == 0 and not lines and again.results() == search.results(), "it was finished"
 
 
-def test_a_bad_trial_is_pruned(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("seconds", "value"), [(None, 20.0), (5.0, 10.0)])
+def test_a_bad_trial_is_pruned_at_a_fifth_of_its_steps_or_seconds(tmp_path, monkeypatch, seconds, value):
     monkeypatch.setattr("paceline.sweep.search.FREE_TRIALS", 2)
     monkeypatch.setattr("paceline.sweep.trials.READ_SECONDS", 0.05)
 
     search = Search(tmp_path, SPACE, minimize=False, prune=True, seed=1)
-    for value in (1000.0, 2000.0):
+    for good in (1000.0, 2000.0):
         trial = search.ask()
         for point in range(1, 20):
-            trial.should_stop(point, value)
-        trial.complete(value)
-    search, code, lines = sweep(tmp_path, ["hang"] * 3, jobs=1)
-    assert code == 0 and search.results()[-1].outcome == "pruned" and search.results()[-1].value == pytest.approx(20)
+            trial.should_stop(point, good)
+        trial.complete(good)
+    search, code, lines = sweep(tmp_path, ["hang"] * 3, jobs=1, seconds=seconds)
+    assert code == 0 and search.results()[-1].outcome == "pruned" and search.results()[-1].value == pytest.approx(value)
     assert any("pruned" in line for line in lines)
 
 
@@ -135,7 +137,7 @@ def test_a_stopped_sweep_continues_its_trials_and_leaves_no_process(tmp_path):
 
 
 def test_a_metric_that_no_run_has_ends_the_sweep(tmp_path):
-    with pytest.raises(UsageError, match="runs have no metric 'episode_spl'.*allowed: episode_return, step"):
+    with pytest.raises(UsageError, match="runs have no metric 'episode_spl'.*allowed: episode_return, seconds, step"):
         sweep(tmp_path, ["", ""], metric="episode_spl", jobs=1)
 
 
@@ -180,6 +182,16 @@ def test_bad_usage_is_one_line_before_anything_starts(tmp_path, monkeypatch, cap
     assert run_command(monkeypatch, *arguments, "--run-dir", tmp_path / "sweep") == 2
     (line,) = capsys.readouterr().err.strip().split("\n")
     assert message in line and not (tmp_path / "sweep").exists()
+
+
+def test_a_missing_extra_is_named_before_there_is_a_folder(tmp_path, monkeypatch, capsys):
+    space = tmp_path / "space.json"
+    space.write_text('{"ppo.epochs": {"low": 1, "high": 2}}')
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    monkeypatch.delitem(sys.modules, "paceline.sweep.search")
+    monkeypatch.delattr("paceline.sweep.search", raising=False)
+    assert run_command(monkeypatch, "cartpole", "--space", space, "--run-dir", tmp_path / "sweep") == 2
+    assert "pip install 'paceline[sweep]'" in capsys.readouterr().err and not (tmp_path / "sweep").exists()
 
 
 def test_the_command_runs_real_trials_and_refuses_another_sweep(tmp_path, monkeypatch, capfd):
