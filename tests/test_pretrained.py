@@ -60,6 +60,13 @@ def test_play_writes_a_gif_and_a_page_and_prints_the_result(tmp_path, monkeypatc
     assert check(page.read_text(), tmp_path).ids == ["play", "result", "policy"]
 
 
+def test_an_evaluation_leaves_the_folder_of_a_policy_unchanged(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["paceline", "eval", str(HOME / "cartpole"), "--episodes", "1", "--json"])
+    cli.main()
+    assert json.loads(capsys.readouterr().out)["mean_return"] == 500
+    assert {path.name for path in (HOME / "cartpole").iterdir()} == FILES
+
+
 def test_pong_meets_a_scripted_opponent(tmp_path):
     shown = play("pong", tmp_path, episodes=4)
     assert "of 4 matches against a scripted opponent" in shown.summary and shown.gif.exists()

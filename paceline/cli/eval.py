@@ -68,7 +68,8 @@ class Eval:
 
         evaluator = checked_evaluator(self.options.env or run_config(self.run_folder).env, self.options)
         result = evaluator.evaluate_policy(self.run_folder, self.options)
-        record_evaluation(self.run_folder, result)
+        if (self.run_folder / "checkpoints").is_dir():  # a pretrained policy stays as it is
+            record_evaluation(self.run_folder, result)
         return evaluator.table, result
 
     def _tournament(self, folder: Path) -> tuple[Callable[[dict[str, Any]], RenderableType], dict[str, Any]]:
