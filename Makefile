@@ -1,4 +1,4 @@
-# Two commands do everything on a fresh machine: `make train` and `make test`.
+# Three commands do everything on a fresh machine: `make play`, `make train` and `make test`.
 # Each sets up .venv when pyproject.toml or requirements.lock changed, and only then.
 
 PYTHON ?= python3
@@ -6,9 +6,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help train test check bench clean
+.PHONY: help play train test check bench clean
 
 help:
+	@echo "make play    set up, then show a trained agent: play/pointnav.gif and play/pointnav.html (seconds)"
 	@echo "make train   set up, then train an agent to navigate, with a live display and a report (seven minutes)"
 	@echo "make test    set up, then run all tests"
 	@echo "make check   formatting, lint, types and the tables of the documentation, in seconds"
@@ -21,6 +22,9 @@ $(READY): pyproject.toml requirements.lock
 	$(BIN)/python -m pip install --quiet --constraint requirements.lock torch
 	$(BIN)/python -m pip install --quiet --constraint requirements.lock --editable '.[dev]'
 	@touch $@
+
+play: $(READY)
+	$(BIN)/paceline play pointnav
 
 train: $(READY)
 	$(BIN)/paceline train pointnav-small --ranks 2 --report

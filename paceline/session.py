@@ -35,6 +35,7 @@ from paceline.resume import require_same_network, require_same_spaces, require_u
 from paceline.run import Run
 from paceline.run_folder import OpenFolder, open_run_folder, remove_leftovers, require_no_run
 from paceline.run_names import new_run_folder
+from paceline.run_records import record_start
 from paceline.saved_spaces import save_spaces
 from paceline.saving import Saver
 from paceline.schedule.table import make_schedule
@@ -271,6 +272,7 @@ class Session:
             remove_leftovers(folder)
             config.save(folder / "config.json")
             save_spaces(pool.spec, folder)
+            record_start(folder)
             if initial is not None:
                 log.info("%s", initial.table())
                 initial.write(folder)

@@ -15,12 +15,12 @@ PACKAGE = Path(__file__).parents[1] / "paceline"
 LAYERS = (
     "__main__ cli bench api",
     "session saving run callbacks keywords other_names run_names saved_spaces assembly transfer resume export "
-    "population evaluation recipes process_settings",
+    "population sweep evaluation recipes process_settings pretrained",
     "schedule",
     "collect learner",
     "nets experience",
     "distributed stop pool telemetry sizes envs sims trust accel ops",
-    "checkpoint run_folder free_memory settings",
+    "checkpoint run_folder run_records free_memory settings",
     "signatures files signals systems checks own_code errors wording paceline",
 )
 """Parts of the package, from the top down. A part imports parts of its own layer and of the layers below it.

@@ -29,6 +29,7 @@ EXTRAS = {
     "onnx": ("onnx",),
     "ray": ("ray",),
     "wandb": ("wandb",),
+    "sweep": ("optuna",),
     "bench": ("stable_baselines3", "faster_fifo", "scipy"),
 }
 """The modules that each extra installs."""

@@ -15,6 +15,7 @@ from rich.console import Console, RenderableType
 
 from paceline.errors import UsageError
 from paceline.evaluation.evaluators import EvaluationOptions, checked_evaluator, evaluate_baseline
+from paceline.run_records import record_evaluation
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,10 @@ class Eval:
         from paceline.evaluation.saved import run_config
 
         evaluator = checked_evaluator(self.options.env or run_config(self.run_folder).env, self.options)
-        return evaluator.table, evaluator.evaluate_policy(self.run_folder, self.options)
+        result = evaluator.evaluate_policy(self.run_folder, self.options)
+        if (self.run_folder / "checkpoints").is_dir():  # a pretrained policy stays as it is
+            record_evaluation(self.run_folder, result)
+        return evaluator.table, result
 
     def _tournament(self, folder: Path) -> tuple[Callable[[dict[str, Any]], RenderableType], dict[str, Any]]:
         if self.opponent is not None or self.options.policy is not None or self.options.video is not None:

@@ -10,10 +10,12 @@ from paceline.errors import PacelineError, UsageError, closest
 from paceline.signals import INTERRUPTED
 
 COMMANDS = {
+    "play": "Watch a small trained policy that is part of the package.",
     "train": "Train a policy, or continue a run.",
     "population": "Train a population of runs that learn from each other.",
+    "sweep": "Search for good settings of a recipe.",
     "eval": "Play episodes with a trained policy, or with a baseline.",
-    "report": "Write an HTML page about a run.",
+    "report": "Write an HTML page about a run, or compare several.",
     "export": "Write the policy of a run to one file, for use elsewhere.",
     "recipes": "List the recipes.",
     "envs": "List environments, or describe one.",
@@ -56,7 +58,7 @@ def _run(arguments: list[str]) -> int:
 
     log_to_console()
     module = importlib.import_module(f"paceline.cli.{name}")
-    if name in ("train", "population"):
+    if name in ("train", "population", "sweep"):
         return module.main(arguments[1:])
     import tyro
 

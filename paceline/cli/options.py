@@ -51,6 +51,28 @@ def value_of(option: str, arguments: list[str]) -> str | None:
     return None
 
 
+def without_options(arguments: list[str], valued: Collection[str], flags: Collection[str]) -> list[str]:
+    """The arguments without these options; those in `valued` are followed by a value."""
+    kept, skips = [], False
+    for argument in arguments:
+        name, equals, _ = argument.replace("_", "-").partition("=")
+        if not skips and name not in (*valued, *flags):
+            kept.append(argument)
+        skips = not skips and name in valued and not equals
+    return kept
+
+
+def options_of(name: str, value: Any) -> list[str]:
+    """The option that gives a setting, by its dotted name, a value."""
+    name = name.replace("_", "-")
+    if isinstance(value, bool):
+        section, dot, last = name.rpartition(".")
+        return [f"--{name}" if value else f"--{section}{dot}no-{last}"]
+    if isinstance(value, list | tuple):
+        return [f"--{name}", *map(str, value)]
+    return [f"--{name}", str(value)]
+
+
 def _require_own_options(system: str, arguments: list[str]) -> None:
     """Refuse options of other systems."""
     others = {name.replace("_", "-"): name for name in leaves(Config()) if system not in readers(name)}

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.cli.options import parse
+from paceline.cli.options import parse, without_options
 from paceline.cli.train import find_start, is_trusted
 from paceline.config import Config
 from paceline.envs.registry import code_named_by, resolve
@@ -25,6 +25,7 @@ from paceline.wording import counted
 MEMBERS = 4
 RECORD = "members.json"
 """The file with the number of members, for --resume."""
+OWN, OWN_FLAGS = ("--run-dir", "--members", "--ranks", "--max-restarts", "--seed"), ("--resume", "--trust")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +64,8 @@ def main(arguments: list[str]) -> int:
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     config.save(folder / "config.json")
     replace_text(folder / RECORD, json.dumps({"members": count}) + "\n")
-    changes = _without_own(start.options) if options.resume else []
+    # Every member has its own seed.
+    changes = without_options(start.options, OWN, OWN_FLAGS) if options.resume else []
     processes = PopulationProcesses(_plans(config, options, folder, count, changes, trust), options.max_restarts)
     print_line(f"{counted(count, 'member')} of {config.system} on {config.env}; folder: {folder}")
     with PopulationTable(str(folder), processes.members, config.pbt.objective, config.log_seconds, None) as table:
@@ -108,7 +110,7 @@ def _plans(
     config: Config, options: PopulationOptions, folder: Path, count: int, changes: list[str], trust: bool
 ) -> list[MemberPlan]:
     """`changes`: options that change the runs when they are resumed."""
-    cores, gpus = shares(count, available_core_ids()), _gpus(config)
+    cores, gpus = shares(count, available_core_ids()), gpus_of_machine(config)
     gpus_of = shares(count, gpus) if gpus else None
     plans = []
     for member in range(count):
@@ -131,8 +133,8 @@ def _plans(
     return plans
 
 
-def _gpus(config: Config) -> list[str]:
-    """The GPUs of this machine that the members share, as CUDA_VISIBLE_DEVICES names them."""
+def gpus_of_machine(config: Config) -> list[str]:
+    """The GPUs of this machine that runs of `config` share, as CUDA_VISIBLE_DEVICES names them."""
     if config.device == "cpu":
         return []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -141,15 +143,3 @@ def _gpus(config: Config) -> list[str]:
     import torch
 
     return [str(number) for number in range(torch.cuda.device_count())]
-
-
-def _without_own(arguments: list[str]) -> list[str]:
-    """The arguments without the options of this command, and without a seed: every member has its own."""
-    valued, flags = ("--run-dir", "--members", "--ranks", "--max-restarts", "--seed"), ("--resume", "--trust")
-    kept, skips = [], False
-    for argument in arguments:
-        name, equals, _ = argument.replace("_", "-").partition("=")
-        if not skips and name not in (*valued, *flags):
-            kept.append(argument)
-        skips = not skips and name in valued and not equals
-    return kept

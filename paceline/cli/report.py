@@ -1,4 +1,4 @@
-"""`paceline report`: write one HTML page about a run."""
+"""`paceline report`: write one HTML page about a run, or about several."""
 
 from __future__ import annotations
 
@@ -14,15 +14,19 @@ import tyro
 @dataclass(frozen=True)
 class Report:
     """Write a report of a run to one HTML file: learning curves, speed, settings, its population, and what the
-    simulator adds. Or of a population of runs: results, hyper-parameters and lineage of its members. With several runs,
-    for example of several seeds, it also compares their results over experience."""
+    simulator adds. Or of a population of runs: results, hyper-parameters and lineage of its members. Or of several
+    runs: seeds of one configuration are a group; groups are compared by interquartile means with intervals, learning
+    curves and performance profiles, and every run is listed with its evaluation, command and commit."""
 
     run_folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """The folder of a run, or of a population of runs."""
     others: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[RUN ...]")] = ()
-    """More runs in the same environment."""
+    """More runs, also of other tasks. Each task has its own section; across tasks, results are scaled to 0 to 1."""
+    metric: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """With several runs: the metric of metrics.jsonl to compare by. None: a rate of the task, such as episode_spl in
+    pointnav, otherwise episode_return."""
     output: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """The file; by default report.html in the run's folder."""
+    """The file. None: report.html in the run's folder; with several runs comparison.html in the first run's folder."""
     episodes: int = 200
     """Episodes to play for the sections that a simulator adds, for example pointnav."""
     trust: bool = False
@@ -33,6 +37,10 @@ class Report:
 
         with contextlib.redirect_stdout(sys.stderr):
             path = write_report(
-                self.run_folder, others=self.others, evaluate_episodes=self.episodes, output=self.output
+                self.run_folder,
+                others=self.others,
+                metric=self.metric,
+                evaluate_episodes=self.episodes,
+                output=self.output,
             )
         print(path)

@@ -2,56 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from paceline.evaluation import charts, report_page
 from paceline.evaluation.history import History
 from paceline.evaluation.power_law import MIN_POINTS, START, FittedLaw, PowerLaw, RunCurves, fit_curves
-from paceline.evaluation.report_page import cell
+from paceline.evaluation.report_words import capitalized
 
 AHEAD = 10.0
 """The fit is drawn up to this multiple of the experience."""
 
 
-@dataclass(frozen=True)
-class RunResults:
-    """One of the runs."""
+def section(groups: Mapping[str, Sequence[History]], metric: str, label: str, name: str = "experience") -> str:
+    """The section about a rate, between 0 and 1: a chart for each group of runs, with a fit. `name` is its id.
 
-    name: str
-    seed: int
-    history: History
-
-
-def section(runs: Sequence[RunResults], metric: str, label: str, *, is_rate: bool, differences: str) -> str:
-    """The section about `metric`, called `label`; empty for one run with one report.
-
-    A rate is between 0 and 1. It is fitted by a power law. `differences` names the settings in which the runs differ.
+    Empty if no group has two reports over the same steps.
     """
-    title = f"{label[0].upper()}{label[1:]} over experience"
-    curves = RunCurves.of([run.history for run in runs], metric)
-    if curves is None:
-        lead = "The runs have no two reports over the same steps."
-        return report_page.section("experience", title, lead) if len(runs) > 1 else ""
-    fitted = fit_curves(curves) if is_rate else None
-    uri = charts.experience(
-        curves.steps,
-        curves.results,
-        None if fitted is None else _fit_line(fitted.law, fitted.first, float(curves.steps[-1])),
-        y_label=label,
-        limits=(0.0, 1.0) if is_rate else None,
-    )
-    one = len(runs) == 1
-    shown = "one run" if one else f"the mean and the range of {len(runs)} runs, up to the end of the shortest"
+    parts: list[str] = []
+    for group, histories in groups.items():
+        curves = RunCurves.of(histories, metric)
+        if curves is not None:
+            parts += [report_page.heading(group)] if len(groups) > 1 else []
+            parts.append(report_page.grid(_figure(curves, label)))
+    title = f"{capitalized(label)} over experience"
+    return report_page.section(name, title, "", *parts) if parts else ""
+
+
+def _figure(curves: RunCurves, label: str) -> list[str]:
+    """The chart, and the fit in words."""
+    fitted, count = fit_curves(curves), len(curves.results)
+    fit = None if fitted is None else _fit_line(fitted.law, fitted.first, float(curves.steps[-1]))
+    uri = charts.experience(curves.steps, curves.results, fit, y_label=label, limits=(0.0, 1.0))
+    shown = "one run" if count == 1 else f"the mean and the range of {count} runs, up to the end of the shortest"
     caption = f"Means over the latest episodes of training: {shown}. The axis of steps is logarithmic."
     figure = report_page.figure(uri, f"{label} over experience", caption=caption)
-    text = _about_fit(fitted, label, len(runs)) if is_rate else ""
-    table = "" if one else _table(runs, metric, label) + report_page.GAP
-    lead = "" if one else f"The runs differ in: {differences}." if differences else "The runs have the same settings."
-    parts = (table, report_page.grid([figure, report_page.paragraph(text)] if text else [figure]))
-    return report_page.section("experience", title, lead, *parts)
+    return [figure, report_page.paragraph(_about_fit(fitted, label, count))]
 
 
 def _fit_line(law: PowerLaw, first: float, last: float) -> tuple[np.ndarray, np.ndarray]:
@@ -75,12 +62,3 @@ def _about_fit(fitted: FittedLaw | None, label: str, num_runs: int) -> str:
         f"{charts.short(round(fitted.first))} steps on, where the mean first reaches {START:g}. Beyond the last point "
         "it is an extrapolation. It goes to 1, which real agents may never reach."
     )
-
-
-def _table(runs: Sequence[RunResults], metric: str, label: str) -> str:
-    rows = []
-    for run in runs:
-        last = run.history.last(metric)
-        steps = charts.short(run.history.last("step") or 0.0)
-        rows.append([cell(run.name), cell(str(run.seed)), cell(steps), cell("" if last is None else f"{last:.3g}")])
-    return report_page.table(("run", "seed", "steps", f"{label} at the end"), rows)

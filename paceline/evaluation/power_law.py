@@ -5,6 +5,7 @@ Legend: R runs, K points of a curve.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,12 +29,12 @@ class RunCurves:
     """A metric of several runs at the same steps."""
 
     steps: np.ndarray
-    """[K], evenly spaced on a logarithmic axis."""
+    """[K], evenly spaced on a logarithmic axis, or on a linear one."""
     results: np.ndarray
     """[R, K]."""
 
     @classmethod
-    def of(cls, histories: list[History], metric: str) -> RunCurves | None:
+    def of(cls, histories: Sequence[History], metric: str, *, is_linear: bool = False) -> RunCurves | None:
         """Interpolated between the reports, over the steps that all runs have; None if there are no such steps."""
         curves = []
         for history in histories:
@@ -45,7 +46,7 @@ class RunCurves:
         first, last = max(steps[0] for steps, _ in curves), min(steps[-1] for steps, _ in curves)
         if first >= last:
             return None
-        grid = np.geomspace(first, last, NUM_POINTS)
+        grid = (np.linspace if is_linear else np.geomspace)(first, last, NUM_POINTS)
         return cls(grid, np.stack([np.interp(grid, steps, values) for steps, values in curves]))
 
 

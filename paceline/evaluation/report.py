@@ -1,17 +1,14 @@
 """`paceline report`: one HTML file about a run, from its configuration, its metrics and what its simulator adds.
 
-A population of whole runs has a report too, about what became of its members.
+A population of whole runs has a report too, about what became of its members. So have several runs side by side.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import math
 import platform
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,9 +17,11 @@ from paceline import __version__
 from paceline.config import Config
 from paceline.errors import UsageError
 from paceline.evaluation import charts, experience, population_report, report_page
+from paceline.evaluation.comparison import comparison
 from paceline.evaluation.evaluators import Evaluator, evaluator_of
 from paceline.evaluation.history import History
 from paceline.evaluation.report_page import Tile
+from paceline.evaluation.report_words import capitalized, duration, label_of, settings_in_words
 from paceline.evaluation.saved import run_config
 from paceline.files import replace_text
 from paceline.pool.config import available_core_ids
@@ -34,37 +33,43 @@ LABELS = {"approx_kl": "approximate KL", "grad_norm": "gradient norm", "length":
 
 
 def write_report(
-    folder: Path, *, others: Sequence[Path] = (), evaluate_episodes: int = 200, output: Path | None = None
+    folder: Path,
+    *,
+    others: Sequence[Path] = (),
+    metric: str | None = None,
+    evaluate_episodes: int = 200,
+    output: Path | None = None,
 ) -> Path:
     """Write the report of the run in `folder` to `output`, by default report.html in `folder`; the file's path.
 
     `folder` may also be that of a population of whole runs. A simulator that adds sections to the report of a run plays
-    `evaluate_episodes` episodes for them. `others` are runs in the same environment, for example with other seeds: the
-    report compares the results of all over experience.
+    `evaluate_episodes` episodes for them. With `others` the report compares all runs by `metric`, and its file is
+    comparison.html in `folder`.
     """
-    path = output or folder / "report.html"
+    path = output or folder / ("comparison.html" if others else "report.html")
     members = member_folders(folder)
     config = run_config(members[0] if members else folder)
     if members and others:
         raise UsageError(f"{folder} is a population, which has a report of its own; allowed: several runs, or it alone")
-    runs = {folder: config, **{other: run_config(other) for other in others}}
-    if len({run.resolve() for run in runs}) < 1 + len(others):
-        raise UsageError("a run is given more than once; allowed: each run once")
-    for other, its in runs.items():
-        if its.env != config.env:
-            raise UsageError(f"{other} is a run in {its.env}; allowed: runs in {config.env}, as {folder}")
+    if metric is not None and not others:
+        raise UsageError("--metric is for a report of several runs; the report of one run shows all metrics")
     if evaluate_episodes < 1:
         raise UsageError(f"episodes must be at least 1, got {evaluate_episodes}")
     if not path.absolute().parent.is_dir():
         raise UsageError(f"output {str(path)!r}: the folder {path.absolute().parent} does not exist")
-    if members:
+    title, about = config.env, f"{folder.resolve().name}: {_about(config)}."
+    if others:
+        kind, body = "comparison of runs", comparison([folder, *others], metric)
+        about = f"{1 + len(others)} runs. `paceline report RUN` shows one of them in detail."
+        title = " and ".join(dict.fromkeys(run_config(run).env for run in (folder, *others)))
+    elif members:
         kind, body = f"population of {len(members)} {config.system} runs", _population(members, config)
     else:
-        kind, body = f"{config.system} training run", _run(folder, runs, evaluate_episodes)
+        kind, body = f"{config.system} training run", _run(folder, config, evaluate_episodes)
     text = report_page.page(
-        title=config.env,
+        title=title,
         kind=kind,
-        about=f"{folder.resolve().name}: {_about(config)}.",
+        about=about,
         body=body,
         footer=f"Written on {time.strftime('%Y-%m-%d %H:%M')} by paceline {__version__}, PyTorch {torch.__version__} "
         f"and Python {platform.python_version()} on {_machine()}.",
@@ -73,13 +78,11 @@ def write_report(
     return path
 
 
-def _run(folder: Path, runs: Mapping[Path, Config], episodes: int) -> str:
-    """Tiles and sections of the run in `folder`, and its results over experience beside all `runs`."""
-    config = runs[folder]
-    histories = {run: History.load(run) for run in runs}
-    history, evaluator = histories[folder], evaluator_of(config.env)
+def _run(folder: Path, config: Config, episodes: int) -> str:
+    """Tiles and sections of one run."""
+    history, evaluator = History.load(folder), evaluator_of(config.env)
     tiles = _tiles(config, history)
-    sections = [_learning(history, evaluator), _experience(runs, histories, evaluator)]
+    sections = [_learning(history, evaluator), _experience(history, evaluator)]
     sections += [_speed(history), _optimisation(history), _configuration(config)]
     data = population_report.data_of_run(folder, config, history)
     if data is not None:
@@ -139,17 +142,11 @@ def _tiles(config: Config, history: History) -> list[Tile]:
     return tiles
 
 
-def duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
 def _learning(history: History, evaluator: Evaluator) -> str:
-    rates = {name: _label(name, evaluator.labels) for name in evaluator.rates if history.has(f"episode_{name}")}
+    rates = {name: label_of(name, evaluator.labels) for name in evaluator.rates if history.has(f"episode_{name}")}
     figures = []
     if rates:
-        heading = f"{_capitalized(' and '.join(rates.values()))} in training"
+        heading = f"{capitalized(' and '.join(rates.values()))} in training"
         series = {label: history.columns[f"episode_{name}"] for name, label in rates.items()}
         figures += _over_steps_and_time(history, heading, series, (0.0, 1.0))
     if history.has("episode_return"):
@@ -163,23 +160,12 @@ def _learning(history: History, evaluator: Evaluator) -> str:
     return report_page.section("learning", "Learning", lead, report_page.grid(figures), small)
 
 
-def _experience(runs: Mapping[Path, Config], histories: Mapping[Path, History], evaluator: Evaluator) -> str:
-    """The last rate of the evaluator that the runs have, otherwise their return. One run without a rate has no section,
-    because the curve of its return is shown already."""
-    rates = [name for name in evaluator.rates if all(history.has(f"episode_{name}") for history in histories.values())]
-    if not rates and len(runs) == 1:
+def _experience(history: History, evaluator: Evaluator) -> str:
+    """The last rate of the evaluator that the run has. A return has no such section: its curve is shown already."""
+    rates = [name for name in evaluator.rates if history.has(f"episode_{name}")]
+    if not rates:
         return ""
-    name = rates[-1] if rates else "return"
-    flat = [_flat(dataclasses.asdict(config)) for config in runs.values()]
-    differing = [key for key in flat[0] if len({values.get(key) for values in flat}) > 1]
-    results = [experience.RunResults(run.resolve().name, config.seed, histories[run]) for run, config in runs.items()]
-    return experience.section(
-        results,
-        f"episode_{name}",
-        _label(name, evaluator.labels),
-        is_rate=bool(rates),
-        differences=", ".join(differing),
-    )
+    return experience.section({"run": [history]}, f"episode_{rates[-1]}", label_of(rates[-1], evaluator.labels))
 
 
 def _over_steps_and_time(
@@ -187,18 +173,13 @@ def _over_steps_and_time(
 ) -> list[str]:
     """Two figures of the same curves."""
     figures = []
-    for over, (x, x_label) in {"steps": (history.columns["step"], "agent steps"), "time": _time(history)}.items():
+    axes = {"steps": (history.columns["step"], "agent steps")}
+    if history.has("seconds"):
+        axes["time"] = _time(history)
+    for over, (x, x_label) in axes.items():
         uri = charts.curves(x, series, x_label=x_label, limits=limits)
         figures.append(report_page.figure(uri, f"{heading} over {over}", heading=f"{heading} over {over}"))
     return figures
-
-
-def _capitalized(text: str) -> str:
-    return text[0].upper() + text[1:]
-
-
-def _label(name: str, labels: Mapping[str, str]) -> str:
-    return labels.get(name, name.replace("_", " ").replace("/", ", "))
 
 
 def _time(history: History) -> tuple[np.ndarray, str]:
@@ -211,7 +192,7 @@ def _time(history: History) -> tuple[np.ndarray, str]:
 
 
 def _speed(history: History) -> str:
-    x, x_label = _time(history)
+    x, x_label = _time(history) if history.has("seconds") else (history.columns["step"], "agent steps")
     figures = []
     if history.has("sps"):
         series = {"steps a second": history.columns["sps"]}
@@ -248,16 +229,16 @@ def _small_charts(history: History, names: Iterable[str], labels: Mapping[str, s
     figures = []
     for name in names:
         if history.has(name) and np.nan_to_num(history.columns[name]).any():
-            label = _label(name.removeprefix("episode_"), {**LABELS, **labels})
+            label = label_of(name.removeprefix("episode_"), {**LABELS, **labels})
             values = {label: history.columns[name]}
             uri = charts.curves(history.columns["step"], values, x_label="agent steps", size=charts.SMALL)
-            figures.append(report_page.figure(uri, f"{label} over steps", heading=_capitalized(label)))
+            figures.append(report_page.figure(uri, f"{label} over steps", heading=capitalized(label)))
     return report_page.grid(figures, "13.5rem") if figures else ""
 
 
 def _configuration(config: Config) -> str:
     """The settings that differ from the defaults, and all settings, folded at first."""
-    values, usual = _flat(dataclasses.asdict(config)), _flat(dataclasses.asdict(Config()))
+    values, usual = settings_in_words(config), settings_in_words(Config())
     changed = {name: value for name, value in values.items() if usual.get(name) != value}
     return report_page.section(
         "configuration",
@@ -266,23 +247,3 @@ def _configuration(config: Config) -> str:
         report_page.facts(changed),
         report_page.config_table(values, changed),
     )
-
-
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, str]:
-    flat: dict[str, str] = {}
-    for name, value in values.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{name}.")
-        else:
-            flat[prefix + name] = _shown(value)
-    return flat
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return ", ".join(map(_shown, value)) or "none"
-    if isinstance(value, bool) or value is None:
-        return {True: "yes", False: "no", None: "none"}[value]
-    if isinstance(value, float) and math.isfinite(value):
-        return f"{value:g}"
-    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from paceline.checkpoint import Checkpoint, CheckpointFolder
+from paceline.checkpoint import WEIGHTS, Checkpoint, CheckpointFolder
 from paceline.config import Config
 from paceline.distributed.runtime import choose_device
 from paceline.envs.registry import resolve
@@ -75,13 +75,18 @@ class SavedRun:
     def load(
         cls, folder: Path, checkpoint: str = "latest", *, policy: str | None = None, trust: bool = False
     ) -> SavedRun:
-        """Read a run's configuration and a policy of its checkpoint `latest`, `best` or `step_N`.
+        """Read a run's configuration and a policy of its checkpoint `latest`, `best` or `step_N`. The folder of a
+        pretrained policy has its weights directly in it.
 
         `policy` is a number, `best` for the one with the highest objective (the default), or K@STEP for a past self.
         """
         if re.fullmatch(r"latest|best|step_\d+", checkpoint) is None:
             raise UsageError(f"checkpoint {checkpoint!r} does not exist; allowed: latest, best, step_N")
         config = run_config(folder)
+        if (folder / WEIGHTS).is_file():
+            if policy not in (None, "best", "0"):
+                raise UsageError(f"{folder} has no policy {policy}; allowed: 0, the only one")
+            return cls(folder=folder, config=config, checkpoint="pretrained", weights=_read_weights(folder / WEIGHTS))
         loaded = CheckpointFolder(folder / "checkpoints").load(checkpoint)
         name = policy or "best"
         if not is_policy_name(name):
@@ -203,10 +208,14 @@ def _weights(folder: Path, checkpoint: Checkpoint, name: str) -> dict[str, Tenso
     path = folder / PAST_SELVES / f"policy_{int(policy)}_step_{int(step)}.safetensors"
     if not path.is_file():
         raise UsageError(f"{folder} has no past self {name}; allowed: {_allowed_policies(folder, checkpoint)}")
+    return _read_weights(path)
+
+
+def _read_weights(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:
-        raise UsageError(f"the past self {path} cannot be read: {error}") from error
+        raise UsageError(f"the policy {path} cannot be read: {error}") from error
 
 
 def _allowed_policies(folder: Path, checkpoint: Checkpoint) -> str:

@@ -17,6 +17,7 @@ import torch
 from gymnasium import spaces
 from gymnasium.error import DependencyNotInstalled
 
+from paceline.envs.classic_pictures import drawn
 from paceline.envs.factory import Factory
 from paceline.envs.ids import EnvId
 from paceline.envs.registry import resolve
@@ -117,6 +118,8 @@ def open_camera(env: str, seed: int, device: str = "cpu") -> tuple[RenderCamera 
 def _try_render(env: str, factory: Factory) -> tuple[Any, str]:
     """An environment that renders, or None and the reason."""
     made = factory.make(0)
+    if (drawing := drawn(made)) is not None:
+        return drawing, ""
     modes = (getattr(made, "metadata", None) or {}).get("render_modes", ())
     if getattr(made, "render_mode", None) is None and "rgb_array" in modes:
         made.close()

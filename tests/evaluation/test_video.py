@@ -68,11 +68,20 @@ def test_without_rendering_the_observations_are_shown(run, tmp_path):
 
 
 def test_gymnasium_environments_are_asked_to_render(tmp_path):
+    pytest.importorskip("pygame")
+    run = SavedRun.load(make_run(tmp_path / "run", "gym:MountainCar-v0"))
+    path = tmp_path / "film.mp4"
+    count = film(run, path, env=run.config.env)
+    frames, rate = read_mp4(path)
+    assert len(frames) == count and frames[0].shape == (400, 600, 3) and rate == 30
+
+
+def test_cartpole_is_drawn_at_its_own_rate(tmp_path):
     run = SavedRun.load(make_run(tmp_path / "run", "gym:CartPole-v1"))
     path = tmp_path / "film.mp4"
     count = film(run, path, env=run.config.env)
     frames, rate = read_mp4(path)
-    assert len(frames) == count and frames[0].shape == (400, 600, 3) and rate == 50
+    assert len(frames) == count and frames[0].shape == (200, 300, 3) and rate == 50
 
 
 def test_an_environment_without_images_is_refused(tmp_path):

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from paceline.cli.population import _without_own
+from paceline.cli.options import without_options
+from paceline.cli.population import OWN, OWN_FLAGS
 from paceline.population import launch
 from paceline.population.display import PopulationTable, last_report
 from paceline.population.launch import MemberPlan, PopulationProcesses, shares
@@ -148,4 +149,4 @@ def test_options_that_a_resumed_member_gets():
         "--seed=4",
         "--ppo.clip=0.1",
     ]
-    assert _without_own(given) == ["--steps", "5", "--ppo.clip=0.1"]
+    assert without_options(given, OWN, OWN_FLAGS) == ["--steps", "5", "--ppo.clip=0.1"]
