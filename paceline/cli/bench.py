@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +12,7 @@ from typing import Annotated
 import tyro
 
 import paceline
+from paceline.cli.doctor import EXTRAS, extra_of
 from paceline.errors import MissingExtra, UsageError, closest
 
 _PACKAGE = Path(paceline.__file__).parent
@@ -56,15 +58,24 @@ def run_benchmark(name: str, *, quick: bool, json_path: Path | None) -> None:
         raise UsageError(f"--json {json_path}: the folder {json_path.parent} does not exist")
     try:
         module = importlib.import_module(f"{_home()[1]}.{name}")
+        if hasattr(module, "EXTRA"):
+            _require(module.EXTRA)
+        result = module.run(quick=quick)
     except ModuleNotFoundError as error:
-        raise MissingExtra(f"benchmark {name}", "bench", error) from error
-    result = module.run(quick=quick)
+        raise MissingExtra(f"benchmark {name}", extra_of(error.name or ""), error) from error
     if json_path is not None:
         result.save(json_path)
 
 
+def _require(extra: str) -> None:
+    """`ModuleNotFoundError` if a module of an extra is not installed."""
+    for module in EXTRAS[extra]:
+        if importlib.util.find_spec(module) is None:
+            raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+
+
 def _home() -> tuple[Path, str]:
-    """The folder of the benchmarks, and their package."""
+    """The folder of the benchmarks, and their package. They import each other by relative names."""
     if (_CHECKOUT / "__init__.py").exists():
         return _CHECKOUT, "benchmarks"
     return _PACKAGE / "benchmarks", "paceline.benchmarks"
