@@ -1,6 +1,7 @@
 """`spaces.json` in a run folder: the observations and actions of the run's policies.
 
-With it, a policy can be loaded where the simulator is not installed.
+With it, a policy can be loaded where the simulator is not installed. Gymnasium's spaces can only be pickled, and a pickle
+of another user's run could execute code, so this is JSON.
 """
 
 from __future__ import annotations
