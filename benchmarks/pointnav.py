@@ -29,12 +29,11 @@ def run(quick: bool) -> Result:
     on_gpu = torch.cuda.is_available()
     print_context(facts)
     tier, base = ("full", 1024) if on_gpu else ("small", 64)
-    seconds = 0.5 if quick else 2.0
+    seconds, side = 0.5 if quick else 2.0, 64 if on_gpu else 32
     streams = (base,) if quick else (GPU_STREAMS if on_gpu else CPU_STREAMS)
-    by_streams = {n: simulate(tier, n, 64 if on_gpu else 32, seconds) for n in streams}
+    by_streams = {n: simulate(depth(tier, side), n, seconds) for n in streams}
     resolutions = (64,) if quick else RESOLUTIONS
-    by_pixels = {r: simulate(tier, base, r, seconds) for r in resolutions}
-    side = 64 if on_gpu else 32
+    by_pixels = {r: simulate(depth(tier, r), base, seconds) for r in resolutions}
     tables = [
         show("streams", f"Simulator alone, {tier}, depth {side}x{side}, by number of streams", "streams", by_streams),
         show("pixels", f"Simulator alone, {tier}, {base} streams, by resolution", "pixels per side", by_pixels),
@@ -55,12 +54,15 @@ def show(name: str, title: str, first: str, rows: dict[Any, dict[str, float]]) -
     )
 
 
-def simulate(tier: str, streams: int, resolution: int, seconds: float, sensors: str = "depth") -> dict[str, float]:
+def depth(tier: str, resolution: int) -> str:
+    return f"pointnav:{tier}?resolution={resolution}"
+
+
+def simulate(env: str, streams: int, seconds: float) -> dict[str, float]:
     """Steps per second with random actions. The device is synchronised before and after."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    progress(f"simulator: {streams} streams, {resolution} pixels")
+    progress(f"simulator: {streams} streams, {env}")
     forget_memory()
-    env = f"pointnav:{tier}?resolution={resolution}&sensors={sensors}"
     with make_pool(env, PoolConfig(num_envs=streams), device=device) as pool:
         # One stop in 100 moves: about as often as a trained agent stops.
         stop = torch.rand(64, streams, device=device) < 0.01

@@ -20,6 +20,7 @@ BENCHMARKS = [
     "finite_checks",
     "halfcheetah",
     "learner_apart",
+    "navigation_speed",
     "pbt_recovery",
     "pointnav",
     "policies",
