@@ -170,8 +170,10 @@ def test_messages_in_troubleshooting_are_those_of_the_code():
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_lists_and_tables_follow_an_empty_line(page):
-    """Otherwise the site shows them as text, unlike GitHub."""
+def test_pages_look_the_same_on_github_and_in_the_site(page):
+    """Lists and tables follow an empty line, and no code in a table has an escaped bar. The site would show both as
+    they are written."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     joined = re.findall(r"^(?![-|\d\s>#<])\S.*\n(?:- |\| |1\. ).*$", text, re.MULTILINE)
     assert joined == []
+    assert re.findall(r"`[^`\n]*\\\|[^`\n]*`", text) == []
