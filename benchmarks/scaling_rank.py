@@ -33,7 +33,7 @@ def measure(group: Group, pool: Pool, env: str, threshold: float, seed: int, ste
         preemption=PreemptionConfig(threshold=threshold),
     )
     pool.reset(1000 * seed + first + group.rank)
-    rounds: Any = Rounds(config, group, pool, ROUNDS)
+    rounds = Rounds(config, group, pool, ROUNDS)
     group.any(False)  # all ranks start together
     make_schedule(rounds, config, rounds.learners, rounds.sampler)()
     return rounds.rates(COUNTED)[0]

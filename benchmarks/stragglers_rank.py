@@ -42,7 +42,7 @@ def measure(group: Group, setting: dict[str, Any]) -> tuple[float, float]:
     )
     pool = make_pool(config.env, config.pool, seed=1 + 1000 * group.rank)
     with contextlib.closing(pool):
-        rounds: Any = Rounds(config, group, pool, ROUNDS, setting["seconds"])
+        rounds = Rounds(config, group, pool, ROUNDS, setting["seconds"])
         group.any(False)  # all ranks start together
         make_schedule(rounds, config, rounds.learners, rounds.sampler)()
         return rounds.rates()
