@@ -6,13 +6,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help play train test check bench clean
+.PHONY: help play train test check docs bench clean
 
 help:
 	@echo "make play    set up, then show a trained agent: play/pointnav.gif and play/pointnav.html (seconds)"
 	@echo "make train   set up, then train an agent to navigate, with a live display and a report (seven minutes)"
 	@echo "make test    set up, then run all tests"
 	@echo "make check   formatting, lint, types and the tables of the documentation, in seconds"
+	@echo "make docs    build the documentation as a site, in site/"
 	@echo "make bench   measure the pools against their peers (BENCH=name for another benchmark)"
 
 $(READY): pyproject.toml requirements.lock
@@ -34,14 +35,17 @@ test: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
 check: $(READY)
-	$(BIN)/ruff format --check paceline tests benchmarks examples
-	$(BIN)/ruff check paceline tests benchmarks examples
+	$(BIN)/ruff format --check paceline tests benchmarks examples *.py
+	$(BIN)/ruff check paceline tests benchmarks examples *.py
 	$(BIN)/mypy
 	$(BIN)/python -m benchmarks.tables --check
+
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 BENCH ?= pool
 bench: $(READY)
 	$(BIN)/paceline bench $(BENCH)
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache

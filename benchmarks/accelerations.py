@@ -16,14 +16,15 @@ from typing import Any
 import torch
 import tyro
 
-from benchmarks import accelerations_work as work
-from benchmarks.accelerations_work import Pair, timed, wall
-from benchmarks.report import Result, context, make_result, print_context, print_table, progress
 from paceline.accel import activations
 from paceline.accel.kernels import has_amx
 from paceline.accel.processor import ON_ARM
 from paceline.nets.encoders import NatureCNN, SampleFactoryConv
 from paceline.pool.config import available_core_ids
+
+from . import accelerations_work as work
+from .accelerations_work import Pair, timed, wall
+from .report import Result, context, make_result, print_context, print_table, progress
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,4 +229,4 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
-    measure(tyro.cli(Plan, description=__doc__), context("python -m benchmarks.accelerations"))
+    measure(tyro.cli(Plan, description=__doc__), context(f"python -m {__package__}.accelerations"))

@@ -20,13 +20,14 @@ from unittest import mock
 
 import torch
 
-from benchmarks.ppo_cell import WARM_UP_SECONDS, config_of
 from paceline.accel.allocator import keep_freed_memory
 from paceline.accel.perceptron import Perceptron
 from paceline.collect import acting
 from paceline.nets.encoders import SampleFactoryConv
 from paceline.run import Run
 from paceline.session import train
+
+from .ppo_cell import WARM_UP_SECONDS, config_of
 
 
 def _step_by_step(actor: Any, rollout: Any, *_: Any) -> Any:

@@ -18,9 +18,6 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from benchmarks import updates_cell
-from benchmarks.cells import run_module
-from benchmarks.ppo_cell import WARM_UP_SECONDS
 from paceline.accel import activations, block_convolution, lstm_scan
 from paceline.accel.cuda_graph import CudaGraph
 from paceline.accel.kernels import keep_in_precision, one_thread
@@ -34,13 +31,17 @@ from paceline.pool import Pool, PoolConfig, make_pool
 from paceline.pool.protocol import PoolSpec
 from paceline.pool.random_actions import RandomActions
 
+from . import updates_cell
+from .cells import run_module
+from .ppo_cell import WARM_UP_SECONDS
+
 Way = Callable[[float], float]
 """Measures for this many seconds; returns the time of one unit of work."""
 Work = Callable[[], object]
 Clock = Callable[[], float]
 Context = Callable[[], contextlib.AbstractContextManager[Any]]
 
-CELL = "benchmarks.accelerations_cell"
+CELL = f"{__package__}.accelerations_cell"
 TRAINED = {"lstm": 0, "hidden": 64, "rollout_steps": 128, "epochs": 1, "minibatches": 4, "num_envs": 64}
 ATARI, DOOM = (4, 84, 84), (3, 72, 128)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from paceline.errors import PacelineError, extra_of
+
+MISSING = re.compile(r"No module named '(?P<module>[\w.]+)'")
 
 
 class Watch(NamedTuple):
@@ -24,7 +29,7 @@ class Watch(NamedTuple):
     """Called with the id of the process."""
 
 
-class CellError(RuntimeError):
+class CellError(PacelineError):
     """A measurement gave no result. The first line says why."""
 
 
@@ -49,6 +54,8 @@ def run_cell(command: Sequence[str], timeout_seconds: float = 300, watch: Watch 
             return json.loads(line.removeprefix("RESULT "))
     problem = f"status {process.returncode}" if in_time else f"not finished after {timeout_seconds:.0f} seconds"
     reason = last_line(said) or last_line(printed) or "no output"
+    if missing := MISSING.search(reason):
+        raise CellError(f"{missing[0]}; pip install 'paceline[{extra_of(missing['module'])}]'")
     raise CellError(f"{problem}: {reason}\n{' '.join(command)}\n{printed}\n{said}")
 
 

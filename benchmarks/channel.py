@@ -11,7 +11,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.report import Result, context, make_result, print_context, print_table
+from .report import Result, context, make_result, print_context, print_table
+
+EXTRA = "bench"
+"""What `paceline bench` checks before it begins."""
+
 
 _MESSAGE = struct.pack("<4i", 1, 2, 3, 4)
 

@@ -15,10 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.report import Result, command_line, make_result, print_context, print_table
 from paceline.accel.kernels import has_amx
 from paceline.nets.encoders import ConvEncoder, NatureCNN, SampleFactoryConv, as_float
 from paceline.pool.config import available_core_ids
+
+from .report import Result, command_line, make_result, print_context, print_table
 
 ENCODERS = {
     "Nature, 84x84x4": (NatureCNN, (4, 84, 84)),

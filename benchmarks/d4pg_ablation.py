@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from benchmarks.learning import Job, final, interval, plot, train_all
-from benchmarks.report import Result, command_line, context, make_result, print_context, print_table
+from .learning import Job, final, interval, plot, train_all
+from .report import Result, command_line, context, make_result, print_context, print_table
 
 KINDS = {"D3PG": "scalar", "D4PG": "categorical"}
 VARIANTS = {

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from benchmarks.learning import Curve, Curves, Job, final, interval, over_steps, plot, steps_to, train_all
-from benchmarks.report import Result, Table, command_line, context, make_result, print_context, print_table
+from .learning import Curve, Curves, Job, final, interval, over_steps, plot, steps_to, train_all
+from .report import Result, Table, command_line, context, make_result, print_context, print_table
 
 POINTNAV = "gym:paceline.sims.navigation:paceline/PointNav-v0?tier=small&resolution=32&scenes=64"
 TASKS = {

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from benchmarks.report import Result, Table, context, make_result, print_context, print_table
 from paceline.config import Config
 from paceline.learner.config import PPOConfig
 from paceline.pool import Pool, PoolConfig, make_pool
@@ -24,6 +23,10 @@ from paceline.pool.spaces import Leaf
 from paceline.run import Run
 from paceline.session import train
 
+from .report import Result, Table, context, make_result, print_context, print_table
+
+EXTRA = "mujoco"
+"""What `paceline bench` checks before it begins."""
 ENVS = {
     "CartPole": "gym:CartPole-v1",
     "HalfCheetah": "gym:HalfCheetah-v5",

@@ -18,13 +18,17 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from benchmarks.report import Result, context, make_result, print_context, print_table
 from paceline.pool.config import available_core_ids
 
+from .cells import CellError, last_line
+from .report import Result, context, make_result, print_context, print_table
+
+EXTRA = "mujoco"
+"""What `paceline bench` checks before it begins."""
 SEEDS = (1, 2, 3)
 PEERS = {
-    "PPO in the style of CleanRL": "benchmarks.peers.ppo_continuous",
-    "Stable-Baselines3": "benchmarks.peers.sb3_ppo",
+    "PPO in the style of CleanRL": f"{__package__}.peers.ppo_continuous",
+    "Stable-Baselines3": f"{__package__}.peers.sb3_ppo",
 }
 PLOT = Path("halfcheetah.png")
 
@@ -76,7 +80,7 @@ def measure(system: str, seed: int, steps: int) -> Curve:
             command = [sys.executable, "-m", PEERS[system], str(seed), "HalfCheetah-v5", str(steps)]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode != 0:
-            raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout}\n{done.stderr}")
+            raise CellError(f"{last_line(done.stderr)}\n{' '.join(command)} failed:\n{done.stdout}\n{done.stderr}")
         print(f"{system}, seed {seed}: done", flush=True)
         if system == "paceline":
             lines = (Path(folder) / "metrics.jsonl").read_text().splitlines()

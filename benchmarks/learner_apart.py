@@ -18,14 +18,15 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cells import CellError, last_line, run_cell
-from benchmarks.marks import note_reports
-from benchmarks.ppo_cell import config_of
-from benchmarks.report import Result, context, make_result, print_context, print_table, progress
-from benchmarks.throughput import WORKLOADS
 from paceline.experience.training_batch import TrainingBatch
 from paceline.learner.ppo import PPOLearner
 from paceline.session import train
+
+from .cells import CellError, last_line, run_cell
+from .marks import note_reports
+from .ppo_cell import config_of
+from .report import Result, context, make_result, print_context, print_table, progress
+from .throughput import WORKLOADS
 
 LABELS = ("CartPole", "HalfCheetah", "Breakout, LSTM 512")
 WAYS = ("thread", "apart")
@@ -46,7 +47,7 @@ def measure(
         for label in labels or LABELS:
             for way in WAYS:
                 progress(f"round {number + 1}/{rounds}: {label}, {way}")
-                command = [sys.executable, "-m", "benchmarks.learner_apart", "--cell", label, way, str(seconds)]
+                command = [sys.executable, "-m", f"{__package__}.learner_apart", "--cell", label, way, str(seconds)]
                 try:
                     found = run_cell(command, START_SECONDS + seconds)
                     rates.setdefault((label, way), []).append(found["steps_per_second"])
@@ -124,7 +125,7 @@ def main() -> None:
     if options.cell:
         cell(options.cell[0], options.cell[1], float(options.cell[2]))
     measure(
-        context("python -m benchmarks.learner_apart"),
+        context(f"python -m {__package__}.learner_apart"),
         labels=options.labels,
         rounds=options.rounds,
         seconds=options.seconds,

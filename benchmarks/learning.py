@@ -18,9 +18,10 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from scipy import stats
 
-from benchmarks.cells import end_group
 from paceline.distributed.launch import end_with_parent
 from paceline.pool.config import available_core_ids
+
+from .cells import end_group
 
 Job = tuple[str | int, ...]
 """The parts of a run's name."""

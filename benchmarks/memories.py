@@ -16,12 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.convolutions import Plan, per_second
-from benchmarks.report import Result, command_line, make_result, print_context, print_table
 from paceline.accel.kernels import has_amx
 from paceline.nets.config import CoreConfig
 from paceline.nets.cores import Core
 from paceline.pool.config import available_core_ids
+
+from .convolutions import Plan, per_second
+from .report import Result, command_line, make_result, print_context, print_table
 
 FEATURES = HIDDEN = 512
 TURNS, COLUMNS, DECIDED = 32, 8, 16

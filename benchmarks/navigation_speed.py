@@ -19,9 +19,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.cells import end_group, last_line
-from benchmarks.pointnav import simulate
-from benchmarks.report import Result, command_line, context, make_result, print_context, print_table, progress
+from .cells import end_group, last_line
+from .pointnav import simulate
+from .report import Result, command_line, context, make_result, print_context, print_table, progress
 
 TASKS = ("pointnav", "flee", "explore", "objectnav", "imagenav")
 DEPTH, RGB, RGBD, LARGE = "depth 64x64", "RGB 64x64", "RGB-D 64x64", "RGB-D 128x128, SE-ResNeXt50"
@@ -62,7 +62,7 @@ class Cell:
         folder.mkdir()
         self._folder = folder
         self._output = (folder / "output").open("w+")
-        command = [sys.executable, "-m", "benchmarks.navigation_speed_cell", json.dumps(options), str(folder)]
+        command = [sys.executable, "-m", f"{__package__}.navigation_speed_cell", json.dumps(options), str(folder)]
         self.process = subprocess.Popen(
             command, stdout=self._output, stderr=subprocess.STDOUT, start_new_session=True, env=dict(os.environ)
         )

@@ -9,11 +9,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.pointnav_cell import reserved_gib
 from paceline import recipes
 from paceline.callbacks import Callback
 from paceline.config import Config
 from paceline.session import Session
+
+from .pointnav_cell import reserved_gib
 
 POLL_SECONDS = 0.05
 ENOUGH_STEPS = 10**12

@@ -19,8 +19,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from benchmarks.learning import Job, final, interval, plot, train_all
-from benchmarks.report import Result, command_line, context, make_result, print_context, print_table
+from .learning import Job, final, interval, plot, train_all
+from .report import Result, command_line, context, make_result, print_context, print_table
 
 PLOT = Path("pbt_recovery.png")
 POLICIES = 4
@@ -72,7 +72,7 @@ SMALL = [
 ]
 CARTPOLE = ["cartpole", "--env", "tensor:cartpole", *SMALL]
 CHAIN = [
-    *("cartpole", "--env", "benchmarks.pbt_recovery:Chain", "--pool.kind", "serial"),
+    *("cartpole", "--env", f"{__package__}.pbt_recovery:Chain", "--pool.kind", "serial"),
     *("--ppo.no-normalize-advantage", *SMALL),
 ]
 CASES = {

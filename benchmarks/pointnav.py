@@ -15,9 +15,10 @@ from typing import Any
 
 import torch
 
-from benchmarks.pointnav_cell import CPU_AGENTS, GPU_AGENTS, forget_memory, reserved_gib
-from benchmarks.report import Result, Table, context, make_result, print_context, print_table, progress
 from paceline.pool import PoolConfig, make_pool
+
+from .pointnav_cell import CPU_AGENTS, GPU_AGENTS, forget_memory, reserved_gib
+from .report import Result, Table, context, make_result, print_context, print_table, progress
 
 GPU_STREAMS, CPU_STREAMS = (256, 512, 1024, 2048, 4096, 8192), (16, 64, 256)
 RESOLUTIONS = (32, 64, 128, 256)
@@ -89,7 +90,7 @@ def end_to_end(on_gpu: bool) -> dict[str, dict[str, float]]:
     results = {}
     for name in GPU_AGENTS if on_gpu else CPU_AGENTS:
         progress(f"training: {name}")
-        command = [sys.executable, "-m", "benchmarks.pointnav_cell", name]
+        command = [sys.executable, "-m", f"{__package__}.pointnav_cell", name]
         done = subprocess.run(command, capture_output=True, text=True)
         found = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
         if not found:

@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 
-from benchmarks.marks import note_reports
 from paceline import recipes
 from paceline.config import Config
 from paceline.session import train
+
+from .marks import note_reports
 
 ITERATIONS = 80
 """Of a training run. The first half compiles and records, the second half is measured."""

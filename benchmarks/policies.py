@@ -11,8 +11,8 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cells import CellError, last_line, run_module
-from benchmarks.report import Result, context, make_result, print_context, print_table, progress
+from .cells import CellError, last_line, run_module
+from .report import Result, context, make_result, print_context, print_table, progress
 
 POLICIES = (1, 2, 4, 8)
 START_SECONDS = 240.0
@@ -47,7 +47,7 @@ def measure(facts: dict[str, Any], labels: list[str], *, rounds: int = 3, second
                 options = WORKLOADS[label] | {"policies": policies, "seconds": seconds}
                 options["batch"] = options["num_envs"] * options["rollout_steps"]
                 try:
-                    found = run_module("benchmarks.ppo_cell", options, START_SECONDS + seconds)
+                    found = run_module(f"{__package__}.ppo_cell", options, START_SECONDS + seconds)
                     rates.setdefault((label, policies), []).append(found["steps_per_second"])
                 except CellError as error:
                     print(f"no figure of {label}, {policies} policies: {last_line(str(error))}", flush=True)
@@ -77,7 +77,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     result = measure(
-        context("python -m benchmarks.policies"), options.workloads, rounds=options.rounds, seconds=options.seconds
+        context(f"python -m {__package__}.policies"), options.workloads, rounds=options.rounds, seconds=options.seconds
     )
     if options.json is not None:
         result.save(options.json)

@@ -12,12 +12,14 @@ import statistics
 import sys
 from typing import Any
 
-from benchmarks.cells import run_cell
-from benchmarks.pool_cell import SYSTEMS
-from benchmarks.pool_envpool import measure_envpool
-from benchmarks.pool_uneven import measure_uneven
-from benchmarks.report import Result, Table, context, make_result, print_context, print_table, progress
+from .cells import run_cell
+from .pool_cell import SYSTEMS
+from .pool_envpool import measure_envpool
+from .pool_uneven import measure_uneven
+from .report import Result, Table, context, make_result, print_context, print_table, progress
 
+EXTRA = "bench"
+"""What `paceline bench` checks before it begins."""
 WORKLOADS = {
     "CartPole": "gym:CartPole-v1",
     "HalfCheetah": "gym:HalfCheetah-v5",
@@ -70,7 +72,7 @@ def measure_row(label: str, env: str, num_envs: int, seconds: float, rounds: int
 
 
 def measure_cell(system: str, env: str, num_envs: int, seconds: float) -> dict[str, float]:
-    command = [sys.executable, "-m", "benchmarks.pool_cell", system, env, str(num_envs), str(seconds)]
+    command = [sys.executable, "-m", f"{__package__}.pool_cell", system, env, str(num_envs), str(seconds)]
     return run_cell(command, CELL_TIMEOUT_SECONDS)
 
 

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.report import Table, print_table, progress
 from paceline.pool import PoolConfig, make_pool
 from paceline.pool.random_actions import TURNS, sample_turns
+
+from .report import Table, print_table, progress
 
 WORKLOADS = {"CartPole-v1": (8, 64), "HalfCheetah-v5": (8, 32), "Breakout-v5": (8, 32)}
 

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.report import Result, command_line, make_result, print_context, print_table
 from paceline.accel.naps import Naps
 from paceline.pool import PoolConfig, make_pool
 from paceline.pool.random_actions import RandomActions
+
+from .report import Result, command_line, make_result, print_context, print_table
 
 STEP_SECONDS = (0.005, 0.002, 0.001)
 

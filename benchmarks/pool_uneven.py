@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.report import Table, print_table
 from paceline.pool import PoolConfig, make_pool
 from paceline.pool.random_actions import RandomActions
+
+from .report import Table, print_table
 
 REGIMES = {
     "log-normal": "synthetic:lognormal?mean=0.01&sigma=1",

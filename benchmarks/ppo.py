@@ -11,9 +11,11 @@ import os
 import statistics
 from typing import Any
 
-from benchmarks.cells import run_module
-from benchmarks.report import Result, context, make_result, print_context, print_table, progress
+from .cells import run_module
+from .report import Result, context, make_result, print_context, print_table, progress
 
+EXTRA = "envpool"
+"""What `paceline bench` checks before it begins."""
 MLP = {"hidden": 64, "rollout_steps": 128, "num_envs": 64, "epochs": 1, "minibatches": 4}
 CNN = {"hidden": 64, "rollout_steps": 32, "num_envs": 32, "epochs": 1, "minibatches": 4}
 WORKLOADS: dict[str, dict[str, Any]] = {
@@ -59,7 +61,7 @@ def row(label: str, figures: dict[str, Any]) -> list[str]:
 
 def measure(system: str, options: dict[str, Any], cores: int) -> float:
     if system == "paceline":
-        module, threads = "benchmarks.ppo_cell", None
+        module, threads = f"{__package__}.ppo_cell", None
     else:
-        module, threads = "benchmarks.peers.ppo_envpool", 1 if "1 thread" in system else cores
+        module, threads = f"{__package__}.peers.ppo_envpool", 1 if "1 thread" in system else cores
     return run_module(module, options | {"threads": threads})["steps_per_second"]

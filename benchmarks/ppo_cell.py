@@ -13,7 +13,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.marks import note_reports
 from paceline.accel.config import ComputeConfig
 from paceline.config import Config
 from paceline.learner.config import PPOConfig
@@ -23,6 +22,8 @@ from paceline.population.config import PopulationConfig
 from paceline.schedule.config import APPOConfig
 from paceline.session import train
 from paceline.telemetry.clock import ACTIVITIES
+
+from .marks import note_reports
 
 WARM_UP_SECONDS = {"cpu": 0.0, "cuda": 10.0}
 SHARES = (*(f"time/{name}" for name in ACTIVITIES), "learner_busy")

@@ -18,12 +18,13 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from benchmarks.report import Result, command_line, context, make_result, print_context, print_table
 from paceline.distributed.runtime import choose_device
 from paceline.learner.publication import Publication
 from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.pool.protocol import PoolSpec
+
+from .report import Result, command_line, context, make_result, print_context, print_table
 
 NUMBERS = spaces.Box(-1, 1, (17,), np.float32)
 POLICIES: dict[str, tuple[spaces.Space, PolicyConfig]] = {

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,8 @@ class Rounds:
         services = Services(group=group, stop=self.stop, clock=self.clock, phases=self.phases)
         self.learners, self.sampler, _ = ppo_parts(config, services, pool, Path())  # one policy writes no files
         self.progress = 0.0
+        self.save: Callable[[], None] = lambda: None
+        """There are no checkpoints."""
         self.marks: list[float] = []
         self.steps: list[int] = []
 
@@ -90,6 +92,9 @@ class Rounds:
 
     def begin_iteration(self) -> bool:
         return not self.finished()
+
+    def rollout_is_complete(self) -> None:
+        """There are no callbacks."""
 
     def rates(self, counted: int | None = None) -> tuple[float, float]:
         """Steps per second of all ranks, as the mean over the last `counted` rounds and of the best round. By default

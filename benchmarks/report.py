@@ -253,7 +253,7 @@ def command_line(
     parser.add_argument("--json", type=Path)
     ours, rest = parser.parse_known_args()
     about = f"{description}\n\n--json FILE also saves the result."
-    found = measure(tyro.cli(plan, description=about, args=rest), context(f"python -m benchmarks.{name}"))
+    found = measure(tyro.cli(plan, description=about, args=rest), context(f"python -m {__package__}.{name}"))
     if ours.json is not None:
         found.save(ours.json)
 

@@ -22,9 +22,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.ranks import launch
-from benchmarks.report import Result, command_line, context, make_result, print_context, print_table
 from paceline.pool.config import available_core_ids
+
+from .ranks import launch
+from .report import Result, command_line, context, make_result, print_context, print_table
 
 SCENE = "obs=8&dtype=float32&episode_length=200"
 
@@ -132,7 +133,7 @@ def measure_world(world: World, plan: Plan) -> Rates:
         REGIMES[regime].setting(threshold, seed, world, plan.step_seconds) for regime, seed, threshold, _ in keys
     ]
     rates: Rates = {}
-    for key, result in zip(keys, launch("benchmarks.scaling_rank", world.size, settings), strict=True):
+    for key, result in zip(keys, launch(f"{__package__}.scaling_rank", world.size, settings), strict=True):
         rates[key] = result["steps_per_second"]
         regime, seed, threshold, _ = key
         ranks = f"{world.size} ranks" if world.size > 1 else f"rank {world.first} alone"

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from benchmarks.ranks import Rounds
 from paceline.config import Config
 from paceline.distributed.config import PreemptionConfig
 from paceline.distributed.runtime import Group
@@ -17,6 +16,8 @@ from paceline.learner.config import PPOConfig
 from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.pool import Pool, PoolConfig, make_pool
 from paceline.schedule.table import make_schedule
+
+from .ranks import Rounds
 
 NUM_ENVS = 4
 ROUNDS, COUNTED = 10, 5
@@ -32,7 +33,7 @@ def measure(group: Group, pool: Pool, env: str, threshold: float, seed: int, ste
         preemption=PreemptionConfig(threshold=threshold),
     )
     pool.reset(1000 * seed + first + group.rank)
-    rounds: Any = Rounds(config, group, pool, ROUNDS)
+    rounds = Rounds(config, group, pool, ROUNDS)
     group.any(False)  # all ranks start together
     make_schedule(rounds, config, rounds.learners, rounds.sampler)()
     return rounds.rates(COUNTED)[0]

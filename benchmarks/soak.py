@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import psutil
 
-from benchmarks.cells import Watch, run_module
-from benchmarks.pool_cell import pss_megabytes
-from benchmarks.report import Result, command_line, context, make_result, print_context, print_table, progress
+from .cells import Watch, run_module
+from .pool_cell import pss_megabytes
+from .report import Result, command_line, context, make_result, print_context, print_table, progress
 
 OPTIONS = {
     "env": "gym:CartPole-v1",
@@ -92,7 +92,7 @@ def watch(plan: Plan, num_envs: int, seconds: float, sample_seconds: float) -> t
             samples.append(Sample(time.monotonic() - begin, pss_megabytes(psutil.Process(pid))))
             progress(f"{plan.system}, {num_envs} environments, {samples[-1].seconds:.0f} s")
 
-    result = run_module("benchmarks.ppo_cell", options, seconds + START_SECONDS, Watch(sample_seconds, look))
+    result = run_module(f"{__package__}.ppo_cell", options, seconds + START_SECONDS, Watch(sample_seconds, look))
     return samples, result["steps_per_second"]
 
 

@@ -19,9 +19,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.ranks import launch
-from benchmarks.report import Result, Table, context, make_result, print_context, print_table
 from paceline.pool.config import available_core_ids
+
+from .ranks import launch
+from .report import Result, Table, context, make_result, print_context, print_table
 
 SCENE = "obs=8&dtype=float32&episode_length=200"
 SLEEPING = {
@@ -54,7 +55,7 @@ def run(quick: bool) -> Result:
             for regime, env in SLEEPING.items()
             for system in SYSTEMS
         ]
-        for result in launch("benchmarks.stragglers_rank", size, settings):
+        for result in launch(f"{__package__}.stragglers_rank", size, settings):
             rates[result["regime"], result["system"], size] = result["mean"], result["best"]
             print(f"  {size} ranks, {result['regime']}, {result['system']}: {result['mean']:.0f}", flush=True)
     tables = [
@@ -81,7 +82,7 @@ def simulated(rates: Rates) -> Table:
         for name, env in SIMULATED.items()
         for system in SYSTEMS
     ]
-    for result in launch("benchmarks.stragglers_rank", 1, settings):
+    for result in launch(f"{__package__}.stragglers_rank", 1, settings):
         rates[result["regime"], result["system"], 1] = result["mean"], result["best"]
     return print_table(
         "Simulators that compute, one rank: steps per second, mean (best round)",

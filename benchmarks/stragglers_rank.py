@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from benchmarks.ranks import Rounds
 from paceline.config import Config, System
 from paceline.distributed.runtime import Group
 from paceline.learner.config import PPOConfig
@@ -17,6 +16,8 @@ from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.pool import PoolConfig, make_pool
 from paceline.schedule.config import VERConfig
 from paceline.schedule.table import make_schedule
+
+from .ranks import Rounds
 
 SYSTEMS: dict[str, System] = {"DD-PPO": "ddppo", "NoVER": "ver", "VER": "ver", "APPO": "appo"}
 NUM_ENVS = 16
@@ -41,7 +42,7 @@ def measure(group: Group, setting: dict[str, Any]) -> tuple[float, float]:
     )
     pool = make_pool(config.env, config.pool, seed=1 + 1000 * group.rank)
     with contextlib.closing(pool):
-        rounds: Any = Rounds(config, group, pool, ROUNDS, setting["seconds"])
+        rounds = Rounds(config, group, pool, ROUNDS, setting["seconds"])
         group.any(False)  # all ranks start together
         make_schedule(rounds, config, rounds.learners, rounds.sampler)()
         return rounds.rates()

@@ -17,7 +17,7 @@ import re
 import sys
 from pathlib import Path
 
-from benchmarks.report import Result, Table, load
+from .report import Result, Table, load
 
 ROOT = Path(__file__).parent.parent
 RESULTS = Path("benchmarks") / "results"

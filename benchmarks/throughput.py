@@ -27,14 +27,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from benchmarks.cells import CellError, run_file, run_module
-from benchmarks.peers import environment
-from benchmarks.pool import measure_cell
-from benchmarks.pool_envpool import compare
-from benchmarks.report import Result, Table, command_line, context, make_result, print_context, print_table, progress
 from paceline.pool.config import available_core_ids
 from paceline.telemetry.clock import ACTIVITIES
 
+from .cells import CellError, run_file, run_module
+from .peers import environment
+from .pool import measure_cell
+from .pool_envpool import compare
+from .report import Result, Table, command_line, context, make_result, print_context, print_table, progress
+
+EXTRA = "envpool"
+"""What `paceline bench` checks before it begins."""
 MLP = {"lstm": 0, "hidden": 64, "rollout_steps": 128, "epochs": 1, "minibatches": 4}
 CNN = MLP | {"rollout_steps": 32}
 
@@ -133,8 +136,8 @@ def measure_system(system: str, options: dict[str, Any]) -> dict[str, Any]:
     if system in SAMPLE_FACTORIES:
         python = environment.python_of("sample_factory", make=False)
         return run_file(python, SAMPLE_FACTORY_CELL, options, timeout)
-    modules = {ENVPOOL: "benchmarks.peers.ppo_envpool", SB3: "benchmarks.peers.sb3_throughput"}
-    return run_module(modules.get(system, "benchmarks.ppo_cell"), options, timeout)
+    modules = {ENVPOOL: f"{__package__}.peers.ppo_envpool", SB3: f"{__package__}.peers.sb3_throughput"}
+    return run_module(modules.get(system, f"{__package__}.ppo_cell"), options, timeout)
 
 
 @dataclass

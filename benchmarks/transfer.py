@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.learning import Job, final, interval, plot, train_all
-from benchmarks.report import Result, command_line, make_result, print_context, print_table
+from .learning import Job, final, interval, plot, train_all
+from .report import Result, command_line, make_result, print_context, print_table
 
 SCRATCH, SUPERVISED, ENCODER = "scratch", "supervised encoder", "PointNav encoder"
 TUNED, CONTROLLER = "PointNav encoder and policy", "neural controller"

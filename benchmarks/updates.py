@@ -18,11 +18,14 @@ from typing import Any, Literal
 
 import torch
 
-from benchmarks.cells import run_module
-from benchmarks.report import Result, Table, command_line, context, make_result, print_context, print_table, progress
 from paceline.accel.kernels import has_amx
 from paceline.pool.config import available_core_ids
 
+from .cells import run_module
+from .report import Result, Table, command_line, context, make_result, print_context, print_table, progress
+
+EXTRA = "bench"
+"""What `paceline bench` checks before it begins."""
 OURS: dict[str, dict[str, Any]] = {
     "ours, DDPG": {"system": "ours", "value": "scalar", "prioritized": False},
     "ours, D4PG": {"system": "ours", "value": "categorical", "prioritized": True},
@@ -95,7 +98,7 @@ def rates_on(device: str, plan: Plan) -> dict[str, dict[str, list[float]]]:
             for (label, samples), count in zip(rates[name].items(), threads, strict=True):
                 progress(f"{device}, round {number + 1}/{plan.rounds}: {name}, {label}")
                 asked = options | {"device": device, "threads": count, "seconds": plan.seconds}
-                samples.append(run_module("benchmarks.updates_cell", asked)["updates_per_second"])
+                samples.append(run_module(f"{__package__}.updates_cell", asked)["updates_per_second"])
                 print(f"  {device}, {name}, {label}: {samples[-1]:,.0f}", flush=True)
     return rates
 

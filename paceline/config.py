@@ -2,6 +2,9 @@
 
 There is one `Config` for all systems, and it has all sections. A system reads some of them (`paceline.systems`). The
 other sections keep their defaults, and `config.json` does not have them.
+
+The file is read by code of our own and not by a validation library, because loading drops settings of other systems and
+of earlier versions, and because an error is one line that names the setting and what is allowed.
 """
 
 from __future__ import annotations

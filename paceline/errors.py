@@ -34,24 +34,27 @@ class MissingExtra(MissingPackage):
         super().__init__(what, f"pip install 'paceline[{extra}]'", cause)
 
 
-EXTRA_OF = {
-    "ale_py": "atari",
-    "vizdoom": "doom",
-    "mujoco": "mujoco",
-    "imageio": "mujoco",
-    "dm_control": "dmc",
-    "envpool": "envpool",
-    "pettingzoo": "pettingzoo",
-    "ray": "ray",
-    "wandb": "wandb",
-    "onnx": "onnx",
-    "cv2": "video",
-    "pygame": "video",
-    "stable_baselines3": "bench",
-    "faster_fifo": "bench",
-    "scipy": "bench",
+EXTRAS = {
+    "atari": ("ale_py", "cv2"),
+    "doom": ("vizdoom", "cv2"),
+    "mujoco": ("mujoco", "imageio"),
+    "dmc": ("dm_control",),
+    "envpool": ("envpool",),
+    "pettingzoo": ("pettingzoo",),
+    "video": ("cv2", "pygame"),
+    "onnx": ("onnx",),
+    "ray": ("ray",),
+    "wandb": ("wandb",),
+    "sweep": ("optuna",),
+    "bench": ("stable_baselines3", "faster_fifo", "scipy"),
 }
-"""Packages that an extra of Paceline installs."""
+"""The modules that each extra of Paceline installs."""
+EXTRA_OF = {module: extra for extra, modules in EXTRAS.items() for module in modules}
+
+
+def extra_of(module: str) -> str:
+    """The extra that installs a module; `bench` for one that no extra names."""
+    return EXTRA_OF.get(module.partition(".")[0], "bench")
 
 
 def extra_hint(error: Exception) -> str:

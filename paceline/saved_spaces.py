@@ -1,6 +1,7 @@
 """`spaces.json` in a run folder: the observations and actions of the run's policies.
 
-With it, a policy can be loaded where the simulator is not installed.
+With it, a policy can be loaded where the simulator is not installed. It is no pickle of the spaces, because a pickle of
+another user's run could execute code.
 """
 
 from __future__ import annotations

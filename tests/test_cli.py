@@ -85,7 +85,7 @@ def test_envs_lists_families_names_and_one_environment():
     [
         (
             ["nonsense"],
-            "allowed: play, train, population, sweep, eval, report, export, recipes, envs, plan, doctor, bench, completion",
+            "allowed: play, train, population, sweep, eval, report, export, recipes, envs, plan, doctor, bench, compl",
         ),
         (["trian"], "did you mean 'train'"),
         ([], "a command is missing"),

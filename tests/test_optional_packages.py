@@ -31,13 +31,15 @@ REQUIRED = {
 FILES = sorted((ROOT / "tests").rglob("*.py"))
 
 
-def imported(statement: ast.stmt) -> Iterator[str]:
-    """Modules that a statement imports, and what may be modules."""
+def imported(statement: ast.stmt, package: str = "") -> Iterator[str]:
+    """Modules that a statement imports, and what may be modules. Relative names need the `package` of the file."""
     if isinstance(statement, ast.Import):
         yield from (name.name for name in statement.names)
-    elif isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
-        yield statement.module
-        yield from (f"{statement.module}.{name.name}" for name in statement.names)
+    elif isinstance(statement, ast.ImportFrom) and (package or not statement.level):
+        above = package.split(".")[: 1 - statement.level or None] if statement.level else []
+        module = ".".join([*above, *([statement.module] if statement.module else [])])
+        yield module
+        yield from (f"{module}.{name.name}" for name in statement.names)
 
 
 def asked_for(statement: ast.stmt) -> str | None:
@@ -72,7 +74,12 @@ def packages_of(statement: ast.stmt) -> set[str]:
 @functools.cache
 def imports_of(module: str) -> list[str]:
     """What a module of ours imports when it is imported."""
-    return [name for file in files_of(module) for part in statements(file) for name in imported(part)]
+    return [
+        name
+        for file in files_of(module)
+        for part in statements(file)
+        for name in imported(part, ".".join(file.relative_to(ROOT).parent.parts))
+    ]
 
 
 def files_of(module: str) -> list[Path]:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.cells import CellError, last_line
+from ..cells import CellError, last_line
 
 HERE = Path(__file__).parent
 VERSIONS = "import sys, importlib.metadata as m; print(', '.join(f'{name} {m.version(name)}' for name in sys.argv[1:]))"

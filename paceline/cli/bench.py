@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +12,7 @@ from typing import Annotated
 import tyro
 
 import paceline
-from paceline.errors import EXTRA_OF, MissingExtra, UsageError, closest
+from paceline.errors import EXTRAS, MissingExtra, UsageError, closest, extra_of
 
 _PACKAGE = Path(paceline.__file__).parent
 _CHECKOUT = _PACKAGE.parent / "benchmarks"
@@ -55,16 +56,25 @@ def run_benchmark(name: str, *, quick: bool, json_path: Path | None) -> None:
     if json_path is not None and not json_path.parent.is_dir():
         raise UsageError(f"--json {json_path}: the folder {json_path.parent} does not exist")
     try:
-        result = importlib.import_module(f"{_home()[1]}.{name}").run(quick=quick)
+        module = importlib.import_module(f"{_home()[1]}.{name}")
+        if hasattr(module, "EXTRA"):
+            _require(module.EXTRA)
+        result = module.run(quick=quick)
     except ModuleNotFoundError as error:
-        extra = EXTRA_OF.get((error.name or "").split(".")[0], "bench")
-        raise MissingExtra(f"benchmark {name}", extra, error) from error
+        raise MissingExtra(f"benchmark {name}", extra_of(error.name or ""), error) from error
     if json_path is not None:
         result.save(json_path)
 
 
+def _require(extra: str) -> None:
+    """`ModuleNotFoundError` if a module of an extra is not installed."""
+    for module in EXTRAS[extra]:
+        if importlib.util.find_spec(module) is None:
+            raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+
+
 def _home() -> tuple[Path, str]:
-    """The folder of the benchmarks, and their package."""
+    """The folder of the benchmarks, and their package. They import each other by relative names."""
     if (_CHECKOUT / "__init__.py").exists():
         return _CHECKOUT, "benchmarks"
     return _PACKAGE / "benchmarks", "paceline.benchmarks"

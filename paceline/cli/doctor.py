@@ -17,22 +17,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from paceline import __version__
+from paceline.errors import EXTRAS
 
-EXTRAS = {
-    "atari": ("ale_py", "cv2"),
-    "doom": ("vizdoom", "cv2"),
-    "mujoco": ("mujoco", "imageio"),
-    "dmc": ("dm_control",),
-    "envpool": ("envpool",),
-    "pettingzoo": ("pettingzoo",),
-    "video": ("cv2", "pygame"),
-    "onnx": ("onnx",),
-    "ray": ("ray",),
-    "wandb": ("wandb",),
-    "sweep": ("optuna",),
-    "bench": ("stable_baselines3", "faster_fifo", "scipy"),
-}
-"""The modules that each extra installs."""
 GIB = 2**30
 LEAST_SHARED = GIB // 4
 LEAST_FILES = 4096

@@ -1,4 +1,8 @@
-"""The settings of a run as command-line options. Only the settings that the chosen system reads are options."""
+"""The settings of a run as command-line options. Only the settings that the chosen system reads are options.
+
+tyro parses them. `value_of` looks at the arguments before, because the recipe, the system and the run to resume decide
+which options there are and what their defaults are.
+"""
 
 from __future__ import annotations
 
