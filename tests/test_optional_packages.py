@@ -118,7 +118,10 @@ CHECKED_BEFORE = {
     "evaluation/video.py": "check_path, in the same file",
     "export.py": "onnxruntime is looked for first",
     "accel/lstm_scan_triton.py": "Triton comes with CUDA's PyTorch",
-    "sims/navigation/rendering/render_triton.py": "the same",
+    "sims/control/hand/hand.py": "sims/control/family.py",
+    "sims/control/hand/tasks.py": "the same",
+    "sims/control/mujoco_env.py": "the same",
+    "sims/navigation/rendering/render_triton.py": "Triton comes with CUDA's PyTorch",
     "sims/navigation/scenes/geodesic_triton.py": "the same",
 }
 """Files that import a package without an error of their own, and who has asked for it before."""

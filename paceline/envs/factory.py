@@ -34,8 +34,9 @@ class Factory:
 
 
 @contextlib.contextmanager
-def needs(extra: str) -> Iterator[None]:
-    """Within it, an import of a package that is not installed raises a `MissingExtra` for the family `extra`.
+def needs(family: str, extra: str | None = None) -> Iterator[None]:
+    """Within it, an import of a package that is not installed raises a `MissingExtra` for the family. By default the
+    extra has the family's name.
 
     Families import the package that they adapt only inside functions. So a factory can be unpickled anywhere without
     importing a simulator.
@@ -45,7 +46,7 @@ def needs(extra: str) -> Iterator[None]:
     except ImportError as error:
         if (error.name or "").startswith("paceline"):
             raise
-        raise MissingExtra(f"the environment family {extra!r}", extra, error) from error
+        raise MissingExtra(f"the environment family {family!r}", extra or family, error) from error
 
 
 def check_options(env_id: EnvId, allowed: Iterable[str]) -> None:

@@ -31,7 +31,7 @@ class Family:
 
     module: str
     extra: str | None
-    """The optional dependencies that it needs. Named like the family."""
+    """The optional dependencies that it needs."""
     example: str
     about: str
 
@@ -60,6 +60,12 @@ FAMILIES: dict[str, Family] = {
         extra="dmc",
         example="dmc:cheetah-run",
         about="DeepMind Control Suite tasks",
+    ),
+    "hand": Family(
+        module="paceline.sims.control.family",
+        extra="mujoco",
+        example="hand:catch",
+        about="a hand with 22 joints in MuJoCo: catch a cylinder, pick it up, or turn it in the palm",
     ),
     "pettingzoo": Family(
         module="paceline.envs.pettingzoo",
@@ -192,7 +198,7 @@ def load(name: str) -> Any:
     if name not in FAMILIES:
         return _load_installed(name, families()[name].module)
     family = FAMILIES[name]
-    with needs(name) if family.extra is not None else contextlib.nullcontext():
+    with needs(name, family.extra) if family.extra is not None else contextlib.nullcontext():
         return importlib.import_module(family.module)
 
 
