@@ -38,6 +38,10 @@ API = {
     "PoolConfig": "paceline.pool.config",
     "UsageError": "paceline.errors",
     "PacelineError": "paceline.errors",
+    "RunFinished": "paceline.resume",
+    "SimulatorError": "paceline.errors",
+    "CheckpointError": "paceline.checkpoint",
+    "NonFiniteError": "paceline.learner.finite",
 }
 """The public names, and the modules that define them."""
 

@@ -39,7 +39,9 @@ from paceline.learner.ppo import PPOLearner
 from paceline.learner.publication import Reader
 from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.deterministic import PARTS, ActionCritic, DeterministicPolicy
+from paceline.nets.make import make_policy
 from paceline.nets.parts import parts_of
+from paceline.nets.ppo_policy import PPOPolicy
 from paceline.pool import Pool
 from paceline.pool.config import available_core_ids
 from paceline.pool.protocol import PoolSpec
@@ -129,13 +131,13 @@ def ppo_parts(
         num_learned=policies,
         assigned=lambda slots: None if parts is None else parts.assigned(slots),
     )
-    state_size = learners[0].policy.core.state_size
+    state_size = learners[0].policy.state_size
     needed = sum(schedule.buffer_rows(config, kind) * row_bytes(kind.spec, state_size) for kind in kinds)
     require_memory(needed, group.device, "a rollout", "fewer --pool.num-envs or --rollout-steps")
     return learners, sampler, None if parts is None else parts.population
 
 
-def require_room(policy: ActorCritic, more: int, device: torch.device) -> None:
+def require_room(policy: PPOPolicy, more: int, device: torch.device) -> None:
     """Refuse more policies than memory holds."""
     size = sum(parameter.numel() * parameter.element_size() for parameter in policy.parameters())
     needed = more * COPIES_OF_WEIGHTS * size
@@ -160,19 +162,20 @@ def _learner_and_acting(
     initial: InitialWeights | None,
     *,
     concurrent: bool,
-) -> tuple[PPOLearner, ActorCritic]:
+) -> tuple[PPOLearner, PPOPolicy]:
     """The learner of policy `number`, and the policy that acts: a copy, if a learner thread changes the weights
     meanwhile."""
     group = services.group
     with one_thread():
-        policy = ActorCritic(spec, config.policy).to(group.device)
+        policy = make_policy(spec, config.policy).to(group.device)
     prepare(policy, parts_of(policy), config, initial)
     synchronize(policy, group)
     threads_alone = None
     if group.device.type == "cpu":
         threads_alone = choose_cpu_kernels(policy, config.threads, _ranks_here(group), concurrent=concurrent)
     policy.precision = choose_precision(policy, config.compute.precision, group.device)
-    policy.core.layer_by_layer = config.compute.layer_by_layer
+    if isinstance(policy, ActorCritic):
+        policy.core.layer_by_layer = config.compute.layer_by_layer
     acting = copy.deepcopy(policy) if concurrent else policy
     if concurrent and group.device.type == "cpu":
         keep_in_precision(acting)
@@ -201,11 +204,12 @@ def _learner_and_acting(
 def recorded_parts(config: Config, concurrent: bool) -> tuple[ComputeConfig, ComputeConfig]:
     """How decisions and updates are computed: whether they are recorded on a GPU."""
     # While one thread records, another may not draw random numbers on the device, unless it is recorded, too. Auxiliary
-    # losses draw some, and so does the entropy of squashed actions.
-    draws = config.ppo.auxiliary.kind != "none" or config.policy.head.squash
-    recorded = config.compute.cuda_graphs and not (concurrent and draws)
+    # losses draw some, and so does the entropy of squashed actions. Losses of the user's own may.
+    draws = config.ppo.auxiliary.kind != "none" or config.policy.head.squash or config.ppo.has_own_losses
+    # Whole policies and losses of the user's own are never recorded: they may wait for the device.
+    recorded = config.compute.cuda_graphs and not config.policy.is_own and not (concurrent and draws)
     # VER's overlapping update shares the CUDA stream of the thread that acts.
-    learning = recorded and not config.ver.overlap
+    learning = recorded and not config.ver.overlap and not config.ppo.has_own_losses
     acting, updates = (dataclasses.replace(config.compute, cuda_graphs=graphs) for graphs in (recorded, learning))
     return acting, updates
 

@@ -6,10 +6,46 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import numbers
 import typing
+from collections.abc import Hashable
 from typing import Any, Literal
 
 from paceline.errors import UsageError
+
+
+def as_number(kind: type, value: Any, name: str) -> Any:
+    """`value` of any numeric type, as an int or a float. 1e6 is a whole number, and 1.5 is none."""
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if kind is float and is_number:
+        return float(value)
+    if is_number and (isinstance(value, numbers.Integral) or float(value).is_integer()):
+        return int(value)
+    raise UsageError(f"{name} is {value!r}; allowed: {'a whole number' if kind is int else 'a number'}")
+
+
+def convert_numbers(settings: Any, name: str = "") -> None:
+    """Make all numbers of `settings` and its sections ints and floats. The settings do not change otherwise."""
+    for field, kind in _numbers(typing.cast(Hashable, type(settings))).items():
+        value, dotted = getattr(settings, field), _dotted(name, field)
+        if isinstance(value, tuple | list):
+            object.__setattr__(settings, field, tuple(as_number(kind, item, dotted) for item in value))
+        elif value is not None:
+            object.__setattr__(settings, field, as_number(kind, value, dotted))
+    for one in dataclasses.fields(settings):
+        if dataclasses.is_dataclass(section := getattr(settings, one.name)):
+            convert_numbers(section, _dotted(name, one.name))
+
+
+@functools.cache
+def _numbers(settings: Any) -> dict[str, type]:
+    """Fields that are a number, or a tuple of numbers, or None, with the type of the number."""
+    found = {}
+    for field, hint in typing.get_type_hints(settings).items():
+        for kind in {hint, *typing.get_args(hint)} & {int, float}:
+            found[field] = kind
+    return found
 
 
 def require_at_least(settings: Any, name: str, least: float, *fields: str) -> None:

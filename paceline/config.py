@@ -20,16 +20,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from paceline.accel.config import ComputeConfig
-from paceline.checks import require_above_0, require_at_least, require_choices
+from paceline.checks import as_number, convert_numbers, require_above_0, require_at_least, require_choices
 from paceline.collect.config import BatchingConfig, RemoteConfig
 from paceline.distributed.config import GroupConfig, PreemptionConfig, require_device
 from paceline.errors import UsageError, closest
 from paceline.experience.config import LimiterConfig, ReplayConfig
 from paceline.files import replace_text
-from paceline.learner.config import D4PGConfig, OnNonFinite, OptimizerConfig, PPOConfig
-from paceline.nets.config import ControlConfig, PolicyConfig, named_parts
+from paceline.learner.config import D4PGConfig, OnNonFinite, OptimizerConfig, PPOConfig, named_parts_of_learning
+from paceline.nets.config import ControlConfig, PolicyConfig, named_classes, named_parts
 from paceline.pool.config import PoolConfig
-from paceline.population.config import LeagueConfig, PBTConfig, PopulationConfig
+from paceline.population.config import LeagueConfig, PBTConfig, PopulationConfig, named_code
 from paceline.schedule.config import APPOConfig, VERConfig
 from paceline.signatures import sign
 from paceline.systems import SYSTEMS, System, readers, unread_by
@@ -93,7 +93,7 @@ class Config:
     best or step_N as the NAME. The other run is only read. None: all weights are new."""
     init: str | None = None
     """With --init-from, the parts to take: encoder, policy, planner, critic, or several, such as encoder+policy. None:
-    encoder+policy."""
+    encoder+policy, and policy for a policy of your own."""
     freeze: str | None = None
     """Parts that are not trained, of those that --init takes: encoder, policy, planner, critic, or several. None:
     everything is trained."""
@@ -123,6 +123,7 @@ class Config:
                 f"env is {self.env!r}; a Config has an id, such as gym:CartPole-v1; objects are allowed in "
                 "train(env=...) and Session(config, env=...)"
             )
+        convert_numbers(self)
         require_device(self.device)
         require_choices(self, "")
         require_at_least(self, "", 1, "steps", "rollout_steps")
@@ -154,14 +155,15 @@ class Config:
             raise UsageError(f"freeze {self.freeze} is not possible under {self.system}; allowed: encoder, or policy")
         if "planner" in self.frozen_parts and not has_planner:
             raise UsageError(f"freeze {self.freeze} needs a planner; allowed: --policy.planner.kind lstm or gru")
-        acting = {"encoder", "policy", *(["planner"] if has_planner else [])}
+        acting = {"policy"} if self.policy.is_own else {"encoder", "policy", *(["planner"] if has_planner else [])}
         if acting <= set(self.frozen_parts):
             raise UsageError(f"freeze {self.freeze} leaves no policy to train; allowed: fewer parts")
 
     @property
     def parts_to_take(self) -> tuple[str, ...]:
         """The parts of the network that begin with the weights of another run."""
-        return named_parts("init", self.init or "encoder+policy") if self.init_from is not None else ()
+        everything = "policy" if self.policy.is_own else "encoder+policy"
+        return named_parts("init", self.init or everything) if self.init_from is not None else ()
 
     @property
     def frozen_parts(self) -> tuple[str, ...]:
@@ -207,6 +209,12 @@ class Config:
                 f"system {system!r} does not exist{closest(system, SYSTEMS)}; allowed: {', '.join(SYSTEMS)}"
             )
         return self.from_settings(dataclasses.asdict(self) | {"system": system}, "the configuration")
+
+    def named_code(self) -> dict[str, str]:
+        """Options that name classes or functions of the user's own, and their import paths. Training runs this code."""
+        of_networks = named_classes(self.policy, self.control)
+        of_learning = named_parts_of_learning(self.ppo, self.optimizer)
+        return of_networks | of_learning | named_code(self.population, self.league)
 
     def settings(self) -> dict[str, Any]:
         """All settings that the system reads, as nested dictionaries."""
@@ -306,8 +314,8 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         return value
     if origin is tuple and isinstance(value, list | tuple):
         return tuple(_value(arguments[0], item, where) for item in value)
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if not isinstance(value, origin or hint) or (hint is int and isinstance(value, bool)):
+    if hint in (int, float):
+        return as_number(hint, value, where)
+    if not isinstance(value, origin or hint):
         raise UsageError(f"{where} is {value!r}; allowed: {hint.__name__}")
     return value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -31,6 +32,34 @@ class MissingExtra(MissingPackage):
 
     def __init__(self, what: str, extra: str, cause: ImportError) -> None:
         super().__init__(what, f"pip install 'paceline[{extra}]'", cause)
+
+
+EXTRA_OF = {
+    "ale_py": "atari",
+    "vizdoom": "doom",
+    "mujoco": "mujoco",
+    "imageio": "mujoco",
+    "dm_control": "dmc",
+    "envpool": "envpool",
+    "pettingzoo": "pettingzoo",
+    "ray": "ray",
+    "wandb": "wandb",
+    "onnx": "onnx",
+    "cv2": "video",
+    "pygame": "video",
+    "stable_baselines3": "bench",
+    "faster_fifo": "bench",
+    "scipy": "bench",
+}
+"""Packages that an extra of Paceline installs."""
+
+
+def extra_hint(error: Exception) -> str:
+    """ "; pip install ..." if an extra of Paceline installs the package that is missing, else an empty string."""
+    name = getattr(error, "name", None)
+    words = {name.split(".")[0]} if name else set(re.findall(r"\w+", str(error).lower()))
+    extra = next((extra for package, extra in EXTRA_OF.items() if package in words), None)
+    return f"; pip install 'paceline[{extra}]'" if extra else ""
 
 
 def closest(name: str, allowed: Iterable[str]) -> str:

@@ -32,9 +32,9 @@ from paceline.distributed.runtime import choose_device
 from paceline.errors import MissingExtra, PacelineError, UsageError
 from paceline.evaluation.saved import SavedRun
 from paceline.files import replacing
-from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.deterministic import DeterministicPolicy
 from paceline.nets.distributions import Gaussians
+from paceline.nets.ppo_policy import PPOPolicy
 from paceline.pool.protocol import PoolSpec
 from paceline.pool.spaces import Leaf
 
@@ -49,7 +49,7 @@ CHECKED_ROWS = (1, 5)
 CHECKED_STEPS = 4
 TOLERANCE = 1e-4
 
-Policy = ActorCritic | DeterministicPolicy
+Policy = PPOPolicy | DeterministicPolicy
 Runner = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 
 
@@ -124,10 +124,10 @@ class PolicyFunction(nn.Module):
 
     def __init__(self, policy: Policy, spec: PoolSpec) -> None:
         super().__init__()
-        has_value = isinstance(policy, ActorCritic)
-        self.policy = _without_deviations(policy) if isinstance(policy, ActorCritic) else policy
+        has_value = isinstance(policy, PPOPolicy)
+        self.policy = _without_deviations(policy) if isinstance(policy, PPOPolicy) else policy
         self.spec = spec
-        self.is_recurrent = isinstance(policy, ActorCritic) and policy.is_recurrent
+        self.is_recurrent = isinstance(policy, PPOPolicy) and policy.is_recurrent
         taken = [leaf.name for leaf in (*spec.obs, *spec.actions)]
         taken += ["state", "value", "new_state"] if has_value else []
         self.inputs = tuple(_port(leaf, "obs", taken) for leaf in spec.obs)
@@ -142,7 +142,7 @@ class PolicyFunction(nn.Module):
         obs = self.observations(inputs)
         state = inputs[-1] if self.is_recurrent else self.policy.initial_state(1)  # unused without memory
         rest: tuple[Tensor, ...] = ()
-        if isinstance(self.policy, ActorCritic):
+        if isinstance(self.policy, PPOPolicy):
             params, value, new_state = self.policy.act(obs, state)
             actions = self.policy.head.env_actions(self.policy.head.mode(params))
             rest = (value, new_state) if self.is_recurrent else (value,)
@@ -165,7 +165,7 @@ class PolicyFunction(nn.Module):
         return [*inputs, self.policy.initial_state(num_rows)] if self.is_recurrent else inputs
 
 
-def _without_deviations(policy: ActorCritic) -> ActorCritic:
+def _without_deviations(policy: PPOPolicy) -> PPOPolicy:
     """A copy with standard deviations of one for Box actions. The most likely action does not depend on them.
 
     Learned deviations are expanded to the number of rows, which tracing would fix.

@@ -10,6 +10,7 @@ from torch import Tensor
 from paceline.checkpoint import Checkpoint
 from paceline.config import Config, leaves
 from paceline.errors import PacelineError, UsageError
+from paceline.nets.config import named_classes
 from paceline.systems import SYSTEMS
 
 _FIXED = {
@@ -46,14 +47,18 @@ def require_same_network(saved: Config, wanted: Config, folder: Path) -> None:
 def require_same_spaces(
     weights: Mapping[str, Tensor], expected: Mapping[str, Tensor], saved: Config, wanted: Config
 ) -> None:
-    """Refuse weights that do not fit the policy: the environment has other observations or actions."""
+    """Refuse weights that do not fit the policy: the environment has other observations or actions, or a class of the
+    user's own has changed."""
     wrong = [name for name in expected if name not in weights or weights[name].shape != expected[name].shape]
     wrong += [name for name in weights if name not in expected]
+    names = f"{', '.join(wrong[:3])}{' and others' if len(wrong) > 3 else ''}"
+    own = [f"{option} {name}" for option, name in named_classes(wanted.policy, wanted.control).items()]
+    if wrong and own and wanted.env == saved.env:
+        raise UsageError(f"cannot resume with {', '.join(own)}, which has changed: the checkpoint differs in {names}")
     if wrong:
         env = wanted.env if wanted.env == saved.env else f"{wanted.env} (the run was trained with {saved.env})"
         raise UsageError(
-            f"cannot resume with env {env}: its observations or actions differ from those of the checkpoint, in "
-            f"{', '.join(wrong[:3])}{' and others' if len(wrong) > 3 else ''}"
+            f"cannot resume with env {env}: its observations or actions differ from those of the checkpoint, in {names}"
         )
 
 

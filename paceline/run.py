@@ -16,6 +16,7 @@ from paceline.collect.policy_assignment import Finished
 from paceline.collect.protocol import Collection
 from paceline.config import Config
 from paceline.distributed.runtime import Group
+from paceline.learner.hyperparameters import digest_sums, require_same
 from paceline.learner.protocol import Learner
 from paceline.pool import Pool
 from paceline.pool.protocol import StepBatch
@@ -199,13 +200,15 @@ class Run:
         learned = [episode for episode in finished.episodes if episode.policy < len(self.learners)]
         mine = [float(steps), float(is_due), *self.episodes.sums_of(learned)]
         mine += [float(self.pool.restarts), self.seconds / self.group.size, float(self.callbacks.wants_stop)]
+        mine += digest_sums(learner.hyperparameters for learner in self.learners)
         mine += self.population.sums_of(finished) if self.population is not None else []
         with self.clock.time("communication"):
             total = self.group.sum_(torch.tensor(mine, dtype=torch.float64, device=self.group.device)).tolist()
         all_steps, due, *rest = total
         count = self.episodes.num_sums
-        sums, of_policies = rest[:count], rest[count + 3 :]
-        self._restarts, self.agreed_seconds, stops = rest[count : count + 3]
+        sums, of_policies = rest[:count], rest[count + 5 :]
+        self._restarts, self.agreed_seconds, stops, digests, of_squares = rest[count : count + 5]
+        require_same(digests, of_squares, self.group.size)
         self.step += int(all_steps)
         self.checkpoint_due = due > 0
         self.iterations += 1

@@ -50,6 +50,12 @@ def open_run_folder(folder: Path) -> Iterator[OpenFolder]:
         raise
 
 
+def require_no_run(folder: Path) -> None:
+    """Refuse to begin a new run in a folder that holds one."""
+    if (folder / "checkpoints" / "latest").exists():
+        raise UsageError(f"{folder} holds a run already; --resume continues it, another --run-dir starts a new one")
+
+
 def check_run_folder(folder: Path) -> None:
     """Raise the errors that `open_run_folder` would raise, and leave everything unchanged."""
     made: list[Path] = []

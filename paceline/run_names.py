@@ -15,7 +15,7 @@ from paceline.errors import UsageError
 def new_run_folder(config: Config, label: str | None = None) -> Path:
     """A folder in runs/ for a new run, named after `label`, by default the recipe or the environment."""
     if RankInfo.find().size > 1:
-        raise UsageError("several ranks share one folder; allowed: folder=NAME, or --run-dir NAME")
+        raise UsageError("several ranks share one folder; allowed: a --run-dir that all ranks have")
     name = label or config.recipe.rpartition(":")[2] or name_of(config.env)
     first = Path("runs") / f"{name}-{config.system}-{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
     others = (first.with_name(f"{first.name}-{number}") for number in itertools.count(2))

@@ -47,14 +47,14 @@ def to_json(space: spaces.Space) -> dict[str, Any]:
     """A space as JSON can hold it."""
     match space:
         case spaces.Dict():
-            return {"kind": "dict", "spaces": {name: to_json(part) for name, part in space.spaces.items()}}
+            return {"kind": "dict", "spaces": _parts_to_json(space)}
         case spaces.Tuple():
             return {"kind": "tuple", "spaces": [to_json(part) for part in space.spaces]}
         case spaces.Box():
             bounds = {"low": _bounds_to_json(space.low), "high": _bounds_to_json(space.high)}
             return {"kind": "box", "shape": list(space.shape), "dtype": str(space.dtype), **bounds}
         case spaces.Discrete():
-            return {"kind": "discrete", "n": int(space.n), "start": int(space.start)}
+            return {"kind": "discrete", "n": int(space.n), "start": int(space.start), "dtype": str(space.dtype)}
         case spaces.MultiDiscrete():
             dtype, start = str(space.dtype), np.asarray(space.start).tolist()
             return {"kind": "multi_discrete", "nvec": space.nvec.tolist(), "start": start, "dtype": dtype}
@@ -68,7 +68,9 @@ def from_json(data: dict[str, Any]) -> spaces.Space:
     match data["kind"]:
         case "dict":
             # Pairs keep their order; of a plain dictionary, Gymnasium sorts the keys.
-            return spaces.Dict([(name, from_json(part)) for name, part in data["spaces"].items()])
+            parts = data["spaces"]
+            pairs = parts.items() if isinstance(parts, dict) else parts
+            return spaces.Dict([(name, from_json(part)) for name, part in pairs])
         case "tuple":
             return spaces.Tuple([from_json(part) for part in data["spaces"]])
         case "box":
@@ -76,13 +78,24 @@ def from_json(data: dict[str, Any]) -> spaces.Space:
             low, high = (_bounds_from_json(data[name], shape, dtype) for name in ("low", "high"))
             return spaces.Box(low, high, dtype=dtype.type)
         case "discrete":
-            return spaces.Discrete(data["n"], start=data["start"])
+            dtype = np.dtype(data.get("dtype", "int64"))
+            other = {} if dtype == np.int64 else {"dtype": dtype.type}  # older versions of Gymnasium have only int64
+            return spaces.Discrete(data["n"], start=data["start"], **other)
         case "multi_discrete":
             dtype = np.dtype(data["dtype"])
             return spaces.MultiDiscrete(np.array(data["nvec"]), dtype=dtype.type, start=np.array(data["start"]))
         case "multi_binary":
             return spaces.MultiBinary(data["n"])
     raise UsageError(f"{data['kind']!r} is not a kind of space")
+
+
+def _parts_to_json(space: spaces.Dict) -> Any:
+    """A dictionary of the parts. JSON has only texts as keys: where there are numbers, a list of pairs."""
+    keys = list(space.spaces)
+    if not all(isinstance(key, str | int | np.integer) for key in keys):
+        raise UsageError(f"the Dict space has the keys {keys}; allowed: texts and whole numbers")
+    pairs = [(key if isinstance(key, str) else int(key), to_json(part)) for key, part in space.spaces.items()]
+    return dict(pairs) if all(isinstance(key, str) for key in keys) else pairs
 
 
 def _bounds_to_json(bounds: np.ndarray) -> Any:

@@ -236,7 +236,7 @@ class Saver:
         pool.recv(min_slots=None)
         try:
             anew = pool.restore(pool_state)
-        except UsageError as error:  # for example another number of environments
+        except UsageError as error:  # for example another number of environments, or classes of another program
             log.warning("all episodes start anew: %s", error)
             pool.reset(run.config.seed + 1000 * run.group.rank)
             return
@@ -246,4 +246,7 @@ class Saver:
         for policy, (learner, saved) in enumerate(zip(run.learners, of_learners, strict=True)):
             learner.restore_episodes(saved, kinds[policy % len(kinds)].local(anew))
         if len(anew):
-            log.warning("the checkpoint lacks the simulators of slots %s: they start new episodes", anew.tolist())
+            log.warning(
+                "the simulators of slots %s are not in the checkpoint or cannot be loaded: they start new episodes",
+                anew.tolist(),
+            )

@@ -21,17 +21,19 @@ from paceline.config import Config
 from paceline.distributed.failures import describe_last_checkpoint
 from paceline.distributed.rank_info import RankInfo
 from paceline.distributed.runtime import Group
-from paceline.envs import given, user
+from paceline.envs import given
 from paceline.envs.registry import resolve
 from paceline.errors import UsageError
+from paceline.keywords import keywords_in_messages, options_in_messages
 from paceline.learner.finite import NonFiniteError
 from paceline.learner.protocol import Learner
+from paceline.own_code import require_main_program, with_absolute_path
 from paceline.pool import PoolConfig, make_pool
 from paceline.population.parts import require_possible
 from paceline.process_settings import restored_settings
 from paceline.resume import require_same_network, require_same_spaces, require_unfinished
 from paceline.run import Run
-from paceline.run_folder import OpenFolder, open_run_folder, remove_leftovers
+from paceline.run_folder import OpenFolder, open_run_folder, remove_leftovers, require_no_run
 from paceline.run_names import new_run_folder
 from paceline.saved_spaces import save_spaces
 from paceline.saving import Saver
@@ -48,9 +50,9 @@ log = logging.getLogger(__name__)
 
 
 def train(config: Config, folder: Path, *, resume: str | None = None, trust: bool = False) -> Run:
-    """Run `config` in `folder` to its end. See `Session` for the arguments."""
+    """Run `config` in `folder` to its end, for a command. See `Session` for the arguments."""
     require_population(config)
-    with Session(config, folder, resume=resume, trust=trust) as session:
+    with options_in_messages(), Session(config, folder, resume=resume, trust=trust) as session:
         session.run()
         return session.state
 
@@ -68,11 +70,13 @@ class Session:
     """An open run, as a context manager. Entering it starts the simulators. Leaving it saves, unless an exception
     ends it, and closes everything.
 
-    `resume` names the checkpoint to continue from: latest, best or step_N. With `trust`, simulators saved in that
+    `resume` names the checkpoint to continue from: latest (or True), best or step_N. Without it, a folder that holds a
+    run is refused. With `trust`, simulators saved in that
     checkpoint are loaded even if somebody else wrote it. Settings of the process that training changes (threads,
     precision, determinism, random numbers) are as before when the session is closed.
     """
 
+    @keywords_in_messages
     def __init__(
         self,
         config: Config,
@@ -80,7 +84,7 @@ class Session:
         *,
         env: str | Callable[..., Any] | None = None,
         callbacks: Iterable[object] = (),
-        resume: str | None = None,
+        resume: bool | str | None = None,
         trust: bool = False,
     ) -> None:
         """By default `folder` is a new one in runs/. `env` makes the environments, instead of the id in `config`."""
@@ -88,16 +92,25 @@ class Session:
             raise UsageError(f"a Session needs a Config, not {config!r}; train(...) takes the name of a recipe")
         if env is not None:
             config = dataclasses.replace(config, env=env if isinstance(env, str) else given.id_of(env))
-        self.config, self._env, self._resume, self._trust = config, env, resume, trust
+        config = dataclasses.replace(config, env=with_absolute_path(config.env))
+        self.config, self._trust = config, trust
+        self._env = None if isinstance(env, str) else env
+        self._resume = "latest" if resume is True else resume or None
         self.folder = new_run_folder(config) if folder is None else Path(folder).expanduser()
         if not isinstance(callbacks, Iterable):
             raise UsageError(f"callbacks is a {type(callbacks).__name__}; allowed: a list of callbacks")
         self._callbacks = list(callbacks)
         require_callbacks(self._callbacks)
         self._stack = contextlib.ExitStack()
-        self.state: Run
-        """Progress, episode statistics, learners."""
+        self._state: Run | None = None
         self._is_over = False
+
+    @property
+    def state(self) -> Run:
+        """Progress, episode statistics, learners."""
+        if self._state is None:
+            raise UsageError("this session is not open; allowed: with Session(...) as session: session.run()")
+        return self._state
 
     @property
     def learners(self) -> Sequence[Learner]:
@@ -120,13 +133,18 @@ class Session:
         state = self.state
         return {"step": state.step, "seconds": state.seconds, **state.episodes.means(), **state.losses}
 
+    @keywords_in_messages
     def __enter__(self) -> Session:
-        user.require_main_program()
+        require_main_program()
         self._is_over = False
         with contextlib.ExitStack() as stack:
             stack.enter_context(restored_settings())
             keep_freed_memory()
-            opened = stack.enter_context(open_run_folder(self.folder)) if RankInfo.find().rank == 0 else OpenFolder()
+            opened = OpenFolder()
+            if RankInfo.find().rank == 0:
+                opened = stack.enter_context(open_run_folder(self.folder))
+                if self._resume is None:
+                    require_no_run(self.folder)
             group = stack.enter_context(Group.join(self.config.device, self.config.group, self.folder))
             self._open(group, stack)
             self._opened, self._stack = opened, stack.pop_all()
@@ -138,10 +156,11 @@ class Session:
         state = self.state
         state.stop.loop_is_running = True  # from here on a signal must not interrupt the checkpoint
         self._opened.is_used = state.iterations > 0
+        was_over, self._is_over = self._is_over, True
         with contextlib.ExitStack() as closing:
             closing.push(self._stack)
             # After an exception of the caller, another rank may not come to the checkpoint.
-            if not self._is_over and (error is None or state.group.size == 1):
+            if not was_over and (error is None or state.group.size == 1):
                 try:
                     self._saver.save_end()
                 except BaseException as failure:
@@ -159,6 +178,7 @@ class Session:
                 raise
             log.exception("a callback failed in on_stop, after the run had failed")  # the first failure is raised
 
+    @keywords_in_messages
     def run(self, until: int | None = None) -> None:
         """Train until the run has `until` steps over all ranks; by default to the end of the run.
 
@@ -231,7 +251,7 @@ class Session:
             display=display,
             callbacks=callbacks,
         )
-        self.state, self._saver = state, Saver(state, collection)
+        self._state, self._saver = state, Saver(state, collection)
         state.before_iteration, state.save, state.collection = (
             self._saver.before_iteration,
             self._saver.save,

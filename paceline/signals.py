@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 
 INTERRUPTED = 130
 """Exit code of a command that a signal stopped."""
+
+
+def is_interactive() -> bool:
+    """Whether a person types into this process: a notebook, IPython, or Python's own interpreter."""
+    return hasattr(sys, "ps1") or bool(sys.flags.interactive)
 
 
 @contextlib.contextmanager

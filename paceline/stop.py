@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator
 from typing import Literal
 
 from paceline.distributed.runtime import Group
-from paceline.signals import INTERRUPTED, signals_handled_by
+from paceline.signals import INTERRUPTED, is_interactive, signals_handled_by
 
 log = logging.getLogger(__name__)
 
@@ -128,15 +128,21 @@ class Stop:
             thread.join()
 
     def on_signals(self) -> contextlib.AbstractContextManager[None]:
-        """Inside the context, the first Ctrl-C or SIGTERM requests a stop; the second ends the process at once."""
+        """Inside the context, the first Ctrl-C or SIGTERM requests a stop; the second ends the process at once.
+
+        In a notebook or an interactive interpreter the second one raises `KeyboardInterrupt`, because the process holds
+        the user's other work.
+        """
         first_at = 0.0
 
         def handle(number: int, frame: object) -> None:
             nonlocal first_at
             if self.reason == "signal":
-                if time.monotonic() - first_at > ECHO_SECONDS:
+                if time.monotonic() - first_at <= ECHO_SECONDS:
+                    return
+                if not is_interactive():
                     os._exit(INTERRUPTED)
-                return
+                raise KeyboardInterrupt
             first_at = time.monotonic()
             self.reason = "signal"  # replaces any other reason: the user wants the stop, too
             if not self.loop_is_running:

@@ -64,7 +64,7 @@ def may_unpickle(manifest: Path, *, trust: bool = False) -> bool:
     )
     if _ask(f"{problem}. Load them?"):
         return True
-    log.warning("%s. They are not loaded, and all episodes start anew; --trust loads them", problem)
+    log.warning("%s. They are not loaded, and all episodes start anew; --trust, or trust=True, loads them", problem)
     return False
 
 

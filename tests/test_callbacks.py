@@ -11,7 +11,7 @@ import pytest
 
 from paceline.callbacks import Callback
 from paceline.checkpoint import CheckpointFolder
-from paceline.config import Config
+from paceline.config import CheckpointConfig, Config
 from paceline.distributed.rank_info import RankInfo
 from paceline.errors import UsageError
 from paceline.experience.config import LimiterConfig
@@ -19,6 +19,7 @@ from paceline.learner.config import D4PGConfig
 from paceline.pool.config import PoolConfig
 from paceline.session import Session
 from tests.integration.ranks import on_ranks
+from tests.integration.test_d4pg import small as small_d4pg
 from tests.integration.test_training import tiny
 
 
@@ -88,6 +89,16 @@ def test_d4pg(tmp_path):
     session = run(tmp_path, noted, config)
     assert 700 <= session.step < 2000 and not noted.of("on_rollout")
     assert [event for event, *_ in noted.calls[-2:]] == ["on_checkpoint", "on_stop"]
+
+
+@pytest.mark.parametrize("system", ["ddppo", "ver", "appo", "d4pg"])
+def test_no_step_is_saved_twice(tmp_path, system):
+    """Also if a checkpoint is due when the run ends."""
+    noted, changes = Noted(), {"deterministic": False, "checkpoint": CheckpointConfig(seconds=1e-6)}
+    config = small_d4pg(**changes) if system == "d4pg" else tiny("none", system=system, steps=512, **changes)
+    session = run(tmp_path, noted, config)
+    steps = [step for step, _ in noted.of("on_checkpoint")]
+    assert len(steps) > 1 and steps == sorted(set(steps)) and steps[-1] == session.step
 
 
 @pytest.mark.parametrize("event", ["on_update", "on_episode", "on_rollout"])
@@ -170,6 +181,31 @@ def test_all_ranks_stop_together(tmp_path):
     (steps, updates, first), (other_steps, other_updates, second) = on_ranks(2, partial(stop_on_one_rank, tmp_path))
     assert steps == other_steps < 4096 and updates == other_updates == first > 0
     assert second == 0
+
+
+class Slower(Callback):
+    """Changes the learning rate after the second update."""
+
+    def on_update(self, session):
+        if session.step >= 256:
+            session.learners[0].hyperparameters.set("optimizer.learning_rate", 1e-5)
+
+
+def change_learning_rate(folder: Path, ranks: str) -> str:
+    """How the run ends on this rank."""
+    slower = Slower()
+    slower.ranks = ranks
+    config = tiny("none", deterministic=False, steps=1024)
+    try:
+        return str(run(folder, slower, config).step)
+    except UsageError as error:
+        return str(error)
+
+
+def test_hyperparameters_that_change_on_one_rank_end_the_run(tmp_path):
+    for error in on_ranks(2, partial(change_learning_rate, tmp_path / "first", "first")):
+        assert "the hyper-parameters differ between ranks" in error and 'ranks = "all"' in error
+    assert on_ranks(2, partial(change_learning_rate, tmp_path / "all", "all")) == ["1024", "1024"]
 
 
 def test_a_truth_value_of_numpy_stops_and_others_are_refused(tmp_path):

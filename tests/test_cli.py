@@ -10,7 +10,10 @@ import pytest
 from benchmarks import report
 from paceline.cli.bench import run_benchmark
 from paceline.cli.main import COMMANDS
-from paceline.errors import MissingExtra
+from paceline.cli.train import main as train
+from paceline.config import Config, leaves
+from paceline.errors import MissingExtra, UsageError
+from paceline.other_names import OTHER_NAMES
 
 BENCHMARKS = [
     "accelerations",
@@ -44,7 +47,19 @@ def test_help_has_one_line_for_every_command():
     done = paceline("--help")
     assert done.returncode == 0 and "Exit codes" in done.stdout
     commands = [line.split()[0] for line in done.stdout.splitlines() if line.startswith("  ")]
-    assert commands == ["train", "population", "eval", "report", "export", "recipes", "envs", "plan", "doctor", "bench"]
+    assert commands == [
+        "train",
+        "population",
+        "eval",
+        "report",
+        "export",
+        "recipes",
+        "envs",
+        "plan",
+        "doctor",
+        "bench",
+        "completion",
+    ]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -80,7 +95,10 @@ def test_envs_lists_families_names_and_one_environment():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nonsense"], "allowed: train, population, eval, report, export, recipes, envs, plan, doctor, bench"),
+        (
+            ["nonsense"],
+            "allowed: train, population, eval, report, export, recipes, envs, plan, doctor, bench, completion",
+        ),
         (["trian"], "did you mean 'train'"),
         ([], "a command is missing"),
         (["envs", "gym:CartPole-v77"], "did you mean"),
@@ -164,3 +182,28 @@ print("ended with", code, "and", "torch" if "torch" in sys.modules else "no torc
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines()[-1] == f"ended with {code} and no torch", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "allowed"),
+    [
+        (["--learning-rate", "1e-3"], "there is no option --learning-rate; allowed: --optimizer.learning-rate"),
+        (["--lr=1e-3"], "there is no option --lr; allowed: --optimizer.learning-rate"),
+        (["--gamma", "0.9"], "allowed: --ppo.discount"),
+        (["--num-envs", "4"], "allowed: --pool.num-envs"),
+        (["--n_envs", "4"], "allowed: --pool.num-envs"),
+        (["--total-timesteps", "100"], "allowed: --steps"),
+        (
+            ["--system", "d4pg", "--env", "gym:Pendulum-v1", "--lr", "1"],
+            "allowed: --d4pg.actor-rate, --d4pg.critic-rate",
+        ),
+    ],
+)
+def test_options_of_other_libraries_name_the_one_that_exists(arguments, allowed):
+    with pytest.raises(UsageError, match=f"{allowed}$"):
+        train(["cartpole", *arguments])
+
+
+def test_other_names_are_no_names_of_ours():
+    assert not set(OTHER_NAMES) & set(leaves(Config())), "a setting of this name exists"
+    assert {setting for settings in OTHER_NAMES.values() for setting in settings} <= set(leaves(Config()))

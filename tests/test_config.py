@@ -6,6 +6,7 @@ import dataclasses
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from paceline import recipes
@@ -19,6 +20,7 @@ from paceline.errors import UsageError
 from paceline.experience.config import LimiterConfig, ReplayConfig
 from paceline.learner.config import AuxiliaryConfig, D4PGConfig, OptimizerConfig, PPOConfig
 from paceline.nets.config import ControlConfig, CoreConfig, PolicyConfig, ValueConfig
+from paceline.pool.config import PoolConfig
 from paceline.schedule.config import APPOConfig, VERConfig
 from paceline.systems import SYSTEMS, readers, unread_by
 
@@ -120,8 +122,8 @@ def test_a_file_of_an_earlier_version_of_d4pg_loads():
         ({"stesp": 1}, "no field 'stesp', did you mean 'steps'"),
         ({"ppo": {"clipp": 1}}, "ppo: there is no field 'clipp'"),
         ({"ppo": 3}, "ppo: expected an object"),
-        ({"steps": "many"}, "steps is 'many'; allowed: int"),
-        ({"steps": True}, "steps is True; allowed: int"),
+        ({"steps": "many"}, "steps is 'many'; allowed: a whole number"),
+        ({"steps": True}, "steps is True; allowed: a whole number"),
         ({"system": "dqn"}, "system is 'dqn'; allowed: ddppo, ver, appo, d4pg"),
         ({"system": ["ver"]}, "allowed: ddppo, ver, appo, d4pg"),
         ({"policy": {"hidden": 64}}, "hidden is 64; allowed: tuple"),
@@ -192,3 +194,23 @@ def test_unknown_parts_are_refused_at_once():
     """Also without a run folder to look into."""
     with pytest.raises(UsageError, match="init 'encoders' does not exist; allowed: encoder, policy, planner, critic"):
         Config(init_from="nowhere", init="encoders")
+
+
+def test_whole_numbers_of_any_numeric_type_are_ints():
+    config = Config(
+        steps=1e5, seed=np.int64(3), seconds=np.float32(2), pool=PoolConfig(num_envs=np.int32(8), workers=2.0)
+    )
+    assert (config.steps, config.seed, config.pool.num_envs, config.pool.workers) == (100_000, 3, 8, 2)
+    assert {type(value) for value in (config.steps, config.seed, config.pool.num_envs, config.pool.workers)} == {int}
+    assert type(config.seconds) is float
+    data = {"steps": 2e3, "policy": {"hidden": [np.int64(8), 4.0]}, "ppo": {"clip": np.float64(0.25)}}
+    config = Config.from_settings(data, "here")
+    assert (config.steps, config.policy.hidden, config.ppo.clip) == (2000, (8, 4), 0.25)
+    json.dumps(config.settings())
+
+
+@pytest.mark.parametrize("wrong", [1.5, np.float64(2.5), float("inf"), float("nan"), True, "3"])
+def test_other_values_are_no_whole_numbers(wrong):
+    for refused in (lambda: Config(steps=wrong), lambda: Config.from_settings({"steps": wrong}, "here")):
+        with pytest.raises(UsageError, match="steps is .*; allowed: a whole number"):
+            refused()

@@ -39,6 +39,21 @@ def test_training_of_an_own_environment(tmp_path):
     assert "10 steps to the end of the corridor" in out
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("own_policy", r"TracePolicy: return [\d.]+ "),
+        ("own_auxiliary_loss", r"auxiliary_loss from [\d.e-]+ to [\d.e-]+ in \d+ steps"),
+        ("own_loss_term", r"term_loss [\d.e-]+, return"),
+        ("own_schedule", r"last learning rate [\d.e-]+, return"),
+    ],
+)
+def test_parts_of_ones_own(tmp_path, name, said):
+    path = ROOT / "examples" / f"{name}.py"
+    assert len(path.read_text().splitlines()) < 60
+    assert re.search(said, run([str(path), "2000"], tmp_path))
+
+
 def test_memory_of_a_recurrent_policy_by_hand(tmp_path):
     out = run([str(ROOT / "examples" / "recurrent_policy.py"), "2000"], tmp_path)
     assert "return of one episode" in out and "eight environments" in out

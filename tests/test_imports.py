@@ -14,14 +14,14 @@ PACKAGE = Path(__file__).parents[1] / "paceline"
 
 LAYERS = (
     "__main__ cli bench api",
-    "session saving run callbacks run_names saved_spaces assembly transfer resume export population evaluation recipes "
-    "process_settings",
+    "session saving run callbacks keywords other_names run_names saved_spaces assembly transfer resume export "
+    "population evaluation recipes process_settings",
     "schedule",
     "collect learner",
     "nets experience",
     "distributed stop pool telemetry sizes envs sims trust accel ops",
     "checkpoint run_folder free_memory settings",
-    "signatures files signals systems checks errors wording paceline",
+    "signatures files signals systems checks own_code errors wording paceline",
 )
 """Parts of the package, from the top down. A part imports parts of its own layer and of the layers below it.
 

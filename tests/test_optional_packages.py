@@ -1,12 +1,25 @@
-"""Tests of packages that are not installed are skipped: no test file imports one before it has asked for it."""
+"""Packages that not everybody has: tests ask for them before they import them, and the package names their extras."""
 
 from __future__ import annotations
 
 import ast
 import functools
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from gymnasium.error import DependencyNotInstalled
+
+from paceline.cli import bench
+from paceline.envs import resolve
+from paceline.errors import EXTRA_OF, MissingExtra, UsageError, extra_hint
+from paceline.evaluation import video
+from paceline.export import write_onnx
+from paceline.telemetry.metrics import MetricsWriter
+from tests.api.envs import Corridor
 
 ROOT = Path(__file__).parents[1]
 OURS = ("paceline", "benchmarks", "tests")
@@ -92,3 +105,107 @@ def test_test_files_ask_for_optional_packages_before_they_import_them():
 def test_packages_are_found_by_way_of_our_own_modules():
     statement = ast.parse("from paceline.pool.envpool_engine import Binding").body[0]
     assert packages_of(statement) == {"envpool"}
+
+
+CHECKED_BEFORE = {
+    "envs/atari.py": "resolve, by _roms",
+    "envs/doom_battle.py": "doom_engine.package",
+    "envs/doom_bots.py": "doom_engine.package",
+    "envs/doom_engine.py": "package, in the same file",
+    "envs/envpool.py": "registry.load",
+    "envs/gym.py": "a quiet look for MuJoCo, before the environment is made",
+    "envs/habitat.py": "_missing, in the same file",
+    "evaluation/video.py": "check_path, in the same file",
+    "export.py": "onnxruntime is looked for first",
+    "accel/lstm_scan_triton.py": "Triton comes with CUDA's PyTorch",
+    "sims/navigation/rendering/render_triton.py": "the same",
+    "sims/navigation/scenes/geodesic_triton.py": "the same",
+}
+"""Files that import a package without an error of their own, and who has asked for it before."""
+
+
+def guarded(tree: ast.Module) -> set[ast.stmt]:
+    """The imports under `with needs(...)`, or in a `try` that has an answer to an ImportError."""
+    found: set[ast.stmt] = set()
+    for node in ast.walk(tree):
+        answers = isinstance(node, ast.Try) and any("Error" in ast.unparse(h.type) for h in node.handlers if h.type)
+        needs = isinstance(node, ast.With) and any("needs(" in ast.unparse(item) for item in node.items)
+        if answers or needs:
+            found |= {inner for part in node.body for inner in ast.walk(part) if isinstance(inner, ast.stmt)}
+    return found
+
+
+def test_every_import_of_an_optional_package_is_answered_by_its_extra():
+    for path in sorted((ROOT / "paceline").rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        statements = {node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)}
+        for statement in statements - guarded(tree):
+            tops = {name.split(".")[0] for name in imported(statement)} - {*OURS, *REQUIRED, *sys.stdlib_module_names}
+            tops = {top for top in tops if isinstance(statement, ast.Import) or statement.module.startswith(top)}
+            assert not tops or str(path.relative_to(ROOT / "paceline")) in CHECKED_BEFORE, f"{path}: {tops}"
+
+
+def test_extras_of_packages_exist():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(EXTRA_OF.values()) <= extras.keys()
+
+
+@pytest.mark.parametrize(
+    ("error", "extra"),
+    [
+        (
+            ModuleNotFoundError("No module named 'pygame.display'", name="pygame.display"),
+            "video",
+        ),
+        (
+            DependencyNotInstalled("pygame is not installed, run `pip install gymnasium`"),
+            "video",
+        ),
+        (DependencyNotInstalled("MuJoCo is not installed"), "mujoco"),
+        (ModuleNotFoundError("No module named 'ray_tools'", name="ray_tools"), ""),
+        (DependencyNotInstalled("Box2D is not installed"), ""),
+    ],
+)
+def test_the_hint_names_the_extra_of_the_missing_package(error, extra):
+    assert extra_hint(error) == (f"; pip install 'paceline[{extra}]'" if extra else "")
+
+
+class Dark(Corridor):
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012 - as Gymnasium declares it
+    render_mode = "rgb_array"
+
+    def render(self):
+        raise DependencyNotInstalled("pygame is not installed")
+
+
+def needs_pygame(tmp_path):
+    (tmp_path / "painted.py").write_text("import pygame\n")
+    resolve(f"{tmp_path}/painted.py:Env")
+
+
+@pytest.mark.parametrize(
+    ("package", "extra", "use"),
+    [
+        ("pygame", "video", needs_pygame),
+        ("ale_py", "atari", lambda tmp_path: resolve("gym:ale_py:ALE/Pong-v5")),
+        ("onnx", "onnx", lambda tmp_path: write_onnx(SimpleNamespace(), tmp_path / "policy.onnx")),
+        ("wandb", "wandb", lambda tmp_path: MetricsWriter(tmp_path, wandb_project="mine")),
+        ("pygame", "video", lambda tmp_path: video.open_camera("tests.test_optional_packages:Dark", seed=0)),
+    ],
+)
+def test_a_missing_package_is_named_with_its_extra_where_it_is_used(tmp_path, monkeypatch, package, extra, use):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(UsageError, match=rf"pip install 'paceline\[{extra}\]'") as caught:
+        use(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_package_that_a_benchmark_imports_late_is_named(monkeypatch):
+    def run(quick):
+        raise ModuleNotFoundError("No module named 'envpool'", name="envpool")
+
+    monkeypatch.setattr(bench, "available", lambda: {"mine": ""})
+    monkeypatch.setattr(bench.importlib, "import_module", lambda name: SimpleNamespace(run=run))
+    monkeypatch.setattr(bench, "_home", lambda: ("", "benchmarks"))
+    with pytest.raises(MissingExtra, match=r"paceline\[envpool\]"):
+        bench.run_benchmark("mine", quick=True, json_path=None)

@@ -14,6 +14,8 @@ from paceline.saved_spaces import FILE, from_json, load_spaces, save_spaces, to_
 
 SPACES = [
     spaces.Discrete(5, start=-2),
+    spaces.Discrete(5, start=1, dtype=np.int32),
+    spaces.Dict([(2, spaces.Discrete(2)), ("a", spaces.Discrete(3)), (0, spaces.Dict({1: spaces.MultiBinary(2)}))]),
     spaces.MultiDiscrete([3, 4], start=[1, 2]),
     spaces.MultiDiscrete([[3, 4], [5, 6]]),
     spaces.MultiBinary(4),
@@ -40,8 +42,8 @@ def _parts(space):
 
 def test_a_run_folder_without_them_has_none(tmp_path):
     assert load_spaces(tmp_path, 0) is None
-    save_spaces(PoolSpec(observation_space=SPACES[6], action_space=SPACES[0], num_envs=3), tmp_path)
-    assert load_spaces(tmp_path, 7) == (SPACES[6], SPACES[0])
+    save_spaces(PoolSpec(observation_space=SPACES[8], action_space=SPACES[0], num_envs=3), tmp_path)
+    assert load_spaces(tmp_path, 7) == (SPACES[8], SPACES[0])
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"kinds": []}', '{"kinds": [{"obs": {"kind": "ball"}}]}'])
@@ -49,3 +51,8 @@ def test_a_damaged_file_is_named(tmp_path, text):
     (tmp_path / FILE).write_text(text)
     with pytest.raises(UsageError, match="spaces.json does not hold spaces|not a kind of space"):
         load_spaces(tmp_path, 0)
+
+
+def test_keys_that_json_cannot_hold_are_refused():
+    with pytest.raises(UsageError, match="allowed: texts and whole numbers"):
+        to_json(spaces.Dict({(1, 2): spaces.Discrete(2)}))

@@ -210,6 +210,25 @@ def test_classes_that_somebody_elses_run_names_are_not_made(copied, monkeypatch,
     assert "tests.nets.own_parts" in sys.modules
 
 
+@pytest.mark.parametrize("option", ["ppo.term", "ppo.auxiliary.kind", "optimizer.schedule", "policy.kind"])
+def test_parts_that_somebody_elses_run_names_do_not_run(copied, monkeypatch, capsys, option):
+    folder = copied("cartpole")
+    config = json.loads((folder / "config.json").read_text())
+    *sections, field = option.split(".")
+    section = config
+    for name in sections:
+        section = section[name]
+    section[field] = "tests.learner.own_losses:small_values"
+    (folder / "config.json").write_text(json.dumps(config))
+    monkeypatch.delitem(sys.modules, "tests.learner.own_losses", raising=False)
+    assert command(monkeypatch, "train", "--steps", 512, "--resume", "--run-dir", folder) == 2
+    said = capsys.readouterr().err
+    assert f"{option} 'tests.learner.own_losses:small_values' would import the module" in said and "--trust" in said
+    evaluated = command(monkeypatch, "eval", folder, "--episodes", 1)
+    assert evaluated == (2 if option == "policy.kind" else 0), "a policy acts without losses"
+    assert "tests.learner.own_losses" not in sys.modules
+
+
 def test_a_class_that_the_command_line_names_is_the_users_own(copied, tmp_path, monkeypatch):
     folder, started = copied("cartpole"), []
     name_a_class(folder)
@@ -279,7 +298,7 @@ def test_simulators_that_somebody_else_saved_are_not_loaded(copied, tmp_path, ca
     else:
         assert train(config, folder, resume="latest").step == 512
         assert not ran.exists()
-        assert "They are not loaded, and all episodes start anew; --trust loads them" in caplog.text
+        assert "They are not loaded, and all episodes start anew; --trust, or trust=True, loads them" in caplog.text
         assert why_foreign(CheckpointFolder(folder / "checkpoints").load().manifest) is None, (
             "what was written now is ours"
         )

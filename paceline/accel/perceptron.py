@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.cores import Core
 from paceline.nets.distributions import HALF_LOG_TAU, Categoricals, Gaussians
 from paceline.nets.heads import ActionHead, ActionSlice
+from paceline.nets.ppo_policy import PPOPolicy
 from paceline.nets.trunk import Trunk, join
 
 MATRIX_LIMIT = 2**18
@@ -83,9 +84,9 @@ class Perceptron:
         self._least, self._block = 1 if largest < VECTOR_LIMIT else 2, MATRIX_LIMIT // largest
 
     @staticmethod
-    def suits(policy: ActorCritic, device: torch.device) -> bool:
+    def suits(policy: PPOPolicy, device: torch.device) -> TypeGuard[ActorCritic]:
         """Whether the policy consists of linear layers and known activations, on a CPU in float32."""
-        if policy.trunk.images or policy.is_recurrent or policy.is_masked:
+        if not isinstance(policy, ActorCritic) or policy.trunk.images or policy.is_recurrent or policy.is_masked:
             return False
         if any(trunk.vectors is not None and trunk.vectors.embeddings for trunk in _trunks(policy)):
             return False

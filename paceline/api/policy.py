@@ -5,7 +5,7 @@ Legend: B observations of a batch, D numbers of recurrent state.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,31 +14,47 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from paceline.distributed.config import require_device
 from paceline.errors import UsageError
 from paceline.evaluation.player import Playable
 from paceline.evaluation.saved import SavedRun
+from paceline.keywords import keywords_in_messages
+from paceline.own_code import path_of
 from paceline.pool.protocol import PoolSpec
-from paceline.pool.spaces import Leaf
+from paceline.pool.spaces import Leaf, own_values
 
 
+@keywords_in_messages
 def load(
     folder: str | Path,
     checkpoint: str = "latest",
     *,
     policy: int | str | None = None,
-    device: str = "cpu",
+    device: str | torch.device = "cpu",
     seed: int = 0,
+    parts: Iterable[Any] = (),
     trust: bool = False,
 ) -> TrainedPolicy:
     """The policy of the run in `folder`. The simulator need not be installed.
 
     `checkpoint` is latest, best or step_N. Where the run has several policies, `policy` is the number of one, K@STEP
-    for a past self, or None for the best one. `seed` is for sampled actions. With `trust`, classes of your own that the
-    run names are imported even if another user wrote the folder.
+    for a past self, or None for the best one. `device` is cpu, cuda, cuda:N, or auto: a GPU if there is one. `seed` is
+    for sampled actions. `parts` are classes of your own that the run has and that cannot be imported, such as those of
+    a notebook. With `trust`, classes that the run names are imported even if another user wrote the folder.
     """
+    for part in parts:
+        path_of(part)
     run = SavedRun.load(Path(folder), checkpoint, policy=None if policy is None else str(policy), trust=trust)
     spec = run.spec()
-    return TrainedPolicy(run.policy(spec, torch.device(device)), spec, seed=seed, run=run)
+    return TrainedPolicy(run.policy(spec, _device(str(device))), spec, seed=seed, run=run)
+
+
+def _device(name: str) -> torch.device:
+    require_device(name)
+    available = torch.cuda.is_available()
+    if name.startswith("cuda") and not available:
+        raise UsageError(f"device {name}: PyTorch finds no CUDA device on this machine; allowed: cpu, auto")
+    return torch.device(("cuda" if available else "cpu") if name == "auto" else name)
 
 
 class TrainedPolicy:
@@ -52,7 +68,9 @@ class TrainedPolicy:
         self.run = run
         """The run that it comes from."""
         self._playable: Playable = network
-        self._obs, self._actions = spec.obs, spec.actions
+        self.obs = spec.obs
+        """The arrays of an observation."""
+        self._actions = spec.actions
         self.device = next(network.parameters()).device
         self._generator = torch.Generator(self.device).manual_seed(seed)
 
@@ -97,13 +115,13 @@ class TrainedPolicy:
 
     def _tensors(self, observation: Any) -> tuple[dict[str, Tensor], int | None]:
         """The leaves of an observation [B, ...], and B; None for a single observation, which is a batch of one."""
-        arrays = {leaf.name: np.asarray(_find(observation, leaf)) for leaf in self._obs}
-        counts = {leaf.name: _batch_of(arrays[leaf.name], leaf) for leaf in self._obs}
+        arrays = {leaf.name: np.asarray(_find(observation, leaf)) for leaf in self.obs}
+        counts = {leaf.name: _batch_of(arrays[leaf.name], leaf) for leaf in self.obs}
         if len(set(counts.values())) > 1:
             raise UsageError(f"the entries of the observation have different numbers of rows: {counts}")
         count = next(iter(counts.values()))
         tensors = {}
-        for leaf in self._obs:
+        for leaf in self.obs:
             values = arrays[leaf.name] - leaf.offset if np.any(leaf.offset) else arrays[leaf.name]
             values = values if count is not None else values[None]
             tensors[leaf.name] = torch.tensor(np.asarray(values, leaf.dtype), device=self.device)
@@ -138,6 +156,4 @@ def _nested(space: spaces.Space, path: tuple[Any, ...], leaves: Mapping[Any, Lea
     if isinstance(space, spaces.Tuple):
         return tuple(_nested(part, (*path, index), leaves, arrays) for index, part in enumerate(space.spaces))
     leaf = leaves[path]
-    values = arrays[leaf.name] + leaf.offset
-    dtype = np.dtype(leaf.source.dtype)
-    return values.astype(dtype) if isinstance(values, np.ndarray) else dtype.type(values)
+    return own_values(leaf, arrays[leaf.name])

@@ -15,11 +15,12 @@ from paceline import recipes
 from paceline.api.policy import TrainedPolicy, load
 from paceline.config import Config, leaves
 from paceline.distributed.rank_info import RankInfo
-from paceline.envs import given, user
+from paceline.envs import given
 from paceline.errors import UsageError
 from paceline.evaluation.history import History
-from paceline.nets.config import named_classes
-from paceline.population.config import named_code
+from paceline.keywords import keywords_in_messages
+from paceline.other_names import meant_by
+from paceline.own_code import path_of, require_main_program, with_absolute_path
 from paceline.recipes.defaults import default_config
 from paceline.session import Session, require_population
 from paceline.systems import readers
@@ -51,6 +52,7 @@ class RunResult:
         return load(self.folder)
 
 
+@keywords_in_messages
 def train(
     start: str | Config | None = None,
     *,
@@ -69,23 +71,20 @@ def train(
     `folder`: True for its latest checkpoint, or the name of one. With `trust`, code that the folder names runs even if
     another user wrote it (see SECURITY.md).
     """
-    user.require_main_program()
+    require_main_program()
     folder = None if folder is None else Path(folder).expanduser()
     if env is not None:
-        settings["env"] = user.with_absolute_path(env) if isinstance(env, str) else given.id_of(env)
-    base = _resumed(start, folder, env, trust=trust) if resume else _started(start, env, settings)
+        settings["env"] = with_absolute_path(env) if isinstance(env, str) else given.id_of(env)
+    base = _resumed(start, folder, env, settings, trust=trust) if resume else _started(start, env, settings)
     config = configured(base, settings)
     require_population(config)
-    if folder is not None and not resume and (Path(folder) / "checkpoints" / "latest").exists():
-        raise UsageError(f"{folder} holds a run already; resume=True continues it, another folder starts a new one")
     made = None if env is None or isinstance(env, str) else env
-    checkpoint = ("latest" if resume is True else resume) if resume else None
-    with Session(config, folder, env=made, callbacks=callbacks, resume=checkpoint, trust=trust) as session:
+    with Session(config, folder, env=made, callbacks=callbacks, resume=resume, trust=trust) as session:
         session.run()
     state = session.state
     return RunResult(
         folder=session.folder,
-        config=config,
+        config=session.config,
         step=state.step,
         seconds=state.seconds,
         interrupted=state.interrupted,
@@ -96,10 +95,28 @@ def configured(config: Config, settings: Mapping[str, Any]) -> Config:
     """`config` with other `settings`, which may have dictionaries or configurations of sections as values."""
     given_settings = {name: _as_dict(value) for name, value in settings.items()}
     config = config.under(given_settings.get("system", config.system))
+    _hint_at_other_names(given_settings, config.system)
     for name in _names(given_settings):
         if (allowed := readers(name)) and config.system not in allowed:
             raise UsageError(f"{name} has no effect under {config.system}; it is read by: {', '.join(allowed)}")
     return Config.from_settings(_merged(dataclasses.asdict(config), given_settings), "the settings")
+
+
+def _hint_at_other_names(settings: Iterable[str], system: str) -> None:
+    """Refuse settings that another library has, or that lack their section, and name the setting that exists."""
+    known = {field.name for field in dataclasses.fields(Config)}
+    for name in settings:
+        if name not in known and (meant := meant_by(name, system)):
+            raise UsageError(f"there is no setting {name!r}; allowed: {', '.join(map(_as_keyword, meant))}")
+
+
+def _as_keyword(setting: str) -> str:
+    """`optimizer={"learning_rate": ...}` for optimizer.learning_rate."""
+    first, *rest = setting.split(".")
+    value = "..."
+    for part in reversed(rest):
+        value = f'{{"{part}": {value}}}'
+    return f"{first}={value}"
 
 
 def _started(start: str | Config | None, env: str | Callable[..., Any] | None, settings: Mapping[str, Any]) -> Config:
@@ -121,21 +138,29 @@ def _started(start: str | Config | None, env: str | Callable[..., Any] | None, s
     return config
 
 
-def _resumed(start: str | Config | None, folder: str | Path | None, env: Any, *, trust: bool) -> Config:
-    """The configuration of the run in a folder, if the code that it names may run."""
+def _resumed(
+    start: str | Config | None, folder: str | Path | None, env: Any, settings: Mapping[str, Any], *, trust: bool
+) -> Config:
+    """The configuration of the run in a folder, if the code that it names may run. What `settings` name may."""
     if folder is None or start is not None:
         raise UsageError("resume continues the run in a folder, with its own settings: train(folder=..., resume=True)")
     file = Path(folder) / "config.json"
     config = Config.load(file)
-    classes = named_classes(config.policy, config.control) | named_code(config.population, config.league)
+    own = set(_names({name: _as_dict(value) for name, value in settings.items()}))
+    classes = {option: name for option, name in config.named_code().items() if option not in own}
     address = config.remote.address if config.remote.actors else None
     may_run(None if env is not None else config.env, file, trust=trust, address=address, classes=classes)
     return config
 
 
 def _as_dict(value: Any) -> Any:
+    """Settings of a section as a dictionary, with classes and functions by their import paths."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)
+    if isinstance(value, list | tuple):
+        return [_as_dict(part) for part in value]
+    if callable(value):
+        return path_of(value)
     return {name: _as_dict(part) for name, part in value.items()} if isinstance(value, Mapping) else value
 
 

@@ -12,8 +12,8 @@ from typing import Annotated
 import tyro
 
 import paceline
-from paceline.cli.doctor import EXTRAS, extra_of
-from paceline.errors import MissingExtra, UsageError, closest
+from paceline.cli.doctor import EXTRAS
+from paceline.errors import EXTRA_OF, MissingExtra, UsageError, closest
 
 _PACKAGE = Path(paceline.__file__).parent
 _CHECKOUT = _PACKAGE.parent / "benchmarks"
@@ -62,7 +62,8 @@ def run_benchmark(name: str, *, quick: bool, json_path: Path | None) -> None:
             _require(module.EXTRA)
         result = module.run(quick=quick)
     except ModuleNotFoundError as error:
-        raise MissingExtra(f"benchmark {name}", extra_of(error.name or ""), error) from error
+        extra = EXTRA_OF.get((error.name or "").split(".")[0], "bench")
+        raise MissingExtra(f"benchmark {name}", extra, error) from error
     if json_path is not None:
         result.save(json_path)
 

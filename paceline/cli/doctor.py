@@ -65,12 +65,6 @@ class Doctor:
         Console().print(table)
 
 
-def extra_of(module: str) -> str:
-    """The extra that installs a module; `bench` for one that no extra names."""
-    package = module.partition(".")[0]
-    return next((extra for extra, modules in EXTRAS.items() if package in modules), "bench")
-
-
 def versions() -> list[Finding]:
     found = [Finding("Paceline", __version__), Finding("Python", platform.python_version())]
     for package in ("torch", "gymnasium", "numpy"):

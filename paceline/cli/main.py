@@ -20,6 +20,7 @@ COMMANDS = {
     "plan": "Check floor plans for navigation, or write one to start from.",
     "doctor": "Say what this machine has, what is missing, and what would be slow.",
     "bench": "Run a benchmark.",
+    "completion": "Print the code by which bash or zsh complete commands on TAB.",
 }
 """Every command is a module of this package. It is imported when it runs, so that no command waits for another's
 imports."""

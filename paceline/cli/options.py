@@ -21,6 +21,7 @@ import tyro
 
 from paceline.config import Config, leaves
 from paceline.errors import UsageError
+from paceline.other_names import meant_by
 from paceline.systems import SYSTEMS, readers, unread_by
 
 OptionsT = TypeVar("OptionsT")
@@ -33,6 +34,7 @@ def parse(own: type[OptionsT], base: Config, arguments: list[str], prog: str) ->
     """
     base = base.under(value_of("--system", arguments) or base.system)
     _require_own_options(base.system, arguments)
+    _hint_at_other_names(base.system, arguments, set(vars(own())))
     hidden = {"recipe", *unread_by(base.system)}
     parts = {"own": _option_class(own()), "settings": _option_class(base, hidden)}
     command = dataclasses.make_dataclass(
@@ -62,6 +64,17 @@ def _require_own_options(system: str, arguments: list[str]) -> None:
         if option.startswith("--") and name in others:
             allowed = ", ".join(readers(others[name]))
             raise UsageError(f"{option} has no effect under {system}; it is an option of {allowed}")
+
+
+def _hint_at_other_names(system: str, arguments: list[str], own: Collection[str]) -> None:
+    """Refuse options that another library has, or that lack their section, and name the option that exists."""
+    known = {*own, *leaves(Config())}
+    for argument in arguments:
+        option = argument.partition("=")[0]
+        name = option.removeprefix("--").replace("-", "_")
+        if option.startswith("--") and name not in known and (meant := meant_by(name, system)):
+            allowed = ", ".join(f"--{setting.replace('_', '-')}" for setting in meant)
+            raise UsageError(f"there is no option {option}; allowed: {allowed}")
 
 
 def _description(own: type, system: str) -> str:

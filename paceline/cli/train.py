@@ -16,12 +16,10 @@ from paceline.distributed.failures import report_to_launcher
 from paceline.distributed.launch import exit_code, is_restart, launch_ranks
 from paceline.distributed.rank_info import RankInfo
 from paceline.envs.registry import code_named_by, resolve
-from paceline.envs.user import with_absolute_path
 from paceline.errors import UsageError
-from paceline.nets.config import named_classes
-from paceline.population.config import named_code
+from paceline.own_code import with_absolute_path
 from paceline.population.folders import is_population
-from paceline.run_folder import check_run_folder
+from paceline.run_folder import check_run_folder, require_no_run
 from paceline.run_names import name_of, new_run_folder
 from paceline.telemetry.console import console, print_line
 from paceline.trust import may_run
@@ -83,8 +81,8 @@ def main(arguments: list[str]) -> int:
     place = RankInfo.find()
     folder = options.run_dir or new_run_folder(config, start.label)
     restart = is_restart(folder)
-    if not options.resume and not restart and (folder / "checkpoints" / "latest").exists() and place.rank == 0:
-        raise UsageError(f"{folder} holds a run already; --resume continues it, another --run-dir starts a new one")
+    if not options.resume and not restart and place.rank == 0:
+        require_no_run(folder)
     if options.ranks > 1 and place.size == 1:
         same_folder = [] if options.run_dir is not None else ["--run-dir", str(folder)]
         check_run_folder(folder)  # before there are ranks, so that an error is printed once
@@ -118,10 +116,9 @@ def is_trusted(config: Config, start: Start) -> bool:
     if start.file is None:
         return False
     env = None if value_of("--env", start.options) is not None else config.env
-    code = named_classes(config.policy, config.control) | named_code(config.population, config.league)
     foreign = {
         option: name
-        for option, name in code.items()
+        for option, name in config.named_code().items()
         if value_of(f"--{option.partition('[')[0]}", start.options) is None
     }
     address = config.remote.address if config.remote.actors else None

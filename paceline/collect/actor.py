@@ -14,7 +14,7 @@ from torch import Tensor
 from paceline.accel.config import ComputeConfig
 from paceline.collect.inference import Inference
 from paceline.experience.rows import Decision, Outcome, Truncations, as_tensor
-from paceline.nets.actor_critic import ActorCritic, few_values
+from paceline.nets.ppo_policy import PPOPolicy, few_values
 from paceline.pool.protocol import PoolSpec, StepBatch
 from paceline.telemetry.clock import Clock
 
@@ -24,7 +24,7 @@ class Actor:
 
     def __init__(
         self,
-        policy: ActorCritic,
+        policy: PPOPolicy,
         spec: PoolSpec,
         device: torch.device,
         compute: ComputeConfig | None = None,

@@ -13,7 +13,7 @@ from torch import Tensor
 from paceline.accel.config import ComputeConfig
 from paceline.accel.cuda_graph import CudaGraph
 from paceline.accel.perceptron import Perceptron
-from paceline.nets.actor_critic import ActorCritic
+from paceline.nets.ppo_policy import PPOPolicy
 
 
 class Choice(NamedTuple):
@@ -31,7 +31,7 @@ class Inference:
 
     def __init__(
         self,
-        policy: ActorCritic,
+        policy: PPOPolicy,
         most: int,
         device: torch.device,
         compute: ComputeConfig,
@@ -62,7 +62,7 @@ class Inference:
 
 
 def choose(
-    policy: ActorCritic, obs: dict[str, Tensor], state: Tensor, generator: torch.Generator | None = None
+    policy: PPOPolicy, obs: dict[str, Tensor], state: Tensor, generator: torch.Generator | None = None
 ) -> Choice:
     """Sample an action for every row, by plain PyTorch."""
     params, value, after = policy.act(obs, state)
@@ -80,7 +80,7 @@ class RecordedChoice:
 
     def __init__(
         self,
-        policy: ActorCritic,
+        policy: PPOPolicy,
         obs: dict[str, Tensor],
         state: Tensor,
         bucket: int,

@@ -19,7 +19,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from paceline.envs.factory import Factory, check_options
 from paceline.envs.ids import EnvId
 from paceline.envs.options import has_text
-from paceline.errors import UsageError, closest
+from paceline.errors import UsageError, closest, extra_hint
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +99,8 @@ def _find(env_id: EnvId) -> EnvSpec:
         try:
             importlib.import_module(module)
         except ImportError as error:
-            raise UsageError(f"module {module!r} of {str(env_id)!r} cannot be imported: {error}") from error
+            hint = extra_hint(error)
+            raise UsageError(f"module {module!r} of {str(env_id)!r} cannot be imported: {error}{hint}") from error
     spec = gymnasium.registry.get(name)
     if spec is None:
         raise UsageError(
@@ -131,5 +132,4 @@ def _check_arguments(creator: Any, env_id: EnvId) -> None:
 
 
 def _missing(label: str, error: Exception) -> UsageError:
-    what_to_do = "; pip install 'paceline[mujoco]'" if "mujoco" in str(error).lower() else ""
-    return UsageError(f"{label!r} needs a package that is not installed: {error}{what_to_do}")
+    return UsageError(f"{label!r} needs a package that is not installed: {error}{extra_hint(error)}")

@@ -18,6 +18,7 @@ from paceline.envs import given, user
 from paceline.envs.factory import Factory, needs
 from paceline.envs.ids import EnvId
 from paceline.errors import UsageError, closest
+from paceline.own_code import SEARCHED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,10 +139,12 @@ def families() -> dict[str, Family]:
 
 
 def resolve(env: str | EnvId | Callable[..., Any] | Factory) -> Factory:
-    """The factory for an id, for a callable of no or one argument (the environment's index), or the factory itself."""
+    """The factory for an id, for a callable without required arguments, or the factory itself. A callable with a
+    parameter `env_index` gets the environment's index."""
     if isinstance(env, Factory):
         return env
-    if callable(env):
+    if not isinstance(env, str | EnvId):
+        given.require_maker(env)
         return user.from_callable(env)
     env_id = EnvId.parse(env) if isinstance(env, str) else env
     if env_id.family in FAMILIES:
@@ -154,7 +157,7 @@ def resolve(env: str | EnvId | Callable[..., Any] | Factory) -> Factory:
         return user.resolve(env_id)
     near, searched = _suggestion(env_id), ""
     if env_id.name and not near:
-        searched = f", and no such module was found, which is looked for in {user.SEARCHED.format(os.getcwd())}"
+        searched = f", and no such module was found, which is looked for in {SEARCHED.format(os.getcwd())}"
     raise UsageError(
         f"environment family {env_id.family!r} of {str(env_id)!r} does not exist{near}{searched}; "
         f"allowed: {', '.join(families())}, or package.module:function or ./file.py:function for your own"

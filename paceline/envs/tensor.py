@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 
 from paceline.envs.factory import Factory, check_options
 from paceline.envs.ids import EnvId
-from paceline.envs.user import ImportedCall, check_call, find, import_attribute
+from paceline.envs.user import BUILDER, ImportedCall, check_call
 from paceline.errors import UsageError, closest
+from paceline.own_code import find, import_attribute
 
 
 class BuiltIn(NamedTuple):
@@ -69,7 +70,7 @@ def resolve(env_id: EnvId) -> Factory:
     if known:
         check_options(env_id, known.options)
     else:
-        simulator = find(module, attribute, str(env_id))
+        simulator = find(module, attribute, str(env_id), BUILDER)
         check_call(simulator, env_id, given=("num_envs", "device"))
         if isinstance(simulator, type):  # a function may return anything, and the result is checked
             _require(simulator, METHODS, f"{module}:{attribute}")

@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import importlib.util
 import inspect
 import os
-import sys
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from paceline.envs.factory import Factory, check_options
 from paceline.envs.ids import EnvId
-from paceline.errors import UsageError, closest
+from paceline.errors import UsageError
+from paceline.own_code import add_to_path, find, find_in_main_program, import_attribute, is_main_program
 
 INDEX = "env_index"
 """A function with a parameter of this name gets the environment's index."""
 BUILDER = "a function or class that builds an environment"
-SEARCHED = "the current directory ({}) and among the installed packages"
-"""Where modules are looked for, in words."""
 
 
 def resolve(env_id: EnvId) -> Factory:
     """The function gets the id's options as keyword arguments. Modules in the current directory can be imported."""
     if is_main_program(env_id.family):
         return _from_main_program(env_id)
-    target = find(env_id.family, env_id.name, str(env_id))
+    target = find(env_id.family, env_id.name, str(env_id), BUILDER)
     parameters = check_call(target, env_id, given=(INDEX,))
     wants_index = INDEX in parameters
     make = ImportedCall(env_id.family, env_id.name, os.getcwd(), dict(env_id.options), wants_index)
@@ -39,24 +33,23 @@ def resolve(env_id: EnvId) -> Factory:
 
 def _from_main_program(env_id: EnvId) -> Factory:
     """From the script that runs, which is not imported again."""
-    target = _attribute(sys.modules["__main__"], env_id.family, env_id.name, str(env_id), BUILDER)
+    target = find_in_main_program(env_id.family, env_id.name, str(env_id), BUILDER)
     check_call(target, env_id, given=(INDEX,))
     return replace(from_callable(functools.partial(target, **env_id.options)), label=str(env_id))
 
 
 def from_callable(function: Callable[..., Any]) -> Factory:
-    """A factory from a callable. It gets the environment's index if it requires one argument or has `env_index`."""
+    """A factory from a callable. It gets the environment's index if it has a parameter `env_index`."""
     label = getattr(function, "__qualname__", None) or repr(function)
     parameters = _parameters(function) or {}
-    if INDEX in parameters:
-        return Factory(make=KeywordCall(function), label=label)
-    required = _required(parameters)
-    if len(required) > 1:
+    required = [name for name in _required(parameters) if name != INDEX]
+    if required:
+        values = ", ".join(f"{name}=..." for name in required)
         raise UsageError(
-            f"{label} cannot build environments: it needs {', '.join(map(repr, required))}; "
-            "allowed: no required argument, or one, which is the environment's index"
+            f"{label} cannot build environments: it needs {', '.join(map(repr, required))}; allowed: no required "
+            f"argument except {INDEX}, which is the environment's index; for others: env=lambda: {label}({values})"
         )
-    return Factory(make=function if required else PlainCall(function), label=label)
+    return Factory(make=KeywordCall(function) if INDEX in parameters else PlainCall(function), label=label)
 
 
 def importable(module: str) -> bool:
@@ -103,108 +96,6 @@ class ImportedCall:
         function = import_attribute(self.module, self.attribute, self.folder)
         index = {INDEX: env_index} if self.wants_index else {}
         return function(**{**index, **self.options})
-
-
-def add_to_path(folder: str) -> None:
-    # At the end, so that a file of the user's does not hide a package.
-    if folder not in sys.path:
-        sys.path.append(folder)
-
-
-def import_attribute(module: str, attribute: str, folder: str) -> Any:
-    """A possibly dotted attribute of a module. Modules in `folder` can be imported."""
-    found: Any = import_module(module, folder)
-    for name in attribute.split("."):
-        found = getattr(found, name)
-    return found
-
-
-def import_module(module: str, folder: str) -> ModuleType:
-    """A module by its name, or by the path of its file. Names and relative paths are looked for in `folder`, too."""
-    add_to_path(folder)
-    if not is_file(module):
-        return importlib.import_module(module)
-    path = Path(folder, module).resolve()
-    name = f"{path.stem}_{zlib.crc32(str(path).encode()):08x}"  # two files may have the same stem
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None and spec.loader is not None
-        loaded = importlib.util.module_from_spec(spec)
-        add_to_path(str(path.parent))
-        sys.modules[name] = loaded
-        _files_being_imported.append(path)
-        try:
-            spec.loader.exec_module(loaded)
-        except BaseException:
-            del sys.modules[name]
-            raise
-        finally:
-            _files_being_imported.pop()
-    return sys.modules[name]
-
-
-def is_file(module: str) -> bool:
-    return module.endswith(".py")
-
-
-def is_main_program(module: str) -> bool:
-    """Whether `module` is the path of the script that runs."""
-    path = getattr(sys.modules["__main__"], "__file__", None)
-    return is_file(module) and path is not None and Path(module).resolve() == Path(path).resolve()
-
-
-def with_absolute_path(env: str) -> str:
-    """An id that means the same in every folder: `./file.py:function` gets the whole path of the file."""
-    module, colon, rest = env.partition(":")
-    return f"{Path(module).resolve()}:{rest}" if colon and is_file(module) else env
-
-
-_files_being_imported: list[Path] = []
-
-
-def file_being_imported() -> Path | None:
-    """The file that is being imported for the environment that it defines."""
-    return _files_being_imported[-1] if _files_being_imported else None
-
-
-def require_main_program() -> None:
-    """A file that is imported for its environment must not train."""
-    file = file_being_imported()
-    if file is not None:
-        guard = 'if __name__ == "__main__":'
-        raise UsageError(f"{file} trains while it is imported for its environment; put the training under {guard}")
-
-
-def find(module: str, attribute: str, env_id: str, allowed: str = BUILDER) -> Callable[..., Any]:
-    """The function or class `module:attribute` that `env_id` names. `UsageError` says what is wrong with it."""
-    if is_file(module) and not Path(module).is_file():
-        raise UsageError(f"the file {module!r} of {env_id!r} does not exist (in {os.getcwd()})")
-    try:
-        found: Any = import_module(module, os.getcwd())
-    except ModuleNotFoundError as error:
-        missing = error.name or ""
-        if module != missing and not module.startswith(f"{missing}."):
-            raise UsageError(
-                f"module {module!r} of {env_id!r} needs a module that is not installed: {error}"
-            ) from error
-        raise UsageError(
-            f"module {module!r} of {env_id!r} does not exist ({error}); "
-            f"it is looked for in {SEARCHED.format(os.getcwd())}"
-        ) from error
-    return _attribute(found, module, attribute, env_id, allowed)
-
-
-def _attribute(found: Any, module: str, attribute: str, env_id: str, allowed: str) -> Callable[..., Any]:
-    for name in attribute.split("."):
-        if not hasattr(found, name):
-            public = [other for other in dir(found) if not other.startswith("_")]
-            raise UsageError(
-                f"module {module!r} has no {attribute!r}, which {env_id!r} asks for{closest(name, public)}"
-            )
-        found = getattr(found, name)
-    if not callable(found):
-        raise UsageError(f"{env_id!r} is of the type {type(found).__name__}; allowed: {allowed}")
-    return found
 
 
 def check_call(function: Callable[..., Any], env_id: EnvId, given: tuple[str, ...]) -> Mapping[str, inspect.Parameter]:

@@ -30,8 +30,8 @@ from paceline.evaluation.evaluators import EvaluationOptions, checked_evaluator
 from paceline.evaluation.player import Player
 from paceline.evaluation.saved import SavedRun, is_policy_name
 from paceline.evaluation.seated_players import Fixtures, SeatedPlayers, TakesTurns
+from paceline.own_code import is_path
 from paceline.pool.protocol import Pool, PoolSpec, StepBatch
-from paceline.population.config import is_import_path
 from paceline.population.opponents import ScriptedActor
 from paceline.population.ratings import NORMAL_95
 from paceline.wording import counted
@@ -86,7 +86,7 @@ def find_opponent(name: str, run: SavedRun, env: str, options: EvaluationOptions
     elif folder and Path(folder).is_dir() and is_policy_name(policy):
         other = SavedRun.load(Path(folder), policy=policy, trust=options.trust)
         called = f"{folder}, policy {other.policy_name}"
-    elif is_import_path(name):
+    elif is_path(name):
         return Opponent(name, lambda spec, device: ScriptedPlayer(name, spec, device))
     else:
         raise UsageError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from paceline.errors import UsageError
 from paceline.nets.actor_critic import MASK
 from paceline.pool.protocol import PoolSpec
@@ -12,10 +14,13 @@ class ImageMisfit(UsageError):
     """The images of the environment have another size than those of the run."""
 
 
-def misfit(run: str, trained: PoolSpec | None, spec: PoolSpec, error: Exception) -> UsageError:
+def misfit(
+    run: str, trained: PoolSpec | None, spec: PoolSpec, error: Exception, classes: Mapping[str, str] | None = None
+) -> UsageError:
     """The reason of an `error` when the network for `spec` was made, or when the weights of a run were loaded.
 
     `run` is the subject of the message. `trained` has the run's observations and actions; None if they are not known.
+    `classes` are classes of the user's own in the network, by option.
     """
     if trained is not None:
         there, here = ({leaf.name: leaf for leaf in one.obs if leaf.name != MASK} for one in (trained, spec))
@@ -26,6 +31,10 @@ def misfit(run: str, trained: PoolSpec | None, spec: PoolSpec, error: Exception)
             return UsageError(f"{run} needs the actions {trained.action_space}; here are {spec.action_space}")
     if isinstance(error, UsageError):
         return error
+    if trained is not None and classes:
+        named = ", ".join(f"{option} {name}" for option, name in classes.items())
+        what = " ".join(str(error).split())
+        return UsageError(f"{run} does not fit {named}, which may have changed since it was trained: {what:.200}")
     shapes = ", ".join(f"{leaf.name} {list(leaf.shape)}" for leaf in spec.obs)
     return UsageError(
         f"{run} does not fit this environment: its observations are {shapes}, its actions are {spec.action_space}; "

@@ -109,6 +109,7 @@ def _about(config: Config) -> str:
     core, default = config.policy.core, Config().policy
     kind = core.kind if ":" in core.kind else core.kind.upper()
     memory = "no memory" if core.kind == "none" else f"{kind} of {core.layers} x {core.hidden}"
+    memory = f"policy {config.policy.kind}" if config.policy.is_own else memory
     where = "" if config.device == "auto" else f", trained on {config.device}"
     encoder = "" if config.policy.encoder == default.encoder else f"{config.policy.encoder} encoder, "
     return (

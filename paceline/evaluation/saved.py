@@ -22,9 +22,10 @@ from paceline.distributed.runtime import choose_device
 from paceline.envs.registry import resolve
 from paceline.errors import UsageError
 from paceline.evaluation.misfit import misfit
-from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.config import named_classes
 from paceline.nets.deterministic import DeterministicPolicy
+from paceline.nets.make import make_policy
+from paceline.nets.ppo_policy import PPOPolicy
 from paceline.pool import Pool, make_pool
 from paceline.pool.config import PoolConfig
 from paceline.pool.protocol import PoolSpec
@@ -155,22 +156,22 @@ class SavedRun:
             for kind, policy in enumerate(best)
         ]
 
-    def policy(self, spec: PoolSpec, device: torch.device) -> ActorCritic | DeterministicPolicy:
+    def policy(self, spec: PoolSpec, device: torch.device) -> PPOPolicy | DeterministicPolicy:
         """The trained policy. The observations and actions of `spec` must be those of the run, or of the policy's kind
         of agents."""
         spec = self.seen_by_policy(spec)
         classes = named_classes(self.config.policy, self.config.control)
         may_run(None, self.folder / "config.json", trust=self.trust, classes=classes)
-        policy: ActorCritic | DeterministicPolicy
+        policy: PPOPolicy | DeterministicPolicy
         try:
             if SYSTEMS[self.config.system].family == "d4pg":
                 policy = DeterministicPolicy(spec, self.config.control)
             else:
-                policy = ActorCritic(spec, self.config.policy)
+                policy = make_policy(spec, self.config.policy)
             policy.load_state_dict(self.weights)
         except (RuntimeError, UsageError) as error:
             run = f"the policy of {self.folder}, trained in {self.config.env},"
-            raise misfit(run, self._saved_spec(), spec, error) from error
+            raise misfit(run, self._saved_spec(), spec, error, classes) from error
         return policy.to(device).eval().requires_grad_(False)
 
 

@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium import spaces
+from gymnasium.error import DependencyNotInstalled
 
 from paceline.envs.factory import Factory
 from paceline.envs.ids import EnvId
 from paceline.envs.registry import resolve
-from paceline.errors import MissingExtra, UsageError
+from paceline.errors import MissingExtra, UsageError, extra_hint
 from paceline.evaluation.saved import SavedRun
 from paceline.evaluation.seated_players import Acts, make_player
 from paceline.files import replacing
@@ -130,7 +131,9 @@ def _try_render(env: str, factory: Factory) -> tuple[Any, str]:
         as_frame(made.render())
     except Exception as error:  # a renderer without display, driver or package may raise anything
         made.close()
+        is_missing = isinstance(error, ImportError | DependencyNotInstalled)
         hint = "; without a display try MUJOCO_GL=egl or MUJOCO_GL=osmesa" if "GL" in f"{error}" else ""
+        hint = extra_hint(error) if is_missing else hint
         return None, f"rendering it fails ({type(error).__name__}: {error}{hint})"
     return made, ""
 

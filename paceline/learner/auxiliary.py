@@ -1,4 +1,4 @@
-"""Auxiliary losses for a policy's encoder and memory. There is one, CPC|A.
+"""Auxiliary losses for a policy's encoder and memory: CPC|A, or one of the user's own (`own_losses.py`).
 
 Action-conditional contrastive predictive coding (Guo et al., "Neural Predictive Belief Representations", 2018): from
 the policy's memory at a step and its next actions, tell the observation some steps later from observations of other
@@ -22,18 +22,32 @@ from paceline.distributed.reduce import synchronize
 from paceline.distributed.runtime import Group
 from paceline.errors import UsageError
 from paceline.learner.config import AuxiliaryConfig
-from paceline.nets.actor_critic import ActorCritic, Recall
+from paceline.learner.loss_rows import LossRows, mean_of, successors
+from paceline.learner.own_losses import OwnAuxiliary, make_own_auxiliary
+from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.config import CoreConfig
 from paceline.nets.cores import Core
+from paceline.nets.ppo_policy import PPOPolicy
 
 QUESTIONS = 2
 """Q: of the K steps after a row, so many are predicted. Neighbouring steps look nearly the same."""
 
 
-def make_auxiliary(policy: ActorCritic, config: AuxiliaryConfig, group: Group) -> CPCA | None:
+def make_auxiliary(policy: PPOPolicy, config: AuxiliaryConfig, group: Group) -> CPCA | OwnAuxiliary | None:
     """The configured loss with the same weights on all ranks; None for none."""
     if config.kind == "none":
         return None
+    loss = (_cpca if config.kind == "cpca" else make_own_auxiliary)(policy, config).to(group.device)
+    synchronize(loss, group)
+    return loss
+
+
+def _cpca(policy: PPOPolicy, config: AuxiliaryConfig) -> CPCA:
+    if not isinstance(policy, ActorCritic):
+        raise UsageError(
+            "auxiliary.kind cpca needs the encoders and the core of policy.kind chain; allowed: none, or "
+            "package.module:Class for your own"
+        )
     if not policy.is_recurrent:
         raise UsageError(
             "auxiliary.kind cpca predicts from a policy's memory, and this policy has none; allowed with it: "
@@ -41,9 +55,7 @@ def make_auxiliary(policy: ActorCritic, config: AuxiliaryConfig, group: Group) -
         )
     # Only images are compared if there are any: vectors may hold the previous action, which gives the answer away.
     num_features = policy.trunk.num_image_features or policy.trunk.out_features
-    loss = CPCA(num_features, policy.core.out_features, policy.num_action_features, config).to(group.device)
-    synchronize(loss, group)
-    return loss
+    return CPCA(num_features, policy.core.out_features, policy.num_action_features, config)
 
 
 class Questions(NamedTuple):
@@ -76,7 +88,7 @@ class CPCA(nn.Module):
     """A GRU steps from the belief at a row through the actions after it. A classifier gets the GRU's state and one
     encoded observation, and predicts whether this observation followed."""
 
-    METRICS = ("cpca_loss", "cpca_accuracy")
+    METRICS: tuple[str, ...] = ("cpca_loss", "cpca_accuracy")
 
     def __init__(self, num_features: int, num_belief: int, num_action: int, config: AuxiliaryConfig) -> None:
         super().__init__()
@@ -92,14 +104,12 @@ class CPCA(nn.Module):
         for values in self.parameters():
             (nn.init.orthogonal_ if values.dim() > 1 else nn.init.zeros_)(values)
 
-    def forward(
-        self, features: Tensor, belief: Tensor, actions: Tensor, recall: Recall, valid: Tensor | None
-    ) -> Prediction:
-        """Encoded observations [M, F], the core's outputs [M, D] and actions [M, A] of the rows of a mini-batch.
-        `recall` says which sequences they form, `valid` [M] which rows to use."""
-        questions = ask(*successors(recall, valid, len(features)), valid, self.config)
-        future = self.from_future(self._predict(belief.float(), actions, questions))
-        seen = self.from_features(features[:, : self._num_features].float())
+    def forward(self, rows: LossRows) -> Prediction:
+        assert rows.recall is not None
+        following, continues = successors(rows.recall, rows.valid, len(rows.features))
+        questions = ask(following, continues, rows.valid, self.config)
+        future = self.from_future(self._predict(rows.belief.float(), rows.action_features, questions))
+        seen = self.from_features(rows.features[:, : self._num_features].float())
         candidates = torch.cat([questions.answer[..., None], questions.decoys], dim=2)
         logits = self.classifier(future[:, :, None] + rows_of(seen, candidates)).squeeze(-1)
         true, false = logits[..., 0], logits[..., 1:]
@@ -118,23 +128,6 @@ class CPCA(nn.Module):
         # Rows of one table: the gradient of `gather` is not deterministic on a GPU.
         places = questions.ahead * len(first) + torch.arange(len(first), device=first.device)
         return rows_of(torch.cat(states), places)
-
-
-def successors(recall: Recall, valid: Tensor | None, num_rows: int) -> tuple[Tensor, Tensor]:
-    """[M] rows: the next row of the same sequence, and the row itself for the last one; [M] bool: whether there is a
-    next."""
-    if recall.batch_sizes is not None:  # on the host
-        sizes, rows = recall.batch_sizes, torch.arange(num_rows)
-        places = rows - (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
-        # Packed order: a sequence has the same place in every block, while it lasts.
-        continues = places < F.pad(sizes[1:], (0, 1)).repeat_interleave(sizes)
-        following = torch.where(continues, rows + sizes.repeat_interleave(sizes), rows)
-        return following.to(recall.state.device), continues.to(recall.state.device)
-    assert recall.episode_start is not None and valid is not None
-    start, valid = recall.episode_start, valid.view_as(recall.episode_start)
-    continues = F.pad(valid[:-1] & valid[1:] & ~start[1:], (0, 0, 0, 1)).flatten()
-    rows = torch.arange(num_rows, device=start.device)
-    return torch.where(continues, rows + start.shape[1], rows), continues
 
 
 def ask(following: Tensor, continues: Tensor, valid: Tensor | None, config: AuxiliaryConfig) -> Questions:
@@ -168,8 +161,3 @@ def spread(num_rows: int, share: float, device: torch.device) -> Tensor:
 def rows_of(table: Tensor, rows: Tensor) -> Tensor:
     """[*rows, C]: the given rows of a table [M, C]."""
     return table.index_select(0, rows.flatten()).view(*rows.shape, -1)
-
-
-def mean_of(values: Tensor, mask: Tensor) -> Tensor:
-    """[]: the mean where `mask` is set; 0 where it is set nowhere."""
-    return torch.where(mask, values, 0.0).sum() / mask.sum().clamp(min=1)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Literal
 
 from paceline.checks import require_above_0, require_at_least, require_choices, require_share
 from paceline.errors import UsageError
+from paceline.own_code import check_choice, is_importable, write_paths
 
 OnNonFinite = Literal["stop", "skip"]
+RATE_SCHEDULES = ("constant", "linear", "cosine")
+AUXILIARIES = ("none", "cpca")
+TERMS = ("none",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,9 +21,9 @@ class OptimizerConfig:
 
     learning_rate: float = 2.5e-4
     """Learning rate at the start of the run."""
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """How the learning rate falls to 0 by the end of the run. The end is --steps or --seconds, the earlier of both.
-    constant: it does not fall."""
+    schedule: str = "constant"
+    """How the learning rate falls to 0 by the end of the run: constant (it does not fall), linear, cosine, or
+    package.module:function for your own. The end is --steps or --seconds, the earlier of both."""
     eps: float = 1e-5
     """Adam's epsilon."""
     beta1: float = 0.9
@@ -31,29 +34,21 @@ class OptimizerConfig:
     """Gradients with a larger norm are scaled down to this norm. None: no limit."""
 
     def __post_init__(self) -> None:
-        require_choices(self, "optimizer")
+        write_paths(self, "schedule")
+        check_choice("optimizer.schedule", self.schedule, RATE_SCHEDULES, "function")
         require_above_0(self, "optimizer", "learning_rate", "max_grad_norm")
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise UsageError(f"optimizer.{name} must be at least 0 and below 1, got {getattr(self, name)}")
 
-    def rate_at(self, progress: float) -> float:
-        """The learning rate after a share `progress` of the run."""
-        progress = min(max(progress, 0.0), 1.0)
-        if self.schedule == "linear":
-            return self.learning_rate * (1 - progress)
-        if self.schedule == "cosine":
-            return self.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))
-        return self.learning_rate
-
 
 @dataclass(frozen=True, kw_only=True)
 class AuxiliaryConfig:
-    """An auxiliary loss for policies with memory."""
+    """An auxiliary loss, which has weights of its own."""
 
-    kind: Literal["none", "cpca"] = "none"
-    """none: no auxiliary loss. cpca: CPC|A, which predicts from the memory what the agent sees after its next
-    actions."""
+    kind: str = "none"
+    """none: no auxiliary loss. cpca: CPC|A, which predicts from a policy's memory what the agent sees after its next
+    actions. package.module:Class: a loss of your own."""
     weight: float = 0.1
     """Weight of the auxiliary loss."""
     steps: int = 20
@@ -66,7 +61,8 @@ class AuxiliaryConfig:
     """Units of the GRU over the actions, and of the classifier."""
 
     def __post_init__(self) -> None:
-        require_choices(self, "ppo.auxiliary")
+        write_paths(self, "kind")
+        check_choice("ppo.auxiliary.kind", self.kind, AUXILIARIES)
         require_at_least(self, "ppo.auxiliary", 1, "steps", "negatives", "hidden")
         require_share(self, "ppo.auxiliary", "share", positive=True)
         if not self.weight > 0:
@@ -124,6 +120,10 @@ class PPOConfig:
     weight."""
     entropy_bounds: tuple[float, float] = (1e-4, 1.0)
     """Bounds of a learned weight of the entropy bonus."""
+    term: str = "none"
+    """A further term of the loss: none, or package.module:function for your own, also a class."""
+    term_coef: float = 1.0
+    """Weight of that term."""
     normalize_advantage: bool = False
     """Normalise advantages to mean 0 and standard deviation 1 over the rollouts of all ranks. DD-PPO does not."""
     normalize_returns: bool = False
@@ -138,6 +138,8 @@ class PPOConfig:
 
     def __post_init__(self) -> None:
         require_choices(self, "ppo")
+        write_paths(self, "term")
+        check_choice("ppo.term", self.term, TERMS, "function")
         require_at_least(self, "ppo", 1, "epochs", "minibatches")
         require_share(self, "ppo", "discount", "trace_decay")
         require_above_0(self, "ppo", "clip", "max_rho", "max_c")
@@ -149,6 +151,11 @@ class PPOConfig:
                 f"ppo.entropy_coef is {self.entropy_coef}; with ppo.entropy_target it has to start within "
                 f"ppo.entropy_bounds, between {low} and {high}"
             )
+
+    @property
+    def has_own_losses(self) -> bool:
+        """Whether the user's own code computes a part of the loss."""
+        return self.term not in TERMS or self.auxiliary.kind not in AUXILIARIES
 
     @property
     def ratio_bounds(self) -> tuple[float, float]:
@@ -170,6 +177,16 @@ class PPOConfig:
     def clips_around_update(self) -> bool:
         """Whether ratios are relative to the policy before the update, which V-trace has evaluated."""
         return self.clip_around == "update" and self.clip is not None and self.is_traced and not self.traces_minibatches
+
+
+def named_parts_of_learning(ppo: PPOConfig, optimizer: OptimizerConfig) -> dict[str, str]:
+    """Options that name a class or function of the user's own, and those names. Learning runs this code."""
+    options = {
+        "ppo.auxiliary.kind": ppo.auxiliary.kind,
+        "ppo.term": ppo.term,
+        "optimizer.schedule": optimizer.schedule,
+    }
+    return {option: name for option, name in options.items() if is_importable(name)}
 
 
 @dataclass(frozen=True, kw_only=True)

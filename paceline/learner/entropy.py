@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from paceline.errors import UsageError
 from paceline.learner.config import PPOConfig
-from paceline.nets.actor_critic import ActorCritic
+from paceline.nets.ppo_policy import PPOPolicy
 
 
 class EntropyCoefficient(nn.Module):
@@ -42,7 +42,7 @@ class EntropyCoefficient(nn.Module):
         self.log_alpha.clamp_(*self._log_bounds)
 
 
-def make_entropy_coefficient(policy: ActorCritic, config: PPOConfig, device: torch.device) -> EntropyCoefficient | None:
+def make_entropy_coefficient(policy: PPOPolicy, config: PPOConfig, device: torch.device) -> EntropyCoefficient | None:
     """None where the weight is constant."""
     if config.entropy_target is None:
         return None

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import zlib
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from paceline.errors import UsageError
-from paceline.learner.config import OptimizerConfig, PPOConfig
+from paceline.learner.config import TERMS, OptimizerConfig, PPOConfig
 
 OF_PPO = (
     *(f"optimizer.{name}" for name in ("learning_rate", "max_grad_norm", "beta1", "beta2")),
-    *(f"ppo.{name}" for name in ("clip", "value_coef", "entropy_coef", "discount", "trace_decay", "max_rho", "max_c")),
+    *(f"ppo.{name}" for name in ("clip", "value_coef", "entropy_coef", "term_coef")),
+    *(f"ppo.{name}" for name in ("discount", "trace_decay", "max_rho", "max_c")),
 )
 OF_D4PG = tuple(
     f"d4pg.{name}" for name in ("actor_rate", "critic_rate", "max_grad_norm", "discount", "noise", "target_share")
@@ -84,10 +87,32 @@ class Hyperparameters:
         return getattr(sections[section], field)
 
 
+def digest_sums(hyperparameters: Iterable[Hyperparameters]) -> list[float]:
+    """What one rank adds to the sums over all ranks that `require_same` checks: its digest, and the square of it.
+
+    20 bits of a digest keep the sums exact.
+    """
+    digest = zlib.crc32(repr([one.as_dict() for one in hyperparameters]).encode()) >> 12
+    return [float(digest), float(digest**2)]
+
+
+def require_same(total: float, of_squares: float, num_ranks: int) -> None:
+    """Refuse hyper-parameters that differ between ranks, by the sums of their digests over all ranks.
+
+    Numbers are equal if and only if the square of their sum is their count times the sum of their squares.
+    """
+    if int(total) ** 2 != num_ranks * int(of_squares):
+        raise UsageError(
+            "the hyper-parameters differ between ranks; allowed: the same changes on every rank, by a callback with "
+            'ranks = "all" that does not depend on the rank\'s own episodes'
+        )
+
+
 def ppo_hyperparameters(ppo: PPOConfig, optimizer: OptimizerConfig) -> Hyperparameters:
     # A learned entropy weight is no setting: the configured one is where it starts.
-    names = tuple(name for name in OF_PPO if name != "ppo.entropy_coef" or ppo.entropy_target is None)
-    return Hyperparameters(names, ppo=ppo, optimizer=optimizer)
+    unread = {"ppo.entropy_coef"} if ppo.entropy_target is not None else set()
+    unread |= {"ppo.term_coef"} if ppo.term in TERMS else set()
+    return Hyperparameters(tuple(name for name in OF_PPO if name not in unread), ppo=ppo, optimizer=optimizer)
 
 
 class Scalars(NamedTuple):
@@ -97,6 +122,7 @@ class Scalars(NamedTuple):
     ratio_high: Tensor
     value_coef: Tensor
     entropy_coef: Tensor
+    term_coef: Tensor
     discount: Tensor
     trace_decay: Tensor
     max_rho: Tensor
@@ -111,6 +137,7 @@ class Scalars(NamedTuple):
 
     def write(self, ppo: PPOConfig, optimizer: OptimizerConfig) -> None:
         low, high = ppo.ratio_bounds if ppo.clip is not None else (0.0, math.inf)
-        numbers = (low, high, ppo.value_coef, ppo.entropy_coef, ppo.discount, ppo.trace_decay, ppo.max_rho, ppo.max_c)
-        for tensor, number in zip(self, (*numbers, optimizer.max_grad_norm or math.inf), strict=True):
+        numbers = (low, high, ppo.value_coef, ppo.entropy_coef, ppo.term_coef, ppo.discount, ppo.trace_decay)
+        bounds = (ppo.max_rho, ppo.max_c, optimizer.max_grad_norm or math.inf)
+        for tensor, number in zip(self, (*numbers, *bounds), strict=True):
             tensor.fill_(number)

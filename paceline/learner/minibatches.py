@@ -19,8 +19,9 @@ from paceline.learner.advantages import normalize
 from paceline.learner.config import PPOConfig
 from paceline.learner.hyperparameters import Scalars
 from paceline.learner.vtrace_columns import Columns, columns_of, trace_columns
-from paceline.nets.actor_critic import ActorCritic, Recall
+from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.cores import Core
+from paceline.nets.ppo_policy import PPOPolicy, Recall
 
 LARGE_LSTM, LEAST_COLUMNS = 256, 4
 """On a CPU whole columns are faster than packed sequences from this many units and columns of a mini-batch."""
@@ -52,7 +53,7 @@ class MiniBatches:
 
     def __init__(
         self,
-        policy: ActorCritic,
+        policy: PPOPolicy,
         group: Group,
         config: PPOConfig,
         scalars: Scalars,
@@ -90,7 +91,7 @@ class MiniBatches:
     def _likes_columns(self, batch: TrainingBatch) -> bool:
         """Whether whole columns are faster than packed sequences. Only columns can be recorded. On a CPU columns are
         faster for a large LSTM that is computed layer by layer, if mini-batches have several of them."""
-        core = self._policy.core
+        core = self._policy.core if isinstance(self._policy, ActorCritic) else None
         large = False
         if isinstance(core, Core):
             large = core.config.kind == "lstm" and core.layer_by_layer and core.config.hidden >= LARGE_LSTM

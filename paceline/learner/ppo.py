@@ -25,12 +25,14 @@ from paceline.learner.finite import FiniteSteps
 from paceline.learner.hyperparameters import Scalars, ppo_hyperparameters
 from paceline.learner.minibatches import MiniBatches
 from paceline.learner.optimizer import load_moments, make_adam, set_rate
+from paceline.learner.own_losses import make_term
 from paceline.learner.ppo_loss import PPOLoss
 from paceline.learner.publication import Publication
+from paceline.learner.rate_schedule import make_rate_schedule
 from paceline.learner.step_graphs import StepGraphs
 from paceline.learner.targets import Targets
-from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.parts import parts_of, saved_form
+from paceline.nets.ppo_policy import PPOPolicy
 from paceline.stop import Stop
 from paceline.telemetry.phases import Phases
 
@@ -43,7 +45,7 @@ class PPOLearner:
 
     def __init__(
         self,
-        policy: ActorCritic,
+        policy: PPOPolicy,
         group: Group,
         config: PPOConfig,
         optimizer_config: OptimizerConfig,
@@ -61,6 +63,7 @@ class PPOLearner:
         self._finite, self._queue = FiniteSteps(group.device, on_nonfinite), DeviceQueue(group.device)
         self.hyperparameters = ppo_hyperparameters(config, optimizer_config)
         self._scalars, self._revision = Scalars.on(group.device), -1
+        self._schedule = make_rate_schedule(optimizer_config.schedule)
         self.targets = Targets(self.hyperparameters, group, num_slots)
         self.publication = Publication(policy)
         self._coefficient = make_entropy_coefficient(policy, config, group.device)
@@ -83,7 +86,8 @@ class PPOLearner:
         meets = config.traces_minibatches and config.normalize_advantage and group.size > 1
         recorded = compute.cuda_graphs and group.device.type == "cuda" and not meets
         self._minibatches = MiniBatches(policy, group, config, self._scalars, generator, recorded=recorded)
-        loss = PPOLoss(policy, group, config, self._scalars, self._coefficient, self._auxiliary)
+        term = make_term(policy, config)
+        loss = PPOLoss(policy, group, config, self._scalars, self._coefficient, self._auxiliary, term)
         # The compiler unrolls loops over time, which takes minutes. For these policies only the encoders are compiled.
         compiled = compute.compile and not policy.is_recurrent and not config.traces_minibatches
         self._loss = torch.compile(loss.__call__) if compiled else loss
@@ -114,7 +118,7 @@ class PPOLearner:
 
     def learning_rate(self, progress: float) -> float:
         """The learning rate after a share `progress` of the run."""
-        return self.optimizer_config.rate_at(progress)
+        return self.optimizer_config.learning_rate * self._schedule(min(max(progress, 0.0), 1.0))
 
     def learn(self, batch: TrainingBatch, progress: float) -> dict[str, float]:
         """One update of the policy and of its normalisers."""

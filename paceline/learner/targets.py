@@ -12,8 +12,8 @@ from paceline.experience.rows import Truncations
 from paceline.experience.training_batch import TrainingBatch
 from paceline.learner.config import PPOConfig
 from paceline.learner.hyperparameters import Hyperparameters
-from paceline.nets.actor_critic import ActorCritic, few_values
 from paceline.nets.normalizer import ReturnNormalizer
+from paceline.nets.ppo_policy import PPOPolicy, few_values
 from paceline.pool.protocol import StepBatch
 
 
@@ -52,7 +52,7 @@ class Targets:
             last_value = last_value[torch.from_numpy(batch.selection.slots).to(batch.device)]
         self._finish(batch, last_value, truncated_value)
 
-    def complete_chunks(self, batch: TrainingBatch, policy: ActorCritic) -> None:
+    def complete_chunks(self, batch: TrainingBatch, policy: PPOPolicy) -> None:
         """The same for chunks: the buffer holds the observations after them, and `policy` gives their values."""
         self._scale_rewards(batch)
         assert batch.selection.following is not None

@@ -1,16 +1,10 @@
-"""`ActorCritic`: the policy and value function of the PPO systems.
+"""`ActorCritic`: a policy and its value function as a chain of parts.
 
-Legend: T steps, B rows, M rows of a mini-batch, K sequences, D numbers of recurrent state, F features, P parameters.
-
-    observations -> normaliser -> encoders (one per image, one for the rest), joined -> core -> head and critic
+observations -> normaliser -> encoders (one per image, one for the rest), joined -> core -> head and critic
 """
 
 from __future__ import annotations
 
-import contextlib
-from typing import NamedTuple
-
-import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
@@ -21,47 +15,19 @@ from paceline.nets.heads import make_head
 from paceline.nets.layers import LastLayer
 from paceline.nets.normalizer import ObservationNormalizer
 from paceline.nets.planner import PlannedCore
-from paceline.nets.trunk import Trunk, flat_size, flatten, is_channels_last, seen_shape
+from paceline.nets.ppo_policy import Evaluation, PPOPolicy, Recall
+from paceline.nets.trunk import Trunk, is_channels_last, seen_shape
 from paceline.pool.protocol import PoolSpec
 
 MASK = "action_mask"
 """An observation of this name says which discrete actions are allowed. Encoders do not see it."""
 
 
-class Recall(NamedTuple):
-    """How the rows of a mini-batch form sequences: packed, or as whole columns of a rollout."""
-
-    state: Tensor
-    """[K, D]: recurrent states before the sequences' first rows."""
-    batch_sizes: Tensor | None = None
-    """Of packed sequences, on the host."""
-    episode_start: Tensor | None = None
-    """[T, K] bool: the rows are T steps of K columns."""
-
-
-class Evaluation(NamedTuple):
-    """A mini-batch under the policy's current weights."""
-
-    log_prob: Tensor
-    """[M]: of the actions taken."""
-    entropy: Tensor
-    """[M]."""
-    value: Tensor
-    """[M]."""
-    features: Tensor
-    """[M, F]: the trunk's output, in the precision of the layers."""
-    belief: Tensor
-    """[M, ...]: the core's output; without memory, the features."""
-
-
-class ActorCritic(nn.Module):
-    """A policy and its value function. Encoders and core compute in `precision`, the last layers in float32."""
-
-    version: Tensor
-    """[] int64: how many updates these weights have had. A buffer, so that every copy of the weights has it."""
+class ActorCritic(PPOPolicy):
+    """A chain of parts. Encoders and core compute in `precision`, the last layers in float32."""
 
     def __init__(self, spec: PoolSpec, config: PolicyConfig) -> None:
-        super().__init__()
+        super().__init__(spec)
         inputs = tuple(leaf for leaf in spec.obs if leaf.name != MASK)
         self.is_masked = len(inputs) < len(spec.obs)
         """Whether observations say which actions are allowed."""
@@ -74,7 +40,6 @@ class ActorCritic(nn.Module):
             for leaf in inputs
         )
         self.normalizes = config.normalize_obs
-        """Whether observations are normalised before they are encoded."""
         self.trunk = Trunk(inputs, config)
         self.core: Core | PlannedCore
         if config.planner.kind == "none":
@@ -83,53 +48,28 @@ class ActorCritic(nn.Module):
         else:
             self.core = PlannedCore(self.trunk, config)
             acting, judging = self.core.controller.out_features, self.core.planner.out_features
-        self._actions = spec.actions
         self.head = make_head(spec.actions, acting, config.head)
         self.critic_trunk = Trunk(inputs, config) if config.critic == "separate" else None
         self.critic = LastLayer(judging, 1)
         nn.init.orthogonal_(self.critic.weight, 1.0)
         nn.init.zeros_(self.critic.bias)
-        self.register_buffer("version", torch.zeros((), dtype=torch.int64))
-        self.precision = torch.float32
+
+    @property
+    def state_size(self) -> int:
+        return self.core.state_size
 
     def compile_encoders(self) -> None:
-        """Compile the encoders, for acting and learning; names and weights stay."""
         self.trunk.compile()
         if self.critic_trunk is not None:
             self.critic_trunk.compile()
 
-    @property
-    def has_convolutions(self) -> bool:
-        """Whether PyTorch's own kernels compute any convolution."""
-        encoders = [module for module in self.modules() if getattr(module, "as_matrices", False)]
-        own = {conv for encoder in encoders for conv in encoder.modules()}
-        return any(isinstance(module, nn.Conv2d) and module not in own for module in self.modules())
-
-    @property
-    def is_recurrent(self) -> bool:
-        return self.core.state_size > 0
-
-    def initial_state(self, count: int) -> Tensor:
-        """[count, D]: the state before the first step of an episode."""
-        return torch.zeros(count, self.core.state_size)
-
     def act(self, obs: dict[str, Tensor], state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Parameters of the action distribution [B, P], value [B] and the state after this step [B, D]."""
         with self._autocast(state):
             seen = self.see(obs)
             features, new_state = self.core.step(self._features(seen), state)
             return *self._last_layers(obs, seen, features), new_state
 
-    def play(
-        self, obs: dict[str, Tensor], state: Tensor, generator: torch.Generator | None = None
-    ) -> tuple[dict[str, Tensor], Tensor]:
-        """The most likely actions, or sampled ones with a `generator`, as the environment takes them; the new state."""
-        params, _, after = self.act(obs, state)
-        actions = self.head.mode(params) if generator is None else self.head.sample(params, generator)
-        return self.head.env_actions(actions), after
-
     def value(self, obs: dict[str, Tensor], state: Tensor) -> Tensor:
-        """[B]: V. No state advances."""
         with self._autocast(state):
             seen = self.see(obs)
             if self.critic_trunk is not None:
@@ -137,14 +77,12 @@ class ActorCritic(nn.Module):
             return self._value(seen, self.core.step(self._features(seen), state)[0])
 
     def evaluate(self, obs: dict[str, Tensor], actions: dict[str, Tensor], recall: Recall | None) -> Evaluation:
-        """Evaluate actions taken. A recurrent policy needs `recall`."""
         params, value, features, belief = self._forward(obs, recall)
         return Evaluation(self.head.log_prob(params, actions), self.head.entropy(params), value, features, belief)
 
     def appraise(
         self, obs: dict[str, Tensor], actions: dict[str, Tensor], recall: Recall | None
     ) -> tuple[Tensor, Tensor]:
-        """The log-probabilities and values of `evaluate`. Draws no random numbers, which an entropy may."""
         params, value, _, _ = self._forward(obs, recall)
         return self.head.log_prob(params, actions), value
 
@@ -155,15 +93,6 @@ class ActorCritic(nn.Module):
             features = self._features(seen)
             belief = self._remember(features, recall) if recall is not None else features
             return *self._last_layers(obs, seen, belief), features, belief
-
-    @property
-    def num_action_features(self) -> int:
-        return sum(flat_size(leaf) for leaf in self._actions)
-
-    def action_features(self, actions: dict[str, Tensor]) -> Tensor:
-        """[M, num_action_features]: actions as the environment takes them; choices one-hot."""
-        taken = self.head.env_actions(actions)
-        return torch.cat([flatten(taken[leaf.name], leaf) for leaf in self._actions], 1)
 
     def _features(self, seen: dict[str, Tensor]) -> Tensor:
         """The input of the core."""
@@ -177,14 +106,7 @@ class ActorCritic(nn.Module):
         assert recall.batch_sizes is not None
         return sequence(self.core, features, recall.batch_sizes, recall.state)
 
-    def _autocast(self, example: Tensor) -> contextlib.AbstractContextManager:
-        if self.precision == torch.float32:
-            return contextlib.nullcontext()
-        # Casts are not cached: a recorded graph would keep a cast of old weights.
-        return torch.autocast(example.device.type, self.precision, cache_enabled=False)
-
     def absorb(self, obs: dict[str, Tensor], rows: Tensor, group: Group) -> None:
-        """Update the normalisers with `rows` of observations, of all ranks together."""
         obs = self._channels_first(obs)
         for name, normalizer in zip(self.names, self.normalizers, strict=True):
             if isinstance(normalizer, ObservationNormalizer) and not normalizer.is_frozen:
@@ -215,20 +137,3 @@ class ActorCritic(nn.Module):
         elif isinstance(self.core, PlannedCore) and features is not None:
             features = self.core.split(features)[1]
         return self.critic(features).squeeze(-1)
-
-
-@torch.no_grad()
-def few_values(policy: ActorCritic, obs: dict[str, Tensor], state: Tensor) -> Tensor:
-    """[C]: V of any number of observations, without a gradient."""
-    if state.device.type != "cuda":
-        return policy.value(obs, state)
-    # Padded to powers of 2: a compiled network is compiled again for every new size.
-    count = len(state)
-    size = 1 << max(3, (count - 1).bit_length())
-    padded = {name: _padded(values, size) for name, values in obs.items()}
-    return policy.value(padded, _padded(state, size))[:count]
-
-
-def _padded(values: Tensor, size: int) -> Tensor:
-    """`values` followed by zeros."""
-    return torch.cat([values, values.new_zeros((size - len(values), *values.shape[1:]))])

@@ -1,17 +1,18 @@
 """Settings of the networks, and the names of their parts. Free of PyTorch: the command line reads them.
 
-Where a setting names a part, `package.module:Class` names a class of the user's own (see `nets/registry.py`).
+Where a setting names a part, `package.module:Class` names a class of the user's own (see `nets/registry.py`). Python
+programs may give the class itself; the setting then holds its import path.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from paceline.errors import UsageError
+from paceline.own_code import check_choice, is_importable, write_paths
 
+POLICIES = ("chain",)
 RESNETS = ("resnet18", "resnet50", "se_resnext50", "se_resnext101")
 ENCODERS = ("patches", "nature", "sample_factory", "impala", *RESNETS, "ver_resnet18")
 CORES = ("none", "lstm", "gru")
@@ -20,16 +21,6 @@ VALUE_HEADS = ("categorical", "mixture", "scalar")
 ACTIVATIONS = ("tanh", "relu", "elu")
 PARTS = ("encoder", "policy", "planner", "critic")
 """Parts of a network that a run can take from another run, or freeze (see `nets/parts.py`)."""
-
-_NAME = r"[^\W\d]\w*(\.[^\W\d]\w*)*"
-
-
-def check_choice(option: str, name: str, known: Sequence[str]) -> None:
-    """Refuse a name that is neither known nor a `package.module:Class`. Nothing is imported."""
-    if name not in known and re.fullmatch(f"{_NAME}:{_NAME}", name) is None:
-        raise UsageError(
-            f"{option} {name!r} does not exist; allowed: {', '.join(known)}, or package.module:Class for your own"
-        )
 
 
 def named_parts(option: str, names: str | None) -> tuple[str, ...]:
@@ -57,6 +48,7 @@ class CoreConfig:
     """Layers, 1 or 2."""
 
     def __post_init__(self) -> None:
+        write_paths(self, "kind")
         check_choice("core.kind", self.kind, CORES)
         if self.hidden < 1:
             raise UsageError(f"core.hidden must be at least 1, got {self.hidden}")
@@ -79,6 +71,7 @@ class PlannerConfig:
     two numbers."""
 
     def __post_init__(self) -> None:
+        write_paths(self, "kind")
         check_choice("planner.kind", self.kind, CORES)
         if self.hidden < 1:
             raise UsageError(f"planner.hidden must be at least 1, got {self.hidden}")
@@ -107,6 +100,7 @@ class HeadConfig:
     example one that ends the episode."""
 
     def __post_init__(self) -> None:
+        write_paths(self, "kind")
         check_choice("head.kind", self.kind, HEADS)
         if self.std not in ("parameter", "state"):
             raise UsageError(f"head.std {self.std!r} does not exist; allowed: parameter, state")
@@ -123,6 +117,9 @@ class HeadConfig:
 class PolicyConfig:
     """The network of the PPO systems."""
 
+    kind: str = "chain"
+    """chain (encoders, core, head and critic, as the other options say), or package.module:Class for a whole policy of
+    your own."""
     encoder: str = "nature"
     """Encoder of images: patches, nature, sample_factory, impala, resnet18, resnet50, se_resnext50, se_resnext101,
     ver_resnet18, or package.module:Class for your own."""
@@ -143,8 +140,13 @@ class PolicyConfig:
     planner: PlannerConfig = field(default_factory=PlannerConfig)
 
     def __post_init__(self) -> None:
+        write_paths(self, "kind", "encoder", "activation")
+        check_choice("policy.kind", self.kind, POLICIES)
         check_choice("policy.encoder", self.encoder, ENCODERS)
         check_choice("policy.activation", self.activation, ACTIVATIONS)
+        if self.is_own and (self.normalize_obs or self.planner.kind != "none"):
+            option = "normalize_obs" if self.normalize_obs else "planner"
+            raise UsageError(f"policy.{option} has no effect on policy.kind {self.kind}; it is read by: chain")
         if self.embedding < 0:
             raise UsageError(f"policy.embedding must be at least 0, got {self.embedding}")
         if self.critic == "separate" and self.core.kind != "none":
@@ -153,6 +155,11 @@ class PolicyConfig:
             )
         if self.critic == "separate" and self.planner.kind != "none":
             raise UsageError("policy.critic separate needs policy.planner.kind none: the critic reads the planner")
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the whole policy is a class of the user's own."""
+        return self.kind not in POLICIES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,6 +180,7 @@ class ValueConfig:
     """Samples of the target mixture in each loss."""
 
     def __post_init__(self) -> None:
+        write_paths(self, "kind")
         check_choice("value.kind", self.kind, VALUE_HEADS)
         if self.atoms < 2:
             raise UsageError(f"value.atoms must be at least 2, got {self.atoms}")
@@ -202,12 +210,14 @@ class ControlConfig:
             sizes = getattr(self, name)
             if not sizes or min(sizes) < 1:
                 raise UsageError(f"control.{name} must be at least one layer of at least 1, got {sizes}")
+        write_paths(self, "activation")
         check_choice("control.activation", self.activation, ACTIVATIONS)
 
 
 def named_classes(policy: PolicyConfig, control: ControlConfig) -> dict[str, str]:
     """Options that name a class of the user's own, and those names. Making the networks runs this code."""
     options = {
+        "policy.kind": policy.kind,
         "policy.encoder": policy.encoder,
         "policy.activation": policy.activation,
         "policy.core.kind": policy.core.kind,
@@ -216,4 +226,4 @@ def named_classes(policy: PolicyConfig, control: ControlConfig) -> dict[str, str
         "control.activation": control.activation,
         "control.value.kind": control.value.kind,
     }
-    return {option: name for option, name in options.items() if ":" in name}
+    return {option: name for option, name in options.items() if is_importable(name)}

@@ -17,6 +17,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from paceline.accel.lstm_scan import lstm_scan
 from paceline.nets.config import CORES, CoreConfig
+from paceline.nets.fit import require_core
 from paceline.nets.registry import CORE, build
 
 
@@ -106,7 +107,10 @@ class Core(nn.Module):
 
 def make_core(in_features: int, config: CoreConfig, option: str = "policy.core.kind") -> Core:
     """The core that `config.kind` names, set by `option`; one of the user's own has at least `step` of `Core`."""
-    return build(CORE, option, config.kind, dict.fromkeys(CORES, Core), in_features, config)
+    core = build(CORE, option, config.kind, dict.fromkeys(CORES, Core), in_features, config)
+    if config.kind not in CORES:
+        require_core(option, config.kind, core, in_features)
+    return core
 
 
 def sequence(core: nn.Module, features: Tensor, batch_sizes: Tensor, initial_state: Tensor) -> Tensor:

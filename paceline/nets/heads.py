@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from paceline.errors import UsageError
 from paceline.nets.config import HeadConfig
 from paceline.nets.distributions import Binaries, Categoricals, Gaussians
+from paceline.nets.fit import require_head
 from paceline.nets.layers import LastLayer, orthogonal
 from paceline.nets.registry import HEAD, build
 from paceline.pool.spaces import Leaf
@@ -144,7 +145,11 @@ class ActionHead(nn.Module):
 
 def make_head(leaves: Sequence[Leaf], in_features: int, config: HeadConfig) -> ActionHead:
     """The head that `config.kind` names; `registry` lists what one of the user's own needs."""
-    return build(HEAD, "policy.head.kind", config.kind, {"independent": ActionHead}, leaves, in_features, config)
+    option, known = "policy.head.kind", {"independent": ActionHead}
+    head = build(HEAD, option, config.kind, known, leaves, in_features, config)
+    if config.kind not in known:
+        require_head(option, config.kind, head, leaves, in_features)
+    return head
 
 
 def _family_of(leaf: Leaf) -> type:

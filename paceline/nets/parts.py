@@ -19,6 +19,7 @@ from torch import nn
 from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.normalizer import ObservationNormalizer
 from paceline.nets.planner import PlannedCore
+from paceline.nets.ppo_policy import PPOPolicy
 from paceline.nets.trunk import flat_size
 
 
@@ -52,8 +53,11 @@ _HEAD = (*_CORE, "policy.head.kind", "policy.head.std", "policy.head.squash")
 _CRITIC = ("policy.critic", "policy.planner.kind")
 
 
-def parts_of(policy: ActorCritic) -> Parts:
-    """The parts of a policy of the PPO systems. A controller has those of a policy without a planner."""
+def parts_of(policy: PPOPolicy) -> Parts:
+    """The parts of a policy of the PPO systems. A controller has those of a policy without a planner. A policy of the
+    user's own is one part."""
+    if not isinstance(policy, ActorCritic):
+        return {"policy": {"policy": Unit({"policy": "own"}, ("policy.kind",))}}
     planned = policy.core if isinstance(policy.core, PlannedCore) else None
     images = {
         f"{IMAGE}{name}": Unit({"encoder": f"{IMAGES}{index}"} | _normalizers(policy, {name: ""}), _ENCODER)

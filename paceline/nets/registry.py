@@ -20,17 +20,18 @@ Every part is an `nn.Module`. The current directory is importable. The options, 
 
 from __future__ import annotations
 
-import importlib
+import contextlib
 import inspect
-import os
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
 
 from paceline.errors import UsageError
-from paceline.nets.config import check_choice
+from paceline.own_code import check_choice, load
+
+ROWS = 4
+"""Example rows with which parts of the user's own are checked before training."""
 
 
 class Part(NamedTuple):
@@ -71,27 +72,49 @@ def build(
 
 
 def _call(part: Part, option: str, name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    make = _import(option, name)
-    try:
-        inspect.signature(make).bind(*arguments, **options)
-    except TypeError as error:
-        raise UsageError(f"{option} {name} cannot be called ({error}); {part.kind} takes {part.arguments}") from error
+    make = load(option, name, f"{part.kind}: a class, or a function that makes one")
+    require_call(option, name, make, f"{part.kind} takes {part.arguments}", *arguments, **options)
     return make(*arguments, **options)
 
 
-def _import(option: str, name: str) -> Any:
-    module, _, attribute = name.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # last: a file of the user's must not hide a package by accident
-    try:
-        found: Any = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            f"{option} {name}: {error}; modules are looked for in the current directory ({os.getcwd()}) and among the "
-            "installed packages"
-        ) from error
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise UsageError(f"{option} {name}: module {module!r} has no {attribute!r}")
-        found = getattr(found, part)
+def build_function(option: str, name: str, kind: str, takes: str, *example: Any) -> Callable[..., Any]:
+    """A function of the user's own, or an object of a class, which can be called with the arguments `example`."""
+    found: Any = load(option, name, f"{kind}: a class, or a function")
+    if inspect.isclass(found):
+        require_call(option, name, found, f"{kind} is made without arguments")
+        if not callable(found := found()):
+            raise UsageError(f"{option} {name} lacks __call__; {kind} takes {takes}")
+    require_call(option, name, found, f"{kind} takes {takes}", *example)
     return found
+
+
+@contextlib.contextmanager
+def called_with_examples(option: str, name: str) -> Iterator[None]:
+    """Adds to an exception of the user's own code what it was called for."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except Exception as error:
+        error.add_note(f"{option} {name} was called with {ROWS} example rows of zeros, to check it before training")
+        raise
+
+
+def require_call(option: str, name: str, function: Callable[..., Any], takes: str, *args: Any, **options: Any) -> None:
+    """Refuse a function of the user's own that cannot be called with these arguments. `takes` says what is allowed."""
+    try:
+        inspect.signature(function).bind(*args, **options)
+    except TypeError as error:
+        raise UsageError(f"{option} {name} cannot be called ({error}); {takes}") from error
+    except ValueError:  # some built-in functions have no signature
+        return
+
+
+def require_shape(option: str, name: str, what: str, found: Any, shape: tuple[int, ...]) -> None:
+    """Refuse what a part of the user's own has computed, if it is no tensor of this shape."""
+    if not isinstance(found, Tensor):
+        raise UsageError(f"{option} {name} gives {what} as a {type(found).__name__}; allowed: a tensor {list(shape)}")
+    if tuple(found.shape) != shape:
+        raise UsageError(
+            f"{option} {name} gives {what} of shape {list(found.shape)} for {ROWS} rows; allowed: {list(shape)}"
+        )

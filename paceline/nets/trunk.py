@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
@@ -14,8 +15,9 @@ from torch.nn import functional
 
 from paceline.nets.config import RESNETS, PolicyConfig
 from paceline.nets.encoders import ImpalaResNet, NatureCNN, PatchEncoder, SampleFactoryConv, VectorEncoder
+from paceline.nets.fit import require_encoder
 from paceline.nets.layers import as_float
-from paceline.nets.registry import ENCODER, build
+from paceline.nets.registry import ENCODER, ROWS, build
 from paceline.nets.resnet import ResNetEncoder, VERResNetEncoder
 from paceline.pool.spaces import Leaf
 
@@ -38,10 +40,7 @@ class Trunk(nn.Module):
         self.leaves = [leaf for leaf in leaves if not is_image(leaf)]
         """The leaves that are not images."""
         self.image_names = [leaf.name for leaf in images]
-        encoders = [
-            build(ENCODER, "policy.encoder", config.encoder, ENCODERS, seen_shape(leaf), hidden=config.encoder_size)
-            for leaf in images
-        ]
+        encoders = [_encoder(leaf, config) for leaf in images]
         self.images = nn.ModuleList(encoders)
         self.vectors: VectorEncoder | None = None
         if self.leaves:
@@ -64,6 +63,15 @@ class Trunk(nn.Module):
     @property
     def is_compiled(self) -> bool:
         return self._compiled_call_impl is not None
+
+
+def _encoder(leaf: Leaf, config: PolicyConfig) -> Any:
+    option, shape = "policy.encoder", seen_shape(leaf)
+    encoder = build(ENCODER, option, config.encoder, ENCODERS, shape, hidden=config.encoder_size)
+    if config.encoder not in ENCODERS:
+        dtype = np.float32 if config.normalize_obs else leaf.dtype
+        require_encoder(option, config.encoder, encoder, torch.from_numpy(np.zeros((ROWS, *shape), dtype)))
+    return encoder
 
 
 def is_image(leaf: Leaf) -> bool:

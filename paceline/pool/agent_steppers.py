@@ -178,8 +178,8 @@ class ParallelStepper:
 
     def restore(self, state: bytes) -> None:
         inner, self.seed, self.episode, self.steps, agents = pickle.loads(state)
-        self._agents.restore(agents)
         restore_env(self._made, inner)
+        self._agents.restore(agents)
         if self._weights is not None:
             self._weights.forget()
 
@@ -309,8 +309,8 @@ class TurnStepper:
 
     def restore(self, state: bytes) -> None:
         inner, self.seed, self.episode, self.steps, agents, self._living = pickle.loads(state)
-        self._agents.restore(agents)
         restore_env(self._made, inner)
+        self._agents.restore(agents)
         if self._weights is not None:
             self._weights.forget()
 

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from paceline.checks import convert_numbers
 from paceline.errors import UsageError
 
 Kind = Literal["auto", "serial", "process", "envpool", "tensor"]
@@ -48,6 +49,7 @@ class PoolConfig:
     """Warn about a worker whose memory has grown by more than this since its first minute."""
 
     def __post_init__(self) -> None:
+        convert_numbers(self, "pool")
         least = {"num_envs": 1, "groups": 1, "workers": 1, "max_restarts_per_hour": 0, "max_restarts": 0, "nice": 0}
         for name, minimum in least.items():
             value = getattr(self, name)

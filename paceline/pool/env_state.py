@@ -8,6 +8,10 @@ from typing import Any
 from paceline.errors import UsageError
 
 
+class UnreadableState(UsageError):
+    """A saved state cannot be loaded in this program, for example because it holds a class of another program."""
+
+
 def env_state(env: Any) -> bytes:
     """The exact state of an environment.
 
@@ -34,8 +38,16 @@ _NOT_STATE = ("env", "par_env", "spec", "_cached_spec", "mujoco_renderer", "view
 
 
 def restore_env(env: Any, state: bytes) -> None:
-    """Put `env`, freshly made by the same factory, into `state`."""
-    for layer, (kind, value) in zip(layers(env), pickle.loads(state), strict=True):
+    """Put `env`, freshly made by the same factory, into `state`. After `UnreadableState` it is as before."""
+    try:
+        saved = pickle.loads(state)
+    except Exception as error:
+        cause = f"{type(error).__name__}: {error}"
+        raise UnreadableState(f"the saved simulators cannot be loaded in this program ({cause})") from error
+    own = layers(env)
+    if len(saved) != len(own):
+        raise UnreadableState(f"the saved simulators had {len(saved) - 1} wrappers, and {env} has {len(own) - 1}")
+    for layer, (kind, value) in zip(own, saved, strict=True):
         if kind == "state":
             layer.set_state(value)
         else:

@@ -59,7 +59,7 @@ class ProcessPool(Pool):
         self._config, self._phases = config, phases or Phases()
         num_workers = min(config.workers or 1, config.num_envs)
         require_open_files(num_workers)
-        self._factory = cloudpickle.dumps(factory)
+        self._factory = _packed(factory)
         self._assignment = Assignment(config.num_envs, num_workers, config.groups)
         self._crew = WorkerProcesses()
         self._finalizer = weakref.finalize(self, self._crew.close)
@@ -183,6 +183,7 @@ class ProcessPool(Pool):
         for number in jobs.keys() - answers.keys():  # a worker that was replaced meanwhile
             for env in jobs[number]:
                 del saved.envs[env]
+        saved.leave_out({env: reason for answer in answers.values() for env, reason in answer.items()})
         missing = saved.put_back(self._table, self._seeds)
         self._episodes = saved.episodes
         self._slots.restart(saved.envs)
@@ -402,3 +403,15 @@ class ProcessPool(Pool):
     def _slots_of(self, envs: Iterable[int]) -> tuple[int, ...]:
         agents = self.spec.agents_per_env if self._is_open else 1
         return tuple(env * agents + agent for env in envs for agent in range(agents))
+
+
+def _packed(factory: Factory) -> bytes:
+    """The factory, as it is sent to workers."""
+    try:
+        return cloudpickle.dumps(factory)
+    except Exception as error:
+        cause = f"{type(error).__name__}: {error}"
+        raise UsageError(
+            f"{factory.label or factory} cannot be sent to worker processes ({cause}); allowed: --pool.kind serial, or "
+            "a function that makes there what cannot be pickled"
+        ) from error

@@ -235,7 +235,8 @@ class Pool(Protocol):
         """Continue from `state`. The next `recv` returns the held observations as a first batch, without rewards. Slots
         that waited for their turn still do: they come back with all that their agents got since their last turn.
 
-        Returns the slots [int64] that `state` lacks. They start new episodes with new seeds, in that first batch too.
+        Returns the slots [int64] that `state` lacks, or has in a form that this program cannot load. They start new
+        episodes with new seeds, in that first batch too. `UsageError` if none can be loaded.
         """
         ...
 

@@ -40,6 +40,12 @@ class SavedPool:
             fields["envs"] = dict(enumerate(fields["envs"]))
         return cls(**fields)
 
+    def leave_out(self, unreadable: Mapping[int, str]) -> None:
+        """Forget environments whose state cannot be loaded, for the reasons given. `UsageError` if none is left."""
+        self.envs = {env: state for env, state in self.envs.items() if env not in unreadable}
+        if unreadable and not self.envs:
+            raise UsageError(next(iter(unreadable.values())))
+
     def put_back(self, table: SlotTable, seeds: EnvSeeds) -> list[int]:
         """Restore `table` and `seeds`. Returns the missing environments, whose next reset uses a new seed."""
         missing = [env for env in range(len(self.incarnation)) if env not in self.envs]

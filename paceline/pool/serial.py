@@ -12,6 +12,7 @@ from paceline.envs.factory import Factory
 from paceline.errors import SimulatorError, SimulatorFailure, UsageError
 from paceline.pool.budget import RestartBudget
 from paceline.pool.config import PoolConfig
+from paceline.pool.env_state import UnreadableState
 from paceline.pool.protocol import Array, Episode, Pool, StepBatch
 from paceline.pool.saved_pool import SavedPool, pack_pool
 from paceline.pool.seeds import EnvSeeds
@@ -119,8 +120,13 @@ class SerialPool(Pool):
 
     def restore(self, state: bytes) -> np.ndarray:
         saved = SavedPool.unpack(state, self.spec.num_envs)
+        unreadable: dict[int, str] = {}
         for env, inner in saved.envs.items():
-            self._steppers[env].restore(inner)
+            try:
+                self._steppers[env].restore(inner)
+            except UnreadableState as error:
+                unreadable[env] = str(error)
+        saved.leave_out(unreadable)
         missing = saved.put_back(self._table, self._seeds)
         self._episodes = saved.episodes
         self._queue.clear()

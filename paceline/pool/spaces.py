@@ -223,6 +223,8 @@ def _reader(
     leaf = by_path[path]
     array, offset = arrays[leaf.name], leaf.offset
     if isinstance(space, spaces.Discrete):
+        if array.dtype != space.dtype:
+            return lambda slot: own_values(leaf, array[slot])
         return (lambda slot: array[slot] + offset) if offset else array.__getitem__
     if isinstance(space, spaces.MultiDiscrete):
         dtype = space.dtype
@@ -232,7 +234,18 @@ def _reader(
     rows = _PerSlot(array.__getitem__) if leaf.shape else array  # a scalar has no view
     if array.dtype == wanted:
         return lambda slot: rows[slot].copy()
-    return lambda slot: rows[slot].astype(wanted)
+    return lambda slot: own_values(leaf, rows[slot])
+
+
+def own_values(leaf: Leaf, values: Any) -> Any:
+    """Values [..., *leaf.shape] as the environment's own space has them: from its `start`, in its dtype, and inside its
+    bounds, which rounding to float32 may have left."""
+    source, dtype = leaf.source, np.dtype(leaf.source.dtype)
+    values = values + leaf.offset
+    values = values.astype(dtype) if isinstance(values, np.ndarray) else dtype.type(values)
+    if isinstance(source, spaces.Box) and dtype != leaf.dtype:
+        values = np.minimum(np.maximum(values, source.low), source.high)
+    return values
 
 
 def check_actions(actions: np.ndarray, leaf: Leaf, slots: np.ndarray) -> np.ndarray:

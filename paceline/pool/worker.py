@@ -19,6 +19,7 @@ from typing import Any
 from paceline.errors import SimulatorFailure, UsageError
 from paceline.pool import memory
 from paceline.pool.channel import Command, Result, ResultWriter, pack_ints, read_commands, unpack_ints
+from paceline.pool.env_state import UnreadableState
 from paceline.pool.heartbeat import IDLE, MAKE, RESET, RESTORE, SAVE, STEP, Heartbeat
 from paceline.pool.protocol import Episode
 from paceline.pool.shapes import env_shape
@@ -169,10 +170,14 @@ class Worker:
 
     def _restore(self, payload: bytes) -> None:
         request, states = pickle.loads(payload)
+        unreadable: dict[int, str] = {}
         for env, state in states.items():
             with self._busy(env, RESTORE):
-                self._steppers[env].restore(state)
-        self._results.send(Result.ANSWER, pickle.dumps((request, None)))
+                try:
+                    self._steppers[env].restore(state)
+                except UnreadableState as error:
+                    unreadable[env] = str(error)
+        self._results.send(Result.ANSWER, pickle.dumps((request, unreadable)))
 
     @contextlib.contextmanager
     def _busy(self, env: int, phase: int) -> Iterator[float]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from paceline.checks import require_above_0, require_at_least, require_share
 from paceline.errors import UsageError
+from paceline.own_code import check_choice, is_importable, write_paths
 
 MAPPINGS = ("random", "agent")
 
@@ -22,11 +23,8 @@ class PopulationConfig:
 
     def __post_init__(self) -> None:
         require_at_least(self, "population", 1, "policies")
-        if self.mapping not in MAPPINGS and not is_import_path(self.mapping):
-            raise UsageError(
-                f"population.mapping {self.mapping!r} does not exist; allowed: {', '.join(MAPPINGS)}, "
-                "package.module:function"
-            )
+        write_paths(self, "mapping")
+        check_choice("population.mapping", self.mapping, MAPPINGS, "function")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +104,7 @@ class LeagueConfig:
         return self.past_share > 0 or self.opponent_share > 0
 
     def __post_init__(self) -> None:
+        write_paths(self, "opponents")
         require_share(self, "league", "past_share", "opponent_share")
         require_above_0(self, "league", "every")
         require_at_least(self, "league", 2, "keep")
@@ -125,14 +124,8 @@ def named_code(population: PopulationConfig, league: LeagueConfig) -> dict[str, 
     """Options that name a function or class of the user's own, and those names."""
     options = {"population.mapping": population.mapping}
     options |= {f"league.opponents[{number}]": name for number, name in enumerate(league.opponents)}
-    return {option: name for option, name in options.items() if is_import_path(name) and not _is_own(name)}
+    return {option: name for option, name in options.items() if is_importable(name) and not _is_own(name)}
 
 
 def _is_own(name: str) -> bool:
     return name.startswith("paceline.")
-
-
-def is_import_path(name: str) -> bool:
-    """Whether `name` is written as package.module:attribute."""
-    module, colon, attribute = name.partition(":")
-    return bool(colon) and attribute.isidentifier() and all(part.isidentifier() for part in module.split("."))

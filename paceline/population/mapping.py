@@ -14,8 +14,8 @@ import numpy as np
 
 from paceline.collect.kind_slots import kind_of_agents
 from paceline.collect.policy_assignment import Draw
-from paceline.envs.user import find
 from paceline.errors import UsageError
+from paceline.own_code import load
 from paceline.pool.protocol import PoolSpec
 from paceline.population.config import PopulationConfig
 from paceline.wording import counted
@@ -31,8 +31,7 @@ def make_draw(config: PopulationConfig, spec: PoolSpec) -> Draw:
         return RandomMapping(config.policies, spec.agents_per_env, kinds)
     if config.mapping == "agent":
         return AgentMapping(config.policies, spec.agents_per_env, kinds)
-    module, _, attribute = config.mapping.partition(":")
-    return UserMapping(find(module, attribute, f"population.mapping {config.mapping}", "a function"), config, spec)
+    return UserMapping(load("population.mapping", config.mapping, "a function"), config, spec)
 
 
 class RandomMapping:

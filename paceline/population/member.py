@@ -22,6 +22,7 @@ from paceline.distributed.rank_info import RankInfo
 from paceline.distributed.runtime import Group
 from paceline.errors import UsageError
 from paceline.files import DiskFull, remove_temporaries
+from paceline.keywords import options_in_messages
 from paceline.learner.finite import require_finite
 from paceline.learner.hyperparameters import OF_D4PG, Hyperparameters, ppo_hyperparameters
 from paceline.population.adoption import adopt, training_state
@@ -58,7 +59,7 @@ def train_member(
         raise UsageError("a member of a population needs --pbt.every, the steps between two rounds")
     tuned = tuned_by(config)
     exchange, name = ExchangeFolder(population), folder.resolve().name
-    with contextlib.ExitStack() as stack:
+    with options_in_messages(), contextlib.ExitStack() as stack:
         if RankInfo.find().rank == 0:
             own = exchange.of(name)
             stack.enter_context(open_run_folder(own))  # a second member with this name is refused

@@ -13,13 +13,12 @@ from torch import Tensor
 
 from paceline.accel.config import ComputeConfig
 from paceline.collect.actor import Actor
-from paceline.envs.user import find
 from paceline.errors import UsageError
 from paceline.evaluation.saved import SavedRun, run_config
 from paceline.experience.rows import as_tensor
-from paceline.nets.actor_critic import ActorCritic
+from paceline.nets.ppo_policy import PPOPolicy
+from paceline.own_code import is_path, load
 from paceline.pool.protocol import PoolSpec, StepBatch
-from paceline.population.config import is_import_path
 from paceline.telemetry.clock import Clock
 
 
@@ -40,7 +39,7 @@ def require_opponents(names: Sequence[str], env: str) -> None:
                     f"league.opponents: {name} was trained in {other}; allowed: runs of the same game, {env}"
                 )
         else:
-            if not is_import_path(name):
+            if not is_path(name):
                 raise UsageError(
                     f"league.opponents: {name!r} does not exist; allowed: the folder of a run, or package.module:Class"
                 )
@@ -48,15 +47,14 @@ def require_opponents(names: Sequence[str], env: str) -> None:
 
 
 def _import(name: str) -> Any:
-    module, _, attribute = name.partition(":")
-    return find(module, attribute, name, "a class of a scripted opponent")
+    return load("opponent", name, "a class of a scripted opponent")
 
 
 def _make(name: str, spec: PoolSpec, device: torch.device, clock: Clock) -> Actor | ScriptedActor:
     if not Path(name).is_dir():
         return ScriptedActor(name, spec, device)
     policy = SavedRun.load(Path(name)).policy(spec, device)
-    if not isinstance(policy, ActorCritic):
+    if not isinstance(policy, PPOPolicy):
         raise UsageError(f"league.opponents: {name} was trained by d4pg; allowed: runs of ddppo, ver and appo")
     return Actor(policy, spec, device, ComputeConfig(cuda_graphs=False), clock)
 

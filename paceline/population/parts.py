@@ -21,7 +21,8 @@ from paceline.errors import UsageError
 from paceline.evaluation.saved import PAST_SELVES
 from paceline.learner.hyperparameters import ppo_hyperparameters
 from paceline.learner.ppo import PPOLearner
-from paceline.nets.actor_critic import ActorCritic
+from paceline.nets.make import make_policy
+from paceline.nets.ppo_policy import PPOPolicy
 from paceline.pool.protocol import Pool, PoolSpec
 from paceline.population.league import League, Snapshots
 from paceline.population.mapping import make_draw
@@ -143,12 +144,12 @@ def _league(
 ) -> tuple[League, list[Any]]:
     """The league, and the actors of its seats and fixed opponents."""
     settings, spec, kinds = config.league, pool.spec, all_kinds(pool.spec)
-    seats: list[ActorCritic] = []
+    seats: list[PPOPolicy] = []
     actors: list[Any] = []
     if settings.past_share > 0:
         for number in range(len(learners), len(learners) + settings.seats):
             own = kinds[number % len(kinds)].spec
-            seat = ActorCritic(own, config.policy).to(group.device).eval().requires_grad_(False)
+            seat = make_policy(own, config.policy).to(group.device).eval().requires_grad_(False)
             seat.precision = learners[number % len(kinds)].policy.precision
             seats.append(seat)
             actors.append(Actor(seat, own, group.device, compute, clock, numbers))

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 
 from paceline.config import Config
-from paceline.envs import user
 from paceline.envs.registry import FAMILIES
 from paceline.errors import UsageError, closest
+from paceline.own_code import find as find_own
 from paceline.recipes import atari, classic, control, doom, mujoco, navigation, pointnav, selfplay
 
 RECIPES: dict[str, Callable[[], Config]] = {
@@ -72,7 +72,7 @@ def known_as(name: str) -> str:
     """The name of a recipe as it is listed. It may be written with - or with _. A function of the user's own,
     `package.module:function` or `./file.py:function`, has no other name."""
     if name.partition(":")[0] in FAMILIES and ":" in name:
-        raise UsageError(f"{name!r} is an environment and no recipe; allowed: --env {name}, or env={name!r} in Python")
+        raise UsageError(f"{name!r} is an environment and no recipe; allowed: --env {name}")
     if ":" in name:
         return name
     known = [*RECIPES, *(point.name for point in installed())]
@@ -95,7 +95,7 @@ def _function(name: str) -> Callable[[], Config]:
         return RECIPES[name]
     if ":" in name:
         module, _, function = name.rpartition(":")
-        return user.find(module, function, name, "a function that returns a configuration")
+        return find_own(module, function, name, "a function that returns a configuration")
     point = next(point for point in installed() if point.name == name)
     try:
         return point.load()

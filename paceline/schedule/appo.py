@@ -273,8 +273,7 @@ class BatchQueue:
             self._unreported = []
             run.report(self._batches[submission.policy].num_steps, losses, Finished.join(finished))
             self._acknowledge(submission)
-            if run.checkpoint_due:
-                self.thread.let_save()
+            self.thread.save_if_due()
 
     def _acknowledge(self, submission: Submission) -> None:
         """Its rows may be overwritten."""

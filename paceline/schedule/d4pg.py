@@ -92,8 +92,8 @@ class D4PG:
             updates.stop_if_requested()
             if self._limiter.wait(to_draw=True, seconds=POLL_SECONDS):
                 updates.update(self._actors.take_episodes())
-                if updates.has_reported and self._run.checkpoint_due:
-                    thread.let_save()
+                if updates.has_reported:
+                    thread.save_if_due()
 
 
 class Actors:

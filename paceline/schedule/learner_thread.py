@@ -77,8 +77,10 @@ class LearnerThread:
         """Whether the main thread has left."""
         return self._closed.is_set()
 
-    def let_save(self) -> None:
-        """Wait until the main thread has saved."""
+    def save_if_due(self) -> None:
+        """If a checkpoint is due, wait until the main thread has saved. At its end, the run saves by itself."""
+        if not self._run.checkpoint_due or self._run.finished():
+            return
         self._saved.clear()
         self._saving.set()
         while not (self._saved.wait(POLL_SECONDS) or self._closed.is_set()):

@@ -12,8 +12,9 @@ from gymnasium import spaces
 
 from paceline.accel.kernels import choose_cpu_kernels, keep_in_precision, one_thread
 from paceline.learner.publication import Publication
-from paceline.nets.actor_critic import ActorCritic, Recall
+from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.config import CoreConfig, PolicyConfig
+from paceline.nets.ppo_policy import Recall
 from paceline.pool.protocol import PoolSpec
 from paceline.process_settings import restored_settings
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -202,6 +206,26 @@ def test_a_local_class_trains_resumes_and_evaluates(tmp_path):
     assert pl.evaluate(run.policy, Own, episodes=1, deterministic=False).episodes
 
 
+def test_simulators_with_classes_of_another_program_start_anew(tmp_path, monkeypatch, caplog):
+    """One warning says so. The policy continues."""
+
+    class Windy(Corridor):
+        def reset(self, **options):
+            self.wind = another_program.Wind()
+            return super().reset(**options)
+
+    another_program = ModuleType("another_program")
+    exec("class Wind: pass", vars(another_program))
+    monkeypatch.setitem(sys.modules, "another_program", another_program)
+    pl.train(env=Windy, folder=tmp_path, steps=128, rollout_steps=16, **SMALL)
+    monkeypatch.delitem(sys.modules, "another_program")
+    caplog.clear()
+    assert pl.train(env=Windy, folder=tmp_path, resume=True, steps=192).step == 192
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert warning.startswith("all episodes start anew: the saved simulators cannot be loaded in this program (")
+    assert "No module named 'another_program'" in warning and "\n" not in warning
+
+
 SCRIPT = """
 import paceline as pl
 from tests.api.envs import Corridor
@@ -233,8 +257,78 @@ def test_a_class_of_the_script_itself(tmp_path, guarded):
     if guarded:
         assert pl.evaluate(tmp_path / "run", episodes=1, deterministic=False).episodes
     else:
-        with pytest.raises(pl.UsageError, match="trains while it is imported for its environment; put the training"):
+        with pytest.raises(pl.UsageError, match="trains while it is imported for what it defines; put the training"):
             pl.evaluate(tmp_path / "run", episodes=1)
+
+
+def test_a_class_of_a_program_that_runs_as_a_module(tmp_path):
+    """Another program imports the module, and not its file, in which relative imports would fail."""
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").write_text("")
+    text = "from paceline.envs import given, resolve\nclass Mine: pass\n"
+    text += "print(given.id_of(Mine), type(resolve(given.id_of(Mine)).make(0)) is Mine)\n"
+    for name in ("program", "__main__"):
+        (tmp_path / "package" / f"{name}.py").write_text(text)
+    for module, named in (("package.program", "package.program"), ("package", "package.__main__")):
+        done = subprocess.run(
+            [sys.executable, "-m", module], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=-1
+        )
+        assert done.stdout.decode().strip() == f"{named}:Mine True"
+
+
+def test_a_file_next_to_the_program_is_found_from_everywhere(tmp_path, monkeypatch):
+    (tmp_path / "own.py").write_text("from tests.api.envs import Corridor as Mine\n")
+    config = configured(pl.Config(env="./own.py:Mine"), SMALL | {"steps": 64, "rollout_steps": 16})
+    monkeypatch.chdir(tmp_path)
+    run = pl.train(config, folder=tmp_path / "run")
+    monkeypatch.chdir("/")
+    assert run.config.env == pl.Config.load(tmp_path / "run" / "config.json").env == f"{tmp_path}/own.py:Mine"
+    assert pl.train(folder=tmp_path / "run", resume=True, steps=128).step == 128
+
+
+class Wider(Corridor):
+    observation_space = gym.spaces.Box(-1, 3, (1,), np.float32)
+
+
+class Doubles(Corridor):
+    observation_space = gym.spaces.Box(0, 1, (1,), np.float64)
+
+
+def test_what_evaluate_and_load_accept(tmp_path, monkeypatch):
+    run = pl.train(env=Corridor, folder=tmp_path, steps=64, rollout_steps=16, **SMALL)
+    some = {"episodes": 1, "num_envs": 1, "deterministic": False}
+    assert len(pl.evaluate(run, **some | {"episodes": 2.0}).episodes) == 2
+    assert pl.evaluate(run.policy, Wider, **some).episodes, "bounds may differ"
+    with pytest.raises(pl.UsageError, match="trained with the observations .*float32.*has .*float64"):
+        pl.evaluate(run.policy, Doubles, **some)
+    with pytest.raises(pl.UsageError, match="env is a Corridor; allowed: an id, a class, or a function"):
+        pl.evaluate(run.policy, Corridor(), **some)
+    with pytest.raises(pl.UsageError, match="policy is a int; allowed: what train and load return"):
+        pl.evaluate(3)
+    with pytest.raises(pl.UsageError, match="num_envs is 0; allowed: 1 or more"):
+        pl.evaluate(run, num_envs=0)
+    assert pl.load(tmp_path, device=torch.device("cpu")).device.type == "cpu"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert pl.load(tmp_path, device="auto").device.type == "cpu"
+    with pytest.raises(pl.UsageError, match="finds no CUDA device on this machine; allowed: cpu, auto"):
+        pl.load(tmp_path, device="cuda")
+    with pytest.raises(pl.UsageError, match="device 'gpu' does not exist"):
+        pl.load(tmp_path, device="gpu")
+    with pytest.raises(pl.RunFinished, match="64 of 64 steps are trained; a larger steps extends it"):
+        pl.train(folder=tmp_path, resume=True)
+
+
+def test_an_environment_that_cannot_be_pickled_is_named(tmp_path):
+    lock = threading.Lock()
+
+    def locked():
+        with lock:
+            return Corridor()
+
+    small = SMALL | {"pool": {"num_envs": 2, "kind": "process", "workers": 1}}
+    with pytest.raises(pl.UsageError, match="cannot be sent to worker processes.*allowed: pool.kind serial") as caught:
+        pl.train(env=locked, folder=tmp_path / "run", steps=64, **small)
+    assert "\n" not in str(caught.value) and not (tmp_path / "run").exists()
 
 
 def test_code_of_somebody_elses_run_does_not_run_on_resume(tmp_path, monkeypatch):
@@ -282,7 +376,7 @@ def test_a_session_of_a_file_that_is_imported_does_not_begin(tmp_path):
     (tmp_path / "own.py").write_text(
         "import paceline as pl\nwith pl.Session(pl.Config(), 'run') as session:\n    session.run()\n"
     )
-    with pytest.raises(pl.UsageError, match="trains while it is imported for its environment"):
+    with pytest.raises(pl.UsageError, match="trains while it is imported for what it defines"):
         resolve(f"{tmp_path}/own.py:Mine")
 
 
@@ -296,8 +390,17 @@ def test_training_in_another_thread(tmp_path):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (lambda: pl.train("gym:CartPole-v1"), "is an environment and no recipe; allowed: --env gym:CartPole-v1"),
+        (lambda: pl.train("gym:CartPole-v1"), 'is an environment and no recipe; allowed: env="gym:CartPole-v1"'),
+        (lambda: pl.train("cartpole", learning_rate=1e-3), r'allowed: optimizer=\{"learning_rate": ...\}'),
+        (lambda: pl.train("cartpole", n_envs=4), r'there is no setting .n_envs.; allowed: pool=\{"num_envs": ...\}'),
+        (lambda: pl.train("cartpole", total_timesteps=4), "there is no setting 'total_timesteps'; allowed: steps=..."),
+        (
+            lambda: pl.train("pendulum", system="d4pg", lr=4),
+            r'allowed: d4pg=\{"actor_rate": ...\}, d4pg=\{"critic_rate": ...\}',
+        ),
         (lambda: pl.train(Corridor), "an environment is env="),
+        (lambda: pl.Session(pl.Config(), "run").run(), "this session is not open; allowed: with Session"),
+        (lambda: pl.Session(pl.Config(), "run").metrics, "this session is not open"),
         (lambda: pl.Session("cartpole"), "a Session needs a Config, not 'cartpole'"),
         (lambda: pl.Session(pl.Config(), "run", callbacks=pl.Callback()), "callbacks is a Callback; allowed: a list"),
     ],

@@ -6,9 +6,9 @@ import cloudpickle
 import pytest
 
 import paceline
-from paceline.envs import resolve
-from paceline.envs.user import with_absolute_path
+from paceline.envs import given, resolve
 from paceline.errors import UsageError
+from paceline.own_code import with_absolute_path
 
 MODULE = """
 class Env:
@@ -100,17 +100,49 @@ def test_callables():
             self.size = size
 
     assert resolve(lambda: "built").make(3) == "built"
-    assert resolve(lambda index: index).make(3) == 3
+    assert resolve(lambda env_index: env_index).make(3) == 3
     assert resolve(lambda size=1, *, env_index: (size, env_index)).make(3) == (1, 3)
     assert resolve(Env).make(3).size == 1
     assert resolve(dict).make(3) == {}
-    with pytest.raises(UsageError, match="it needs 'a', 'b'; allowed: no required argument, or one"):
+    with pytest.raises(UsageError, match="it needs 'a', 'b'; allowed: no required argument except env_index"):
         resolve(lambda a, b: None)
+
+
+class Sized:
+    def __init__(self, size):
+        self.size = size
+
+
+def sized(size):
+    return Sized(size)
+
+
+@pytest.mark.parametrize("maker", [Sized, sized])
+def test_one_required_argument_is_not_the_index(maker):
+    """Neither of an object nor of its id, which is how the run is found later."""
+    with pytest.raises(UsageError, match=f"it needs 'size'.*env=lambda: {maker.__name__}\\(size=...\\)"):
+        resolve(maker)
+    with pytest.raises(UsageError, match=r"needs 'size'; give them as options: .*\?size=..."):
+        resolve(given.id_of(maker))
+    assert resolve(f"{given.id_of(maker)}?size=4").make(2).size == 4
+
+
+def test_an_environment_makes_no_environments():
+    with pytest.raises(UsageError, match="env is a Sized; allowed: an id, a class, or a function"):
+        resolve(Sized(3))
+
+
+def test_a_module_that_is_imported_for_its_environment_must_not_train(folder):
+    (folder / "training_module.py").write_text(
+        "from paceline.own_code import require_main_program\nrequire_main_program()\n"
+    )
+    with pytest.raises(UsageError, match="training_module trains while it is imported for what it defines"):
+        resolve("training_module:Mine")
 
 
 def test_callables_travel_by_value():
     offset = 10
-    factory = cloudpickle.loads(cloudpickle.dumps(resolve(lambda index: index + offset)))
+    factory = cloudpickle.loads(cloudpickle.dumps(resolve(lambda env_index: env_index + offset)))
     assert factory.make(1) == 11
 
 

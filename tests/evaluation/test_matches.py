@@ -356,7 +356,7 @@ def test_a_match_is_filmed(population, tmp_path):
         (["--policy", "worst"], "policy 'worst' does not exist; allowed: best, 0 to 2"),
         (["--opponent", "1@999"], "has no past self 1@999"),
         (["--opponent", "nowhere"], "opponent 'nowhere' does not exist; allowed: a policy of the run"),
-        (["--opponent", "nowhere:Class"], "module 'nowhere' of 'nowhere:Class' does not exist"),
+        (["--opponent", "nowhere:Class"], "module 'nowhere' of 'opponent nowhere:Class' does not exist"),
         (["--opponent", "OTHER"], "was trained in gym:CartPole-v1; allowed: runs of the same game"),
         (["--tournament", "--opponent", "1"], "allowed: without --policy, --opponent, --video"),
         (["--opponent", "1", "--split", "val"], "--split does not apply"),

@@ -93,6 +93,30 @@ def test_a_finished_session_does_not_run_again(tmp_path):
             session.run()
 
 
+def test_a_closed_session_does_not_run_again(tmp_path):
+    with Session(tiny("none"), tmp_path) as session:
+        session.run(until=64)
+    with pytest.raises(UsageError, match="this session is over.*resume=True continues it"):
+        session.run()
+
+
+def test_a_folder_that_holds_a_run_is_refused(tmp_path):
+    """Neither a new session nor one that is entered again writes over it."""
+    config = tiny("none", steps=64)
+    first = Session(config, tmp_path)
+    with first:
+        first.run()
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    for session in (first, Session(config, tmp_path)):
+        with pytest.raises(UsageError, match="holds a run already; resume=True continues it, another folder starts"):
+            session.__enter__()
+    with pytest.raises(UsageError, match="holds a run already; --resume continues it, another --run-dir starts"):
+        train(config, tmp_path)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+    with Session(tiny("none", steps=128), tmp_path, resume=True) as resumed:
+        assert resumed.step == 64
+
+
 def fail_inside(folder, error: Exception) -> None:
     with Session(tiny("none"), folder) as session:
         session.run(until=128)

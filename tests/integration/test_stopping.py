@@ -18,6 +18,8 @@ import torch
 from paceline.checkpoint import CheckpointFolder
 from paceline.collect.sampler import Sampler
 from paceline.config import CheckpointConfig, Config
+from paceline.distributed.config import GroupConfig
+from paceline.distributed.runtime import Group
 from paceline.errors import SimulatorError, SimulatorFailure
 from paceline.experience.config import LimiterConfig
 from paceline.learner.config import D4PGConfig, PPOConfig
@@ -28,6 +30,7 @@ from paceline.pool.config import PoolConfig
 from paceline.pool.process import ProcessPool
 from paceline.run import Run
 from paceline.session import train
+from paceline.stop import Stop
 from paceline.telemetry.phases import Phases
 from tests.integration.ranks import on_ranks
 from tests.integration.test_training import assert_equal, tiny, weights
@@ -270,3 +273,18 @@ def test_second_ctrl_c_ends_at_once_and_leaves_no_process(tmp_path):
     assert run.wait(timeout=10) == 130
     assert not [pid for pid in children if psutil.pid_exists(pid)]
     assert not (tmp_path / "run" / "checkpoints" / "latest").exists()
+
+
+@pytest.mark.parametrize("interactive", [True, False])
+def test_a_second_ctrl_c_in_a_notebook_leaves_the_process_alive(monkeypatch, interactive):
+    monkeypatch.setattr("paceline.stop.ECHO_SECONDS", -1.0)
+    monkeypatch.setattr("paceline.stop.os._exit", lambda code: pytest.exit(f"the process ends with {code}"))
+    if interactive:
+        monkeypatch.setattr(sys, "ps1", "In : ", raising=False)
+    stop = Stop(Group.join("cpu", GroupConfig(), Path("nowhere")))
+    stop.loop_is_running = True
+    with stop.on_signals():
+        signal.raise_signal(signal.SIGINT)
+        assert stop.reason == "signal", "the first one only asks"
+        with pytest.raises(KeyboardInterrupt if interactive else pytest.exit.Exception):
+            signal.raise_signal(signal.SIGINT)

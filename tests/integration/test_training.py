@@ -102,7 +102,7 @@ def test_resume_keeps_optimizer_schedule_normalizer_and_counters(tmp_path):
     resumed = train(config, tmp_path, resume="latest")
     final = CheckpointFolder(tmp_path / "checkpoints").load()
     assert final.weights["version"] == 8
-    assert resumed.config.optimizer.rate_at(resumed.progress) == 0.0
+    assert resumed.learners[0].learning_rate(resumed.progress) == 0.0
 
 
 def test_config_json_reproduces_the_run(tmp_path):

@@ -21,11 +21,13 @@ from paceline.errors import UsageError
 from paceline.experience.rows import Decision, Outcome
 from paceline.experience.sequences import MiniBatch, shuffled_sequences
 from paceline.learner import auxiliary
-from paceline.learner.auxiliary import CPCA, Questions, ask, make_auxiliary, spread, successors
+from paceline.learner.auxiliary import CPCA, Questions, ask, make_auxiliary, spread
 from paceline.learner.config import AuxiliaryConfig, OptimizerConfig, PPOConfig
+from paceline.learner.loss_rows import LossRows, successors
 from paceline.learner.ppo import PPOLearner
-from paceline.nets.actor_critic import ActorCritic, Recall
+from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.config import CoreConfig, PolicyConfig
+from paceline.nets.ppo_policy import Recall
 from paceline.pool.protocol import PoolSpec
 from paceline.session import train
 from tests.experience.rollouts import Rollout, move, refill
@@ -245,7 +247,8 @@ def test_it_looks_at_no_value_where_updates_are_recorded():
         features, belief, actions = torch.empty(12, 4), torch.empty(12, 5), torch.empty(12, 2)
         recall = Recall(torch.empty(3, 5), episode_start=torch.empty(4, 3, dtype=torch.bool))
         valid = torch.empty(12, dtype=torch.bool)
-    cpca(features, belief, actions, recall, valid).loss.backward()
+    rows = LossRows({}, {}, actions, *[valid] * 6, features, belief, valid, recall)
+    cpca(rows).loss.backward()
     assert all(parameter.grad.is_meta for parameter in cpca.parameters())
 
 
@@ -284,7 +287,8 @@ def test_it_teaches_the_encoder_and_the_memory_and_not_the_head():
     evaluation = policy.evaluate(sample.obs, sample.actions, sample.recall)
     for parameter in policy.parameters():
         parameter.grad.zero_()
-    learner._loss._predict(learner._auxiliary, sample, evaluation).loss.backward()
+    rows = LossRows.of(policy, sample, evaluation, sample.advantage, sample.returns)
+    learner._auxiliary(rows).loss.backward()
     for name, parameter in policy.named_parameters():
         assert (parameter.grad.abs().max() > 0) == name.startswith(("trunk", "core")), name
     for name, parameter in learner._auxiliary.named_parameters():

@@ -19,7 +19,15 @@ from paceline.errors import UsageError
 from paceline.experience.replay import Drawn
 from paceline.learner.config import D4PGConfig, OptimizerConfig, PPOConfig
 from paceline.learner.d4pg import D4PGLearner
-from paceline.learner.hyperparameters import OF_D4PG, OF_PPO, Hyperparameters, Scalars, ppo_hyperparameters
+from paceline.learner.hyperparameters import (
+    OF_D4PG,
+    OF_PPO,
+    Hyperparameters,
+    Scalars,
+    digest_sums,
+    ppo_hyperparameters,
+    require_same,
+)
 from paceline.learner.ppo import PPOLearner
 from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.config import ControlConfig, PolicyConfig, ValueConfig
@@ -29,7 +37,7 @@ from paceline.pool.protocol import StepBatch
 from tests.experience.rollouts import move, refill
 from tests.learner import test_d4pg
 from tests.learner.test_d4pg import transitions
-from tests.learner.test_ppo import SPEC, flat, make, make_rollout
+from tests.learner.test_ppo import SPEC, alone, flat, make, make_rollout
 
 CPU = torch.device("cpu")
 CUDA = pytest.param(
@@ -47,13 +55,16 @@ NEW = {
     "ppo.clip": 0.013,
     "ppo.value_coef": 1.3,
     "ppo.entropy_coef": 0.31,
+    "ppo.term_coef": 0.7,
     "ppo.discount": 0.7,
     "ppo.trace_decay": 0.4,
     "ppo.max_rho": 0.8,
     "ppo.max_c": 0.6,
 }
 VTRACE = {"targets": "vtrace", "trace": "minibatch"}
+TERM = {"term": "tests.learner.own_losses:small_values"}
 NEEDS = {"ppo.discount": VTRACE, "ppo.trace_decay": VTRACE, "ppo.max_rho": VTRACE, "ppo.max_c": VTRACE}
+NEEDS["ppo.term_coef"] = TERM
 """The settings of updates that read a value themselves. With GAE, `targets` reads it before the update."""
 
 
@@ -137,14 +148,14 @@ def test_a_new_value_makes_a_difference(name):
 @needs_compiler
 def test_a_compiled_update_obeys_new_values_without_being_compiled_again():
     """It takes some 15 s, most of them the compiler's."""
-    policy, learner = learner_of({}, CPU, ComputeConfig(compile=True))
+    policy, learner = learner_of({}, CPU, ComputeConfig(compile=True), **TERM)
     source, changes = batches(CPU), {}
     learner.update(next(source), 0.0)
     compiled = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     for name, value in NEW.items():
         learner.hyperparameters.set(name, value)
         changes[name] = value
-        assert_next_update_is_that_of_a_new_learner(policy, learner, next(source), CPU, changes)
+        assert_next_update_is_that_of_a_new_learner(policy, learner, next(source), CPU, changes, **TERM)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == compiled
 
 
@@ -305,10 +316,11 @@ def test_what_is_none_or_learned_cannot_change():
 
 
 def test_the_schedule_multiplies_the_current_learning_rate():
-    hyperparameters = ppo_hyperparameters(PPOConfig(), OptimizerConfig(learning_rate=1e-3, schedule="linear"))
-    hyperparameters.set("optimizer.learning_rate", 1e-2)
-    assert hyperparameters.get("optimizer.learning_rate") == 1e-2
-    assert hyperparameters.section("optimizer").rate_at(0.25) == pytest.approx(7.5e-3)
+    policy, config = make()[0], OptimizerConfig(learning_rate=1e-3, schedule="linear")
+    learner = PPOLearner(policy, alone(), PPOConfig(), config)
+    learner.hyperparameters.set("optimizer.learning_rate", 1e-2)
+    assert learner.hyperparameters.get("optimizer.learning_rate") == 1e-2
+    assert learner.learning_rate(0.25) == pytest.approx(7.5e-3)
 
 
 def saved_and_loaded(state: dict) -> dict:
@@ -319,10 +331,10 @@ def saved_and_loaded(state: dict) -> dict:
 
 
 def test_changed_values_are_in_a_checkpoint():
-    _, learner = make()
+    _, learner = make(**TERM)
     for name, value in NEW.items():
         learner.hyperparameters.set(name, value)
-    _, other = make()
+    _, other = make(**TERM)
     other.load_state_dict(saved_and_loaded(learner.state_dict()))
     assert other.hyperparameters.as_dict() == NEW
     other.update(make_rollout(other.policy), 0.0)
@@ -347,3 +359,18 @@ def test_a_checkpoint_without_hyperparameters_leaves_the_configured_ones(system)
     del state["hyperparameters"]
     learner.load_state_dict(state)
     assert learner.hyperparameters.as_dict() == configured
+
+
+def test_digests_are_equal_if_and_only_if_the_values_are():
+    ranks = [ppo_hyperparameters(PPOConfig(), OptimizerConfig()) for _ in range(3)]
+
+    def sums():
+        return [sum(column) for column in zip(*(digest_sums([rank]) for rank in ranks), strict=True)]
+
+    require_same(*sums(), 3)
+    for rank in ranks:
+        rank.set("ppo.clip", 0.3)
+    require_same(*sums(), 3)
+    ranks[1].set("ppo.clip", 0.30000000000000004)
+    with pytest.raises(UsageError, match="differ between ranks"):
+        require_same(*sums(), 3)

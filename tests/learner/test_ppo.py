@@ -20,6 +20,7 @@ from paceline.experience.rows import Decision, Outcome
 from paceline.experience.sequences import MiniBatch
 from paceline.learner.config import OptimizerConfig, PPOConfig
 from paceline.learner.ppo import PPOLearner
+from paceline.learner.rate_schedule import make_rate_schedule
 from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.ops.ppo import approximate_kl, clipped_surrogate, value_loss
@@ -201,7 +202,7 @@ def test_schedules(progress):
         ("linear", 1 - progress),
         ("cosine", 0.5 * (1 + np.cos(np.pi * progress))),
     ):
-        assert OptimizerConfig(learning_rate=2.0, schedule=schedule).rate_at(progress) == pytest.approx(2 * expected)
+        assert make_rate_schedule(schedule)(progress) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

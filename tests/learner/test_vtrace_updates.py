@@ -12,8 +12,9 @@ from paceline.errors import UsageError
 from paceline.experience.layouts import Variable
 from paceline.experience.rows import Decision, Outcome, Truncations
 from paceline.learner import vtrace_columns
-from paceline.nets.actor_critic import ActorCritic, Recall
+from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.config import CoreConfig, PolicyConfig
+from paceline.nets.ppo_policy import Recall
 from paceline.ops.ppo import policy_gradient
 from paceline.ops.vtrace import vtrace
 from tests.experience.rollouts import Rollout

@@ -91,6 +91,31 @@ class Value(nn.Module):
         return loss
 
 
+class FlatEncoder(Encoder):
+    def forward(self, images):
+        return super().forward(images).flatten()
+
+
+class OutputCore(Core):
+    def step(self, features, state):
+        return self.mix(features)
+
+
+class EagerCore(Core):
+    def step(self, features):
+        return self.mix(features)
+
+
+class WideHead(Head):
+    def log_prob(self, params, actions):
+        return super().log_prob(params, actions)[:, None]
+
+
+class NamelessHead(Head):
+    def sample(self, params, generator=None):
+        return {"move": params.argmax(1)}
+
+
 class Unfinished(nn.Module):
     """Takes any arguments, and has nothing."""
 

@@ -13,10 +13,11 @@ from torch.nn import functional
 from paceline.accel.config import ComputeConfig
 from paceline.accel.kernels import keep_in_precision
 from paceline.collect.inference import Inference
-from paceline.nets.actor_critic import ActorCritic, Recall
+from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.config import ControlConfig, CoreConfig, PolicyConfig, ValueConfig
 from paceline.nets.deterministic import ActionCritic
 from paceline.nets.heads import ActionHead
+from paceline.nets.ppo_policy import Recall
 from paceline.pool.protocol import PoolSpec
 from paceline.pool.spaces import leaves
 

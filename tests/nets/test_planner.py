@@ -23,11 +23,12 @@ from paceline.errors import UsageError
 from paceline.evaluation.saved import SavedRun
 from paceline.learner.config import OptimizerConfig, PPOConfig
 from paceline.learner.ppo import PPOLearner
-from paceline.nets.actor_critic import ActorCritic, Recall
+from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.config import CoreConfig, PlannerConfig, PolicyConfig
 from paceline.nets.cores import scan_steps, sequence_steps
 from paceline.nets.parts import freeze, parts_of, saved_form
 from paceline.nets.planner import PlannedCore
+from paceline.nets.ppo_policy import Recall
 from paceline.pool.config import PoolConfig
 from paceline.pool.protocol import PoolSpec
 from paceline.session import Session, train

@@ -16,10 +16,11 @@ from paceline.config import Config
 from paceline.errors import UsageError
 from paceline.evaluation.evaluate import evaluate
 from paceline.nets import config as names
-from paceline.nets.actor_critic import ActorCritic, Recall
+from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.config import ControlConfig, CoreConfig, HeadConfig, PolicyConfig, ValueConfig, named_classes
 from paceline.nets.deterministic import ActionCritic, DeterministicPolicy
 from paceline.nets.layers import ACTIVATIONS
+from paceline.nets.ppo_policy import Recall
 from paceline.nets.trunk import ENCODERS
 from paceline.nets.value_heads import make_value_head
 from paceline.pool.config import PoolConfig
@@ -80,15 +81,20 @@ def test_unknown_names_are_refused_with_those_that_are_allowed(make, said):
         ({"encoder": f"{OWN}:Needy"}, r"cannot be called \(.*\); an encoder takes \(leaf_shape, \*, hidden\)"),
         ({"encoder": f"{OWN}:not_a_module"}, "makes a int; allowed: an encoder that is an nn.Module"),
         ({"encoder": f"{OWN}:Missing"}, f"module '{OWN}' has no 'Missing'"),
-        ({"encoder": "no_such_package.nets:Encoder"}, "No module named 'no_such_package'; modules are looked for in"),
+        ({"encoder": "no_such_package.nets:Encoder"}, "No module named 'no_such_package'\\); it is looked for in"),
         ({"core": CoreConfig(kind=f"{OWN}:Unfinished")}, "policy.core.kind .* lacks out_features, state_size, step"),
         ({"head": HeadConfig(kind=f"{OWN}:Encoder")}, "policy.head.kind .* cannot be called"),
         ({"head": HeadConfig(kind=f"{OWN}:Unfinished")}, "lacks forward, max_entropy, sample, mode, log_prob"),
+        ({"encoder": f"{OWN}:FlatEncoder"}, r"gives features of shape \[32\] for 4 rows; allowed: \[4, 8\]"),
+        ({"core": CoreConfig(kind=f"{OWN}:OutputCore")}, "gives a Tensor; allowed: the output and the state"),
+        ({"core": CoreConfig(kind=f"{OWN}:EagerCore")}, r"cannot be called .*; step takes \(features, state\)"),
+        ({"head": HeadConfig(kind=f"{OWN}:WideHead")}, r"gives log-probabilities of shape \[4, 1\] for 4 rows"),
+        ({"head": HeadConfig(kind=f"{OWN}:NamelessHead")}, r"samples \['move'\]; allowed: a dict with \['action'\]"),
     ],
 )
 def test_classes_that_do_not_fit_are_refused_with_what_they_lack(options, said):
     with pytest.raises(UsageError, match=said):
-        policy_of(IMAGE, **({"encoder": "patches"} | options))
+        policy_of(IMAGE, **({"encoder": "patches", "encoder_size": 8} | options))
 
 
 def test_a_core_with_nothing_but_steps_goes_through_sequences_and_columns():
@@ -157,6 +163,8 @@ def test_runs_train_and_are_evaluated_with_them(own_run):
 
 def test_a_module_that_is_missing_is_said_in_one_line(own_run, monkeypatch):
     monkeypatch.setitem(sys.modules, OWN, None)
-    with pytest.raises(UsageError, match=f"policy.encoder {OWN}:Encoder: ") as raised:
+    with pytest.raises(
+        UsageError, match=f"module .* of 'policy.encoder {OWN}:Encoder' does not exist.*: start in its folder"
+    ) as raised:
         evaluate(own_run, episodes=2)
     assert len(str(raised.value).splitlines()) == 1

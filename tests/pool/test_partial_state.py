@@ -51,6 +51,28 @@ def test_a_full_state_leaves_no_slot_out(make, caplog):
     assert anew.dtype == np.int64 and len(anew) == 0 and not caplog.text
 
 
+def of_another_program(state: bytes, *envs: int) -> bytes:
+    """The state of a pool in which these environments hold an object of a module that cannot be imported."""
+    fields = pickle.loads(state)
+    for env in envs:
+        _, *rest = pickle.loads(fields["envs"][env])
+        fields["envs"][env] = pickle.dumps((b"cnot_installed_here\nWind\n.", *rest))
+    return pickle.dumps(fields)
+
+
+def test_states_with_classes_of_another_program_start_anew(make):
+    pool = make(counting(length=50))
+    pool.recv(min_slots=None)
+    before, state = step(pool), pool.state()
+    assert pool.restore(of_another_program(state, 2)).tolist() == [2]
+    after = dict(enumerate(pool.recv(min_slots=None).obs["obs"].tolist()))
+    assert [slot for slot in range(4) if after[slot] != before[slot]] == [2] and after[2][2] == 0
+    with pytest.raises(UsageError, match="cannot be loaded in this program.*No module named 'not_installed_here'"):
+        pool.restore(of_another_program(state, *range(4)))
+    pool.reset(3)
+    assert [obs[2] for obs in pool.recv(min_slots=None).obs["obs"].tolist()] == [0, 0, 0, 0]
+
+
 def test_slots_in_flight_are_left_out_and_start_anew(make, caplog):
     """They are in the first batch, with new seeds and no `lost` flag. The other slots continue exactly."""
     pool = make(counting(length=50), seed=4)

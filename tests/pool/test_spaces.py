@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from paceline.errors import UsageError
 from paceline.pool.protocol import PoolSpec
-from paceline.pool.spaces import ActionReader, BadValue, ObservationWriter, check_actions, leaves
+from paceline.pool.spaces import ActionReader, BadValue, ObservationWriter, check_actions, leaves, own_values
 from paceline.pool.table import SlotTable
 
 shapes = st.lists(st.integers(1, 3), min_size=0, max_size=3).map(tuple)
@@ -114,6 +114,27 @@ def test_wrong_observations_are_refused(space, value, message):
     table = SlotTable(PoolSpec(observation_space=space, action_space=BOX, num_envs=1))
     with pytest.raises(BadValue, match=message):
         ObservationWriter(space, table.obs).write(value, 0)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float16])
+def test_rounding_moves_no_action_out_of_its_bounds(dtype):
+    """As float32, 0.1 is above 0.1, and 0.3 is above 0.3 in half precision."""
+    space = spaces.Box(np.array([-0.1, 0.3], dtype), np.array([0.1, 0.7], dtype), dtype=dtype)
+    table = SlotTable(PoolSpec(observation_space=BOX, action_space=space, num_envs=2))
+    table.actions["action"][:] = [space.low.astype(np.float32), space.high.astype(np.float32)]
+    reader = ActionReader(space, table.actions)
+    assert space.contains(reader.read(0)) and space.contains(reader.read(1))
+    (leaf,) = leaves(space, "action")
+    batch = own_values(leaf, table.actions["action"])
+    assert batch.dtype == dtype and all(space.contains(row) for row in batch)
+
+
+def test_discrete_actions_have_the_dtype_of_their_space():
+    space = spaces.Discrete(4, start=1, dtype=np.int32)
+    table = SlotTable(PoolSpec(observation_space=BOX, action_space=space, num_envs=1))
+    table.actions["action"][:] = 2
+    action = ActionReader(space, table.actions).read(0)
+    assert action == 3 and action.dtype == np.int32 and space.contains(action)
 
 
 def test_actions_handed_to_an_environment_are_its_own():

@@ -1,0 +1,84 @@
+"""TAB in bash: commands, recipes, systems and options, without starting a program."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+
+import pytest
+
+from paceline.cli.completion import Completion
+from paceline.cli.main import COMMANDS
+from paceline.cli.train import main as train
+from paceline.recipes import RECIPES
+from paceline.systems import SYSTEMS
+
+BASH = shutil.which("bash")
+needs_bash = pytest.mark.skipif(BASH is None, reason="needs bash")
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9.-]*[a-z0-9]")
+
+
+def code(shell: str, capsys) -> str:
+    Completion(shell).run()
+    return capsys.readouterr().out
+
+
+def press_tab(script: str, *words: str) -> list[str]:
+    """What bash offers for the last of the words. It can start no program meanwhile."""
+    typed = " ".join(map(shlex.quote, words))
+    program = f'{script}\nCOMP_WORDS=({typed}); COMP_CWORD={len(words) - 1}; _paceline; echo "${{COMPREPLY[@]}}"'
+    done = subprocess.run(
+        [BASH, "--norc", "-c", program], env={"PATH": "/nowhere"}, capture_output=True, text=True, check=True
+    )
+    assert not done.stderr
+    return done.stdout.split()
+
+
+@needs_bash
+def test_bash_completes(capsys):
+    script = code("bash", capsys)
+    for typed, offered in (
+        ("tr", "train"),
+        ("train cart", "cartpole"),
+        ("train cartpole --sys", "--system"),
+        ("train cartpole --system ", " ".join(SYSTEMS)),
+        ("train cartpole --system a", "appo"),
+        ("train cartpole --system = a", "appo"),
+        ("train cartpole --system =", " ".join(SYSTEMS)),
+        ("train cartpole --ppo.ep", "--ppo.epochs"),
+        ("train cartpole --ver.ov", ""),
+        ("train cartpole --system ver --ver.ov", "--ver.overlap"),
+        ("train pendulum --replay.cap", "--replay.capacity"),
+        ("train --pool.kind s", "serial"),
+        ("train cartpole --run-dir ", ""),
+        ("population cartpole --mem", "--members"),
+        ("eval runs/mine --tour", "--tournament"),
+        ("export runs/mine --format o", "onnx"),
+        ("plan ", "check export"),
+        ("bench chan", "channel"),
+        ("completion ", "bash zsh"),
+        ("", f"{' '.join(COMMANDS)} --help --version"),
+    ):
+        assert press_tab(script, "paceline", *typed.split(" ")) == offered.split(), typed
+    assert set(RECIPES) <= set(press_tab(script, "paceline", "train", ""))
+
+
+@needs_bash
+@pytest.mark.parametrize("system", ["ddppo", "d4pg"])
+def test_the_options_are_those_of_the_command(system, capsys):
+    with pytest.raises(SystemExit):
+        train(["pendulum", "--system", system, "--help-all"])
+    lines = capsys.readouterr().out.splitlines()
+    explained = {option for line in lines if re.match(r"^\W*--", line) for option in OPTION.findall(line)}
+    offered = press_tab(code("bash", capsys), "paceline", "train", "pendulum", "--system", system, "--")
+    assert set(offered) == {*explained, "--help", "--help-all"}
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_both_shells_understand_their_code(tmp_path, capsys, shell):
+    (tmp_path / "code").write_text(code(shell, capsys))
+    if shutil.which(shell) is None:
+        pytest.skip(f"needs {shell}")
+    subprocess.run([shell, "-n", str(tmp_path / "code")], check=True)
