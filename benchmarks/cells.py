@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from paceline.errors import PacelineError, extra_of
+from paceline.errors import PacelineError, extra_hint
 
 MISSING = re.compile(r"No module named '(?P<module>[\w.]+)'")
 
@@ -55,7 +55,7 @@ def run_cell(command: Sequence[str], timeout_seconds: float = 300, watch: Watch 
     problem = f"status {process.returncode}" if in_time else f"not finished after {timeout_seconds:.0f} seconds"
     reason = last_line(said) or last_line(printed) or "no output"
     if missing := MISSING.search(reason):
-        raise CellError(f"{missing[0]}; pip install 'paceline[{extra_of(missing['module'])}]'")
+        raise CellError(f"{missing[0]}{extra_hint(ModuleNotFoundError(missing[0], name=missing['module']))}")
     raise CellError(f"{problem}: {reason}\n{' '.join(command)}\n{printed}\n{said}")
 
 

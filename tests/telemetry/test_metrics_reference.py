@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 import paceline as pl
 from paceline import run as run_module
@@ -80,12 +82,37 @@ def test_options_that_add_metrics(tmp_path):
         tmp_path / "run",
         env="pointnav:small?sensors=blind&scenes=4&max_episode_steps=8",
         on_nonfinite="skip",
-        ppo={"entropy_target": 0.1, "auxiliary": {"kind": "cpca"}},
+        ppo={"entropy_target": 0.1, "auxiliary": {"kind": "cpca"}, "term": change},
         **settings | {"pool": {"kind": "tensor", "num_envs": 4}},
     )
     measures = {name for name in found if name.startswith("episode_")} - EVERY_RUN
     assert "episode_success" in measures
-    assert found - measures == EVERY_RUN | documented("PPO") | OPTIONAL - {"evaluation_return", "episode_NAME"}
+    others = {"evaluation_return", "episode_NAME", "auxiliary_loss", "auxiliary_NAME"}
+    assert found - measures == EVERY_RUN | documented("PPO") | OPTIONAL - others
+
+
+class Features(nn.Module):
+    """An auxiliary loss that returns a number besides."""
+
+    def __init__(self, num_features, num_belief, num_actions, config):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, rows):
+        return {"loss": (self.scale * rows.features).square().mean(), "scale": self.scale}
+
+
+def test_auxiliary_loss_of_ones_own(tmp_path):
+    found = written(
+        tmp_path / "run", env="gym:CartPole-v1", ppo={"auxiliary": {"kind": Features}}, **TINY | {"system": "ddppo"}
+    )
+    assert found == EVERY_RUN | documented("PPO") | {"auxiliary_loss", "auxiliary_scale"}
+    assert {"auxiliary_loss", "auxiliary_NAME"} <= OPTIONAL
+
+
+def change(rows):
+    """A term of the loss."""
+    return (rows.log_prob - rows.old_log_prob).square()
 
 
 def test_several_policies(tmp_path):
