@@ -19,6 +19,7 @@ from paceline.cli.bench import available
 from paceline.cli.main import COMMANDS
 from paceline.cli.options import parse, value_of
 from paceline.cli.population import PopulationOptions
+from paceline.cli.sweep import SweepOptions
 from paceline.cli.train import TrainOptions
 from paceline.config import Config
 from paceline.envs.registry import FAMILIES, resolve
@@ -88,8 +89,12 @@ def test_options_that_are_mentioned_exist(page):
     assert mentioned <= options(Config()), sorted(mentioned - options(Config()))
 
 
+WITH_SETTINGS = {"train": TrainOptions, "population": PopulationOptions, "sweep": SweepOptions}
+"""The commands that take the settings of a run beside their own options."""
+
+
 def settings_of(words: list[str], own: type) -> Config:
-    """The settings of `paceline train` or `paceline population` with these words. A run to resume is one of the recipe
+    """The settings of a command with these words. A run to resume is one of the recipe
     cartpole."""
     has_recipe = bool(words) and not words[0].startswith("-")
     recipe, options = (words[0], words[1:]) if has_recipe else ("cartpole", words)
@@ -107,8 +112,8 @@ def test_commands_are_valid(command):
     assert name in COMMANDS
     if {"--help", "--help-all"} & set(words):
         assert words[0] in ("RECIPE", *recipes.RECIPES) or words[0].startswith("--")
-    elif name in ("train", "population"):
-        require_environment(settings_of(words, TrainOptions if name == "train" else PopulationOptions).env)
+    elif name in WITH_SETTINGS:
+        require_environment(settings_of(words, WITH_SETTINGS[name]).env)
     else:
         module = importlib.import_module(f"paceline.cli.{name}")
         found = tyro.cli(getattr(module, name.capitalize()), args=words)
