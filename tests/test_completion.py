@@ -1,4 +1,4 @@
-"""TAB in bash: commands, recipes, systems and options, without starting a program."""
+"""TAB in bash and zsh: commands, recipes, systems and options, without starting a program."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from paceline.cli.train import main as train
 from paceline.recipes import RECIPES
 from paceline.systems import SYSTEMS
 
-BASH = shutil.which("bash")
+BASH, ZSH = shutil.which("bash"), shutil.which("zsh")
 needs_bash = pytest.mark.skipif(BASH is None, reason="needs bash")
+needs_zsh = pytest.mark.skipif(ZSH is None, reason="needs zsh")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9.-]*[a-z0-9]")
 
 
@@ -54,6 +55,10 @@ def test_bash_completes(capsys):
         ("train --pool.kind s", "serial"),
         ("train cartpole --run-dir ", ""),
         ("population cartpole --mem", "--members"),
+        ("sweep cartp", "cartpole"),
+        ("sweep cartpole --spa", "--space"),
+        ("sweep cartpole --statistic m", "median mean max"),
+        ("play po", "pointnav pong"),
         ("eval runs/mine --tour", "--tournament"),
         ("export runs/mine --format o", "onnx"),
         ("plan ", "check export"),
@@ -63,6 +68,32 @@ def test_bash_completes(capsys):
     ):
         assert press_tab(script, "paceline", *typed.split(" ")) == offered.split(), typed
     assert set(RECIPES) <= set(press_tab(script, "paceline", "train", ""))
+
+
+@needs_zsh
+def test_zsh_completes(capsys):
+    """zsh itself leaves out words that do not begin with what was typed."""
+    script = code("zsh", capsys)
+    stand_ins = (
+        'compdef() { :; }\ncompset() { :; }\ncompadd() { shift; print -r -- "$@"; }\n_files() { print FILES; }\n'
+    )
+    for typed, offered in (
+        ("tr", {"train", "sweep", "--help"}),
+        ("train cart", {"cartpole", "pointnav"}),
+        ("train cartpole --sys", {"--system", "--ppo.epochs"}),
+        ("train cartpole --system ", set(SYSTEMS)),
+        ("train cartpole --system=a", set(SYSTEMS)),
+        ("train cartpole --system ver --ver.ov", {"--ver.overlap"}),
+        ("sweep cartpole --spa", {"--space"}),
+        ("play po", {"pointnav", "pong"}),
+        ("train cartpole --run-dir ", {"FILES"}),
+    ):
+        words = ["paceline", *typed.split(" ")]
+        program = f"{stand_ins}{script}words=({' '.join(map(shlex.quote, words))}); CURRENT={len(words)}; _paceline"
+        done = subprocess.run(
+            [ZSH, "-f", "-c", program], env={"PATH": "/nowhere"}, capture_output=True, text=True, check=True
+        )
+        assert not done.stderr and offered <= set(done.stdout.split()), typed
 
 
 @needs_bash

@@ -18,14 +18,16 @@ import tyro
 from paceline.cli.bench import available
 from paceline.cli.main import COMMANDS
 from paceline.cli.population import PopulationOptions
+from paceline.cli.sweep import SweepOptions
 from paceline.cli.train import TrainOptions
 from paceline.config import Config
 from paceline.envs.registry import families
+from paceline.pretrained import POLICIES
 from paceline.recipes import RECIPES, installed
 from paceline.systems import SYSTEMS, readers
 
-TRAINING = {"train": TrainOptions, "population": PopulationOptions}
-OTHERS = ("eval", "report", "export", "recipes", "envs", "doctor", "bench")
+TRAINING = {"train": TrainOptions, "population": PopulationOptions, "sweep": SweepOptions}
+OTHERS = ("play", "eval", "report", "export", "recipes", "envs", "doctor", "bench")
 """Commands whose module has one class with their options."""
 
 BASH = """\
@@ -104,6 +106,7 @@ def _core() -> str:
     recipes = [*RECIPES, *(point.name for point in installed())]
     names = {
         **dict.fromkeys(TRAINING, recipes),
+        "play": list(POLICIES),
         "envs": list(families()),
         "bench": list(available()),
         "plan": ["check", "export"],
