@@ -30,6 +30,8 @@ _NAME = r"[^\W\d]\w*(\.[^\W\d]\w*)*"
 _PATH = re.compile(rf"({_NAME}|.+\.py):{_NAME}|{PYTHON}:.+")
 _given: dict[str, Any] = {}
 """Objects that cannot be imported, by path."""
+_given_by_name: dict[str, Any] = {}
+"""Objects for runs that remember one of this name that cannot be imported."""
 _files: dict[str, Path] = {}
 """Files that were imported by path, by the name of their module."""
 _being_imported: list[str] = []
@@ -76,8 +78,25 @@ def path_of(thing: Any) -> str:
         raise UsageError("a lambda has no name, by which a run could remember it; allowed: a function made with def")
     path = import_path(thing)
     if not is_importable(path):
+        if "<locals>" in path and _given.get(path, thing) is not thing:
+            raise UsageError(
+                f"two objects are named {thing.__qualname__}, and a run remembers them by name; allowed: different "
+                "names, for example by __qualname__, or a class with options"
+            )
         _given[path] = thing
     return path
+
+
+def give(thing: Any) -> None:
+    """Let a run find an object of a notebook or another program by its name, even if it is in a module now."""
+    path_of(thing)
+    _given_by_name[thing.__name__] = thing
+
+
+def is_moved(before: Any, now: Any) -> bool:
+    """Whether two import paths may name the same object, in another file or module."""
+    both = isinstance(before, str) and isinstance(now, str) and is_path(before) and is_path(now)
+    return both and re.split(r"[:.]", before)[-1] == re.split(r"[:.]", now)[-1]
 
 
 def import_path(thing: Callable[..., Any]) -> str:
@@ -120,12 +139,13 @@ def load(option: str, path: str, allowed: str) -> Callable[..., Any]:
     """The object with an import path, which `option` names. `UsageError` says in one line why it cannot be found."""
     module, _, attribute = path.partition(":")
     if module == PYTHON:
-        if path not in _given:
+        found = _given.get(path) or _given_by_name.get(attribute.rpartition(".")[2])
+        if found is None:
             raise UsageError(
                 f"{option} {path}: {attribute!r} was an object in a Python program, and cannot be imported; give the "
                 "object again, as this option or in load(..., parts=[...]), or move it to a module"
             )
-        return _given[path]
+        return found
     if is_main_program(module):
         return find_in_main_program(module, attribute, f"{option} {path}", allowed)
     return find(module, attribute, f"{option} {path}", allowed)

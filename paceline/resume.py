@@ -11,6 +11,7 @@ from paceline.checkpoint import Checkpoint
 from paceline.config import Config, leaves
 from paceline.errors import PacelineError, UsageError
 from paceline.nets.config import named_classes
+from paceline.own_code import is_moved
 from paceline.systems import SYSTEMS
 
 _FIXED = {
@@ -34,6 +35,8 @@ def require_same_network(saved: Config, wanted: Config, folder: Path) -> None:
         changed = ["system"]
     else:
         changed = [name for name in before if name.startswith(_FIXED[family]) and before[name] != now[name]]
+        # A class of the user's own may have moved. Whether its weights fit is checked later.
+        changed = [name for name in changed if not is_moved(before[name], now[name])]
         if (saved.ppo.entropy_target is None) != (wanted.ppo.entropy_target is None):
             changed.append("ppo.entropy_target")
     if changed:

@@ -25,7 +25,7 @@ class SystemSpec:
 
 
 _PPO = (
-    *("policy.embedding", "policy.hidden", "policy.activation", "policy.critic", "policy.normalize_obs"),
+    *("policy.kind", "policy.embedding", "policy.hidden", "policy.activation", "policy.critic", "policy.normalize_obs"),
     *("policy.core", "policy.head", "policy.planner"),
     *("rollout_steps", "ppo", "optimizer", "preemption", "compute.layer_by_layer"),
     *("population", "league"),

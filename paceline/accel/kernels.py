@@ -31,6 +31,11 @@ class Policy(Protocol):
         """Whether PyTorch's own kernels compute any convolution."""
         ...
 
+    @property
+    def has_exact_last_layers(self) -> bool:
+        """Whether values and actions are computed in float32, whatever the precision."""
+        ...
+
     def modules(self) -> Iterator[nn.Module]: ...
 
     def parameters(self) -> Iterator[nn.Parameter]: ...
@@ -94,7 +99,7 @@ def choose_precision(policy: Policy, precision: str, device: torch.device) -> to
     """The precision that `compute.precision` means for a policy on a device."""
     if precision != "auto":
         return getattr(torch, precision)
-    worth_it = device.type == "cpu" and policy.has_convolutions and has_amx()
+    worth_it = device.type == "cpu" and policy.has_convolutions and policy.has_exact_last_layers and has_amx()
     return torch.bfloat16 if worth_it else torch.float32
 
 

@@ -19,7 +19,7 @@ from paceline.errors import UsageError
 from paceline.evaluation.player import Playable
 from paceline.evaluation.saved import SavedRun
 from paceline.keywords import keywords_in_messages
-from paceline.own_code import path_of
+from paceline.own_code import give
 from paceline.pool.protocol import PoolSpec
 from paceline.pool.spaces import Leaf, own_values
 
@@ -43,7 +43,7 @@ def load(
     a notebook. With `trust`, classes that the run names are imported even if another user wrote the folder.
     """
     for part in parts:
-        path_of(part)
+        give(part)
     run = SavedRun.load(Path(folder), checkpoint, policy=None if policy is None else str(policy), trust=trust)
     spec = run.spec()
     return TrainedPolicy(run.policy(spec, _device(str(device))), spec, seed=seed, run=run)

@@ -20,7 +20,7 @@ from paceline.errors import UsageError
 from paceline.evaluation.history import History
 from paceline.keywords import keywords_in_messages
 from paceline.other_names import meant_by
-from paceline.own_code import path_of, require_main_program, with_absolute_path
+from paceline.own_code import is_path, path_of, require_main_program, with_absolute_path
 from paceline.recipes.defaults import default_config
 from paceline.session import Session, require_population
 from paceline.systems import readers
@@ -131,8 +131,13 @@ def _started(start: str | Config | None, env: str | Callable[..., Any] | None, s
         raise UsageError(f"start is a {type(start).__name__}; allowed: the name of a recipe, or a Config{hint}")
     if env is None:
         raise UsageError('nothing to train: give a recipe, as in train("cartpole"), a Config, or env=...')
-    core = _as_dict(settings.get("policy", {})).get("core", {}).get("kind", "none")
-    config, chosen_for = default_config(env, settings.get("system", Config.system), recurrent=core != "none")
+    policy = _as_dict(settings.get("policy", {}))
+    config, chosen_for = default_config(
+        env,
+        settings.get("system", Config.system),
+        recurrent=policy.get("core", {}).get("kind", "none") != "none",
+        own_policy=is_path(policy.get("kind", "")),
+    )
     if RankInfo.find().rank == 0:
         print_line(f"no recipe: settings for {chosen_for}; config.json in the run folder has them")
     return config

@@ -17,7 +17,7 @@ from paceline.distributed.launch import exit_code, is_restart, launch_ranks
 from paceline.distributed.rank_info import RankInfo
 from paceline.envs.registry import code_named_by, resolve
 from paceline.errors import UsageError
-from paceline.own_code import with_absolute_path
+from paceline.own_code import is_path, with_absolute_path
 from paceline.population.folders import is_population
 from paceline.run_folder import check_run_folder, require_no_run
 from paceline.run_names import name_of, new_run_folder
@@ -154,7 +154,8 @@ def _from_env(env: str, system: str, options: list[str]) -> Start:
         from paceline.recipes.defaults import default_config
 
         core = value_of("--policy.core.kind", options) or "none"
-        config, chosen_for = default_config(env, system, recurrent=core != "none")
+        own_policy = is_path(value_of("--policy.kind", options) or "")
+        config, chosen_for = default_config(env, system, recurrent=core != "none", own_policy=own_policy)
     if RankInfo.find().rank == 0:
         print_line(f"no recipe: settings for {chosen_for}; config.json in the run folder has them")
     return Start(name_of(env), config, options)

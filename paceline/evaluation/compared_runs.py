@@ -43,8 +43,12 @@ def _numbers(run: ComparedRun, metric: str) -> list[str]:
 
 
 def _evaluation(run: ComparedRun) -> str:
-    """The latest evaluation of the policy of a run."""
-    results = evaluations_of(run.folder)
+    """The latest evaluation of the policy of a run in its own environment. Past selves do not count."""
+    results = [
+        result
+        for result in evaluations_of(run.folder)
+        if result.get("env", run.config.env) == run.config.env and "@" not in str(result.get("policy", ""))
+    ]
     if not results:
         return cell("-", "none yet")
     latest = results[-1]

@@ -86,7 +86,8 @@ class SavedRun:
         if (folder / WEIGHTS).is_file():
             if policy not in (None, "best", "0"):
                 raise UsageError(f"{folder} has no policy {policy}; allowed: 0, the only one")
-            return cls(folder=folder, config=config, checkpoint="pretrained", weights=_read_weights(folder / WEIGHTS))
+            weights = _read_weights(folder / WEIGHTS)
+            return cls(folder=folder, config=config, checkpoint="pretrained", weights=weights, trust=trust)
         loaded = CheckpointFolder(folder / "checkpoints").load(checkpoint)
         name = policy or "best"
         if not is_policy_name(name):

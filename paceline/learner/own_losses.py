@@ -100,8 +100,11 @@ def make_term(policy: PPOPolicy, config: PPOConfig) -> LossTerm | None:
     with _unchanged_random_numbers(device):
         rows = example_rows(policy)
         term = build_function(OF_TERM, name, "a loss term", "(rows)", rows)
-        if isinstance(term, nn.Module) and any(True for _ in term.parameters()):
-            raise UsageError(f"{OF_TERM} {name} has weights, which a term does not train; allowed: {OF_AUXILIARY}")
+        if isinstance(term, nn.Module) and len(term.state_dict()) > 0:
+            raise UsageError(
+                f"{OF_TERM} {name} has weights or buffers, which a run does not train or save for a term; allowed: "
+                f"{OF_AUXILIARY}"
+            )
         with called_with_examples(OF_TERM, name):
             found = term(rows)
     require_shape(OF_TERM, name, "losses", found, (ROWS,))

@@ -49,6 +49,9 @@ class DeterministicPolicy(nn.Module):
         self.register_buffer("low", torch.as_tensor(box.low).flatten())
         self.register_buffer("high", torch.as_tensor(box.high).flatten())
 
+    has_exact_last_layers = True
+    """See `PPOPolicy`."""
+
     @property
     def has_convolutions(self) -> bool:
         """Whether PyTorch's own kernels compute any convolution."""

@@ -50,6 +50,8 @@ class PolicyModule(Protocol):
 class OwnPolicy(PPOPolicy):
     """A policy of the user's own, as the PPO systems need it. Sequences go through it step by step."""
 
+    has_exact_last_layers = False
+
     def __init__(self, spec: PoolSpec, config: PolicyConfig) -> None:
         super().__init__(spec)
         self.own: Any = build(POLICY, OPTION, config.kind, {}, spec, config)

@@ -53,6 +53,8 @@ class PPOPolicy(nn.Module):
     """[] int64: how many updates these weights have had. A buffer, so that every copy of the weights has it."""
     head: ActionHead
     """The distribution of actions."""
+    has_exact_last_layers = True
+    """Whether values and actions are computed in float32, whatever the precision."""
     normalizes: bool = False
     """Whether observations are normalised before they are encoded."""
 

@@ -13,6 +13,7 @@ be replaced, so this ends the run whatever `on_error` says.
 from __future__ import annotations
 
 import io
+import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -220,7 +221,10 @@ class TensorPool(Pool):
         return buffer.getvalue()
 
     def restore(self, state: bytes) -> np.ndarray:
-        saved = torch.load(io.BytesIO(state), map_location=self._device, weights_only=True)
+        try:
+            saved = torch.load(io.BytesIO(state), map_location=self._device, weights_only=True)
+        except pickle.UnpicklingError as error:
+            raise UsageError(f"the saved simulators cannot be loaded: {str(error).splitlines()[0]}") from error
         obs = saved["obs"]
         # States from before groups could be missing have all groups, and no sizes.
         sizes = saved.get("sizes") or [len(next(iter(obs[group].values()))) for group in sorted(obs)]

@@ -92,7 +92,7 @@ class VectorSimulator:
             self._add_final_obs(step, infos)
         elif self._mode == "NEXT_STEP":
             step = self._without_resets(step)
-        self._measure(infos)
+        self._measure(infos, step)
         return self._reset_ended(step) if self._mode == "DISABLED" else step
 
     def _add_final_obs(self, step: TensorStep, infos: Mapping[str, Any]) -> None:
@@ -135,22 +135,24 @@ class VectorSimulator:
         # The environment may write the reset into the memory of its last results.
         last = {name: values.clone() for name, values in step.obs.items()}
         reward, terminated, truncated = step.reward.clone(), step.terminated.clone(), step.truncated.clone()
+        self.last_measures = {name: values.clone() for name, values in self.last_measures.items()}
         seen, _ = self._env.reset(options={"reset_mask": self._to_env(ended)})
         first = self._arrays.observations(seen, self._obs_leaves)
         obs = {name: torch.where(_as_wide(ended, first[name]), first[name], values) for name, values in last.items()}
         return TensorStep(obs, reward, terminated, truncated, last)
 
-    def _measure(self, infos: Mapping[str, Any]) -> None:
-        """Read the announced measures of this step."""
+    def _measure(self, infos: Mapping[str, Any], step: TensorStep) -> None:
+        """Read the announced measures of this step. Where no episode has ended, they may be absent."""
         if not self.measure_names:
             return
         if self._mode == "SAME_STEP":
             infos = infos.get("final_info", dict.fromkeys(self.measure_names, self._zero))
         absent = [name for name in self.measure_names if name not in infos]
-        if absent:
+        if absent and (step.terminated | step.truncated).any():
             raise UsageError(f"{self._label} announces the measure {absent[0]!r}, which is not in its infos")
         self.last_measures = {
-            name: self._arrays.read(infos[name], f"measure {name!r}", (), torch.float32) for name in self.measure_names
+            name: self._arrays.read(infos.get(name, self._zero), f"measure {name!r}", (), torch.float32)
+            for name in self.measure_names
         }
 
     def check(self) -> None:
@@ -166,7 +168,13 @@ class VectorSimulator:
         for name in ("state_dict", "load_state_dict"):
             if not hasattr(self._env, name):
                 raise UsageError(f"{self._label} cannot be saved, because it has no {name}")
-        return {"env": self._env.state_dict(), "resets": self._resets}  # type: ignore[attr-defined]
+        state = self._env.state_dict()  # type: ignore[attr-defined]
+        if (odd := _not_plain(state)) is not None:
+            raise UsageError(
+                f"{self._label} cannot be saved, because its state_dict holds a {odd}; allowed: tensors, numbers, "
+                "strings, and lists and dictionaries of them"
+            )
+        return {"env": state, "resets": self._resets}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._env.load_state_dict(state["env"])  # type: ignore[attr-defined]
@@ -187,6 +195,16 @@ def _mode_of(env: VectorEnv, label: str) -> str:
         return AutoresetMode(found).name
     except ValueError:
         raise UsageError(f"the metadata of {label} has the autoreset_mode {found!r}; allowed: {MODES}") from None
+
+
+def _not_plain(state: Any) -> str | None:
+    """The type of the first value that only running code could load again; None if there is none."""
+    if isinstance(state, Mapping):
+        state = [*state.keys(), *state.values()]
+    if type(state) in (list, tuple):
+        return next((odd for part in state if (odd := _not_plain(part)) is not None), None)
+    plain = isinstance(state, Tensor) or state is None or type(state) in (bool, int, float, str, bytes)
+    return None if plain else f"{type(state).__module__}.{type(state).__qualname__}"
 
 
 def _as_wide(mask: Tensor, like: Tensor) -> Tensor:

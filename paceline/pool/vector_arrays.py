@@ -121,7 +121,11 @@ def _own_values(values: Tensor, leaf: Leaf) -> Tensor:
     """Actions with the environment's own dtype. Discrete ones count from its own start."""
     if np.any(leaf.offset):
         values = values + _offset(leaf, values)
-    return values.to(_torch_dtype(np.dtype(leaf.source.dtype)))
+    values = values.to(_torch_dtype(np.dtype(leaf.source.dtype)))
+    if isinstance(leaf.source, spaces.Box) and leaf.source.dtype != leaf.dtype:  # rounding may have left the bounds
+        low, high = (torch.as_tensor(bound, device=values.device) for bound in (leaf.source.low, leaf.source.high))
+        values = values.clamp(low, high)
+    return values
 
 
 def _offset(leaf: Leaf, like: Tensor) -> int | Tensor:

@@ -29,11 +29,12 @@ REPLAYED_IMAGES = 100_000
 
 
 def default_config(
-    env: str | Callable[..., Any], system: str = Config.system, *, recurrent: bool = False
+    env: str | Callable[..., Any], system: str = Config.system, *, recurrent: bool = False, own_policy: bool = False
 ) -> tuple[Config, str]:
     """A configuration for `env`, and in words what it was chosen for. Makes one environment to see its spaces.
 
-    A `recurrent` policy shares its memory with the critic.
+    A `recurrent` policy shares its memory with the critic. A whole policy of the user's own normalises what it sees
+    itself.
     """
     factory = resolve(env)
     one = PoolConfig(kind="serial" if factory.steps_singly else "auto", num_envs=1)
@@ -51,6 +52,8 @@ def default_config(
     config = dataclasses.replace(config.under(system), env=name)
     if recurrent and not _is_d4pg(system):
         config = dataclasses.replace(config, policy=dataclasses.replace(config.policy, critic="shared"))
+    if own_policy and not _is_d4pg(system):
+        config = dataclasses.replace(config, policy=PolicyConfig())
     return config, f"{seen} as observations, {'continuous' if continuous else 'discrete'} actions"
 
 

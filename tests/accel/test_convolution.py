@@ -15,6 +15,7 @@ from paceline.accel import block_convolution as blocks
 from paceline.accel.kernels import choose_precision
 from paceline.accel.matrix_convolution import CHUNK, convolve
 from paceline.nets.encoders import NatureCNN, SampleFactoryConv, as_float
+from paceline.nets.own_policy import OwnPolicy
 
 
 @settings(max_examples=40, deadline=None)
@@ -83,12 +84,18 @@ def test_bytes_in_bfloat16_are_as_exact_as_scaled_floats(encoder, channels_last)
 def test_auto_precision_is_bfloat16_for_convolutions_on_cpus_with_amx(monkeypatch, amx):
     monkeypatch.setattr("paceline.accel.kernels.has_amx", lambda: amx)
     for has_convolutions in (False, True):
-        policy = SimpleNamespace(has_convolutions=has_convolutions)
+        policy = SimpleNamespace(has_convolutions=has_convolutions, has_exact_last_layers=True)
         expected = torch.bfloat16 if amx and has_convolutions else torch.float32
         assert choose_precision(policy, "auto", torch.device("cpu")) == expected
         assert choose_precision(policy, "auto", torch.device("cuda")) == torch.float32
         assert choose_precision(policy, "bfloat16", torch.device("cpu")) == torch.bfloat16
         assert choose_precision(policy, "float32", torch.device("cpu")) == torch.float32
+
+
+def test_auto_precision_is_float32_for_a_policy_that_may_compute_values_in_any_precision(monkeypatch):
+    monkeypatch.setattr("paceline.accel.kernels.has_amx", lambda: True)
+    policy = SimpleNamespace(has_convolutions=True, has_exact_last_layers=OwnPolicy.has_exact_last_layers)
+    assert choose_precision(policy, "auto", torch.device("cpu")) == torch.float32
 
 
 @pytest.mark.parametrize("offset", [0, 1, 2, 4])

@@ -147,6 +147,16 @@ def test_starts_and_evaluations_are_recorded_and_shown(tmp_path, monkeypatch, ca
     assert "paceline train cartpole --seed &#x27;a b&#x27;" in text and "3 episodes, step_256, deterministic" in text
 
 
+def test_evaluations_elsewhere_and_of_past_selves_are_not_those_of_the_run(tmp_path):
+    run = make_run(tmp_path / "run", "gym:CartPole-v1")
+    own = {"env": "gym:CartPole-v1", "policy": "0", "mean_return": 20.5, "ci95_return": [20.0, 21.0], "episodes": 7}
+    record_evaluation(run, own)
+    record_evaluation(run, own | {"env": "gym:CartPole-v1?max_episode_steps=5", "episodes": 8})
+    record_evaluation(run, own | {"policy": "0@100", "episodes": 9})
+    text = write_report(run, others=[fake_run(tmp_path / "other")]).read_text()
+    assert "7 episodes" in text and "8 episodes" not in text and "9 episodes" not in text
+
+
 def test_damaged_records_are_left_out(tmp_path):
     record_evaluation(tmp_path, {"spl": 0.5, "spl_ci95": [0.4, 0.6], "success": None, "success_ci95": None})
     with (tmp_path / "evaluations.jsonl").open("a") as file:

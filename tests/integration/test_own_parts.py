@@ -109,6 +109,53 @@ def test_a_class_that_cannot_be_imported_is_given_again(tmp_path, monkeypatch):
     assert pl.train(folder=tmp_path, resume=True, steps=128, policy={"kind": Local}).step >= 128
 
 
+def test_a_class_may_move_to_a_module(tmp_path, monkeypatch):
+    Plain = type("Plain", (own_policies.Plain,), {"__qualname__": "notebook.<locals>.Plain"})
+    small = {"rollout_steps": 16, "device": "cpu", "pool": {"num_envs": 4, "kind": "serial"}, "ppo": {"minibatches": 1}}
+    pl.train("cartpole", folder=tmp_path, steps=64, policy={"kind": Plain}, **small)
+    monkeypatch.setattr(own_code, "_given", {})
+    monkeypatch.setattr(own_code, "_given_by_name", {})
+    moved = own_policies.Plain
+    assert isinstance(pl.load(tmp_path, parts=[moved]).network.own, moved)
+    assert pl.train(folder=tmp_path, resume=True, steps=128, policy={"kind": moved}).step >= 128
+    with pytest.raises(pl.UsageError, match="the network"):
+        pl.train(folder=tmp_path, resume=True, steps=192, policy={"kind": own_policies.Leaky})
+
+
+def test_two_local_objects_of_one_name_are_refused(monkeypatch):
+    monkeypatch.setattr(own_code, "_given", {})
+
+    def make():
+        def term(rows):
+            return rows.value
+
+        return term
+
+    first = make()
+    assert own_code.path_of(first) == own_code.path_of(first)
+    with pytest.raises(pl.UsageError, match="two objects are named .*make.<locals>.term"):
+        own_code.path_of(make())
+
+
+def test_a_whole_policy_of_ones_own_needs_no_recipe(tmp_path):
+    run = pl.train(
+        env="gym:CartPole-v1",
+        folder=tmp_path,
+        steps=64,
+        rollout_steps=16,
+        device="cpu",
+        pool={"num_envs": 4, "kind": "serial"},
+        ppo={"minibatches": 1},
+        policy={"kind": own_policies.Plain},
+    )
+    assert isinstance(run.policy.network.own, own_policies.Plain)
+
+
+def test_d4pg_has_no_policy_of_ones_own():
+    with pytest.raises(pl.UsageError, match=r"policy.kind"):
+        pl.train("pendulum", steps=8, policy={"kind": own_policies.Plain})
+
+
 @pytest.mark.parametrize(
     ("thing", "said"),
     [

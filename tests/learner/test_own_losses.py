@@ -95,7 +95,11 @@ def test_an_exception_of_the_users_code_says_what_it_was_called_for():
         ("two_arguments", r"cannot be called \(missing a required argument: 'more'\); a loss term takes \(rows\)"),
         ("NoCall", r"lacks __call__; a loss term takes \(rows\)"),
         ("NextFeatures", "cannot be called .*; a loss term is made without arguments"),
-        ("Weighty", "has weights, which a term does not train; allowed: ppo.auxiliary.kind"),
+        (
+            "Weighty",
+            "has weights or buffers, which a run does not train or save for a term; allowed: ppo.auxiliary.kind",
+        ),
+        ("Counting", "has weights or buffers"),
         ("Missing", f"module '{OWN}' has no 'Missing'"),
     ],
 )

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import functools
+import io
 import sys
 
 import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from paceline.envs import resolve
 from paceline.errors import SimulatorError, UsageError
 from paceline.pool import PoolConfig, make_pool
 from paceline.pool.seeds import env_seed
+from paceline.pool.spaces import leaves
+from paceline.pool.vector_arrays import action_tree
 from tests.pool.vector_envs import KINDS, MODES, Alone, Numbers
 
 NAN = float("nan")
@@ -240,6 +244,69 @@ def test_one_that_cannot_be_saved_says_so():
     pool.recv(None)
     with pytest.raises(UsageError, match="cannot be saved, because it has no state_dict"):
         pool.state()
+
+
+def test_a_state_that_could_not_be_loaded_again_is_not_saved():
+    class Saved(Numbers):
+        def state_dict(self):
+            return {"plain": [1, 2.0, "three", None, torch.zeros(2)], "odd": [{"deep": np.float32(1.5)}]}
+
+        def load_state_dict(self, state): ...
+
+    pool = make_pool(Saved, PoolConfig(num_envs=2))
+    pool.recv(None)
+    with pytest.raises(UsageError, match=r"its state_dict holds a numpy.float32; allowed: tensors, numbers"):
+        pool.state()
+
+
+def test_saved_simulators_that_cannot_be_loaded_are_said_to_be_so():
+    pool = make_pool(numbers("SAME_STEP"), PoolConfig(num_envs=2))
+    buffer = io.BytesIO()
+    torch.save({"odd": np.float32(1.5)}, buffer)
+    with pytest.raises(UsageError, match="the saved simulators cannot be loaded"):
+        pool.restore(buffer.getvalue())
+
+
+def lengths_of_episodes(env, count: int = 40) -> list[float]:
+    pool, found = make_pool(env, PoolConfig(num_envs=3)), []
+    for _ in range(count):
+        batch = pool.recv(None)
+        pool.send(torch.zeros(3, dtype=torch.int64), batch.slots)
+        found += [episode.info["length"] for episode in pool.take_episodes()]
+    return found
+
+
+def test_measures_are_read_before_a_reset_writes_over_them():
+    class Reused(Numbers):
+        def step(self, actions):
+            *results, infos = super().step(actions)
+            self._length = infos["length"]
+            return *results, infos
+
+        def reset(self, *, seed=None, options=None):
+            if options is not None:
+                self._length.zero_()
+            return super().reset(seed=seed, options=options)
+
+    plain = lengths_of_episodes(functools.partial(Numbers, mode="DISABLED"))
+    assert plain and min(plain) > 0 and lengths_of_episodes(functools.partial(Reused, mode="DISABLED")) == plain
+
+
+def test_measures_may_be_absent_where_no_episode_ends():
+    class Sparse(Numbers):
+        def step(self, actions):
+            *results, terminated, truncated, infos = super().step(actions)
+            return *results, terminated, truncated, infos if (terminated | truncated).any() else {}
+
+    plain = lengths_of_episodes(functools.partial(Numbers, mode="NEXT_STEP"))
+    assert plain and lengths_of_episodes(functools.partial(Sparse, mode="NEXT_STEP")) == plain
+
+
+def test_actions_with_more_digits_stay_within_their_bounds():
+    space = spaces.Box(-0.1, 0.1, (2,), np.float64)
+    (leaf,) = leaves(space, "action")
+    found = action_tree(space, {leaf.name: torch.full((3, 2), 0.1)}, [leaf], lambda tensor: tensor.numpy())
+    assert found.dtype == np.float64 and all(space.contains(row) for row in found)
 
 
 def test_the_environment_is_closed_with_the_pool():
