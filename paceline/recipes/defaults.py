@@ -11,7 +11,6 @@ import numpy as np
 from gymnasium import spaces
 
 from paceline.config import Config
-from paceline.distributed.runtime import choose_device
 from paceline.envs import given
 from paceline.envs.registry import resolve
 from paceline.errors import UsageError
@@ -38,8 +37,7 @@ def default_config(
     """
     factory = resolve(env)
     one = PoolConfig(kind="serial" if factory.steps_singly else "auto", num_envs=1)
-    # A batched simulator may run only on the device that training would use.
-    device = "cpu" if factory.steps_singly else str(choose_device("auto"))
+    device = "cpu" if factory.steps_singly else _device_of_training()
     with contextlib.closing(make_pool(factory, one, device=device)) as pool:
         spec = pool.spec
     name = env if isinstance(env, str) else given.id_of(env)
@@ -55,6 +53,13 @@ def default_config(
     if own_policy and not _is_d4pg(system):
         config = dataclasses.replace(config, policy=PolicyConfig())
     return config, f"{seen} as observations, {'continuous' if continuous else 'discrete'} actions"
+
+
+def _device_of_training() -> str:
+    """A batched simulator may run only there. PyTorch is not imported before: wrong ids are answered at once."""
+    from paceline.distributed.runtime import choose_device
+
+    return str(choose_device("auto"))
 
 
 def _is_d4pg(system: str) -> bool:
