@@ -18,17 +18,18 @@ class Walk(gym.Env):
     action_space = gym.spaces.Discrete(2)
 
     def __init__(self, length: int = 10) -> None:
-        self.length, self.place = length, 0
+        self.length, self.place, self.steps = length, 0, 0
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self.place = 0
+        self.place = self.steps = 0
         return self._observe(), {}
 
     def step(self, action):
         self.place = max(0, self.place + (1 if action == 1 else -1))
-        done = self.place == self.length
-        return self._observe(), float(done) - 0.01, done, False, {}
+        self.steps += 1
+        done, truncated = self.place == self.length, self.steps == 100
+        return self._observe(), float(done) - 0.01, done, truncated, {}
 
     def _observe(self):
         return np.array([self.place / self.length], np.float32)
@@ -48,8 +49,8 @@ if __name__ == "__main__":
     print(f"{run.step} steps in {run.seconds:.0f} s; return {pl.evaluate(run.policy, episodes=20).episode_return}")
     env, done, state, count = Walk(), False, None, 0
     observation, _ = env.reset()
-    while not done and count < 1000:
+    while not done:
         action, state = run.policy.predict(observation, state)
-        observation, _, done, _, _ = env.step(action)
-        count += 1
-    print(f"{count} steps to the end of the corridor; everything is in {run.folder}")
+        observation, _, terminated, truncated, _ = env.step(action)
+        done, count = terminated or truncated, count + 1
+    print(f"an episode of {count} steps; everything is in {run.folder}")

@@ -138,6 +138,15 @@ class Session:
     def __enter__(self) -> Session:
         require_main_program()
         self._is_over = False
+        try:
+            self._enter()
+        except KeyboardInterrupt:
+            if RankInfo.find().rank == 0:
+                log.warning("stopped before training; nothing was saved")
+            raise
+        return self
+
+    def _enter(self) -> None:
         with contextlib.ExitStack() as stack:
             stack.enter_context(restored_settings())
             keep_freed_memory()
@@ -149,7 +158,6 @@ class Session:
             group = stack.enter_context(Group.join(self.config.device, self.config.group, self.folder))
             self._open(group, stack)
             self._opened, self._stack = opened, stack.pop_all()
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -21,9 +21,10 @@ from paceline.cli.options import parse, value_of
 from paceline.cli.population import PopulationOptions
 from paceline.cli.sweep import SweepOptions
 from paceline.cli.train import TrainOptions
-from paceline.config import Config
+from paceline.config import Config, leaves
 from paceline.envs.registry import FAMILIES, resolve
 from paceline.errors import MissingPackage
+from paceline.recipes import defaults
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")] + sorted(
@@ -182,3 +183,41 @@ def test_pages_look_the_same_on_github_and_in_the_site(page):
     joined = re.findall(r"^(?![-|\d\s>#<])\S.*\n(?:- |\| |1\. ).*$", text, re.MULTILINE)
     assert joined == []
     assert re.findall(r"`[^`\n]*\\\|[^`\n]*`", text) == []
+
+
+def cells(text: str, header: str) -> list[list[str]]:
+    """The rows of all tables with a header that begins so."""
+    tables = re.findall(rf"^{re.escape(header)}.*\n\|[-|:]+\n((?:\|.*\n)+)", text, re.MULTILINE)
+    return [[cell.strip() for cell in row.strip("|").split(" | ")] for table in tables for row in table.splitlines()]
+
+
+def in_words(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return " ".join(map(in_words, value)) if isinstance(value, tuple) else str(value).lower()
+
+
+def same(shown: str, value: object) -> bool:
+    shown = shown.replace(",", "")
+    return float(shown) == value if re.fullmatch(r"[\d.e-]+", shown) else shown.lower() == in_words(value)
+
+
+@pytest.mark.parametrize("page", ["configuration", "pools", "networks"])
+def test_defaults_in_tables_of_options(page):
+    text = (ROOT / "docs" / f"{page}.md").read_text()
+    header = "| setting | default |" if page == "configuration" else "| option | default |"
+    rows = [row for row in cells(text, header) if row[0].count("`") == 2]
+    assert len(rows) >= 9
+    for option, shown, *_ in rows:
+        assert same(shown, leaves(Config())[option.strip("`-").replace("-", "_")]), option
+
+
+def test_settings_without_a_recipe():
+    vectors = [defaults._for_ppo(images=False, continuous=continuous) for continuous in (False, True)]
+    columns = [leaves(one) for one in (Config(), *vectors, defaults._for_ppo(images=True, continuous=False))]
+    rows = cells((ROOT / "docs" / "configuration.md").read_text(), "| setting | `pl.Config` |")
+    shown = {row[0].strip("`"): row[1:] for row in rows}
+    for name, values in shown.items():
+        assert all(same(text, column[name]) for text, column in zip(values, columns, strict=True)), name
+    differing = {name for name in columns[0] if len({column[name] for column in columns}) > 1}
+    assert differing <= set(shown)

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import runpy
 import signal
 import socket
 import subprocess
@@ -36,7 +37,13 @@ def test_steps_of_an_own_environment(tmp_path):
 def test_training_of_an_own_environment(tmp_path):
     """The budget is twice what the corridor takes."""
     out = run([str(ROOT / "examples" / "train_own_environment.py"), "40000"], tmp_path)
-    assert "10 steps to the end of the corridor" in out
+    assert "an episode of 10 steps" in out
+
+
+def test_episodes_of_an_own_environment_end_for_every_policy():
+    walk = runpy.run_path(str(ROOT / "examples" / "train_own_environment.py"))["Walk"]()
+    walk.reset()
+    assert any(walk.step(0)[3] for _ in range(1000))
 
 
 @pytest.mark.parametrize(

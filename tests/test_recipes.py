@@ -72,8 +72,11 @@ def test_what_is_no_recipe_is_named(module):
         recipes.find("paceline_own:wrong")
     with pytest.raises(UsageError, match="module 'paceline_own' has no 'quik'"):
         recipes.find("paceline_own:quik")
-    with pytest.raises(UsageError, match="did you mean 'cartpole'.*or package.module:function for your own"):
+    own = "or package.module:function for your own"
+    with pytest.raises(UsageError, match=rf"did you mean 'cartpole'\?; `paceline recipes` lists all, {own}"):
         recipes.find("cartploe")
+    with pytest.raises(UsageError, match=f"allowed: pointnav, .*, {own}"):
+        recipes.find("xyz")
 
 
 def test_recipes_of_other_packages(installed, capsys):

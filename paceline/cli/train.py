@@ -25,7 +25,8 @@ from paceline.telemetry.console import console, print_line
 from paceline.trust import may_run
 
 HELP = {"-h", "--help", "--help-all"}
-FORMS = ("RECIPE [options]", "--env ID [options]", "--config FILE [options]", "--resume --run-dir DIR")
+FORMS = ("RECIPE [options]", "--env ID [options]", "--config FILE [options]")
+RESUME_FORM = "--resume --run-dir DIR"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,10 +77,11 @@ def main(arguments: list[str]) -> int:
         print(short_help(start.label, config))
         return 0
     options, config = parse(TrainOptions, start.config, start.options, prog=f"paceline train {start.label}")
+    label = start.label if config.env == start.config.env else f"{start.label}-{name_of(config.env)}"
     config = dataclasses.replace(config, env=with_absolute_path(config.env))
     trust = options.trust or is_trusted(config, start)
     place = RankInfo.find()
-    folder = options.run_dir or new_run_folder(config, start.label)
+    folder = options.run_dir or new_run_folder(config, label)
     restart = is_restart(folder)
     if not options.resume and not restart and place.rank == 0:
         require_no_run(folder)
@@ -128,7 +130,8 @@ def is_trusted(config: Config, start: Start) -> bool:
 
 def find_start(arguments: list[str], command: str = "train") -> Start:
     """Find the recipe, the configuration file or the run that `arguments` name. `command` is used in messages."""
-    forms = ", ".join(f"paceline {command} {form}" for form in FORMS)
+    allowed = FORMS if command == "sweep" else (*FORMS, RESUME_FORM)  # the same command continues a sweep
+    forms = ", ".join(f"paceline {command} {form}" for form in allowed)
     has_recipe = bool(arguments) and not arguments[0].startswith("-")
     recipe, options = (recipes.known_as(arguments[0]), arguments[1:]) if has_recipe else (None, arguments)
     file = value_of("--config", options)

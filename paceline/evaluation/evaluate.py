@@ -9,7 +9,9 @@ The bootstrap is a few lines of NumPy, because SciPy would be a dependency of ev
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,9 +29,13 @@ from paceline.evaluation.seated_players import Acts, make_player, quotas
 from paceline.pool.protocol import Episode, Pool, PoolSpec, StepBatch
 from paceline.wording import counted
 
+log = logging.getLogger(__name__)
+
 NUM_EPISODES = 100
 NUM_RESAMPLES = 2000
 CI_METHOD = f"percentile bootstrap, {NUM_RESAMPLES} resamples"
+PATIENCE_SECONDS = 60.0
+"""If no episode has ended after this time, a warning says that it may never happen."""
 
 
 def evaluate(folder: Path, **options: Any) -> dict[str, Any]:
@@ -104,6 +110,7 @@ def play(pool: Pool, player: Acts, num_episodes: int, show: Callable[[int], None
     remaining = quotas(num_episodes, pool.spec.num_slots)
     finished: list[list[Episode]] = [[] for _ in remaining]
     num_lost = 0
+    patience_ends = time.monotonic() + PATIENCE_SECONDS
     while True:
         batch = pool.recv(min_slots=pool.num_in_flight)
         lost, slots = (values.cpu().numpy() if pool.spec.on_device else values for values in (batch.lost, batch.slots))
@@ -116,8 +123,20 @@ def play(pool: Pool, player: Acts, num_episodes: int, show: Callable[[int], None
                     show(num_episodes - int(remaining.sum()))
         if not remaining.any():
             return Played([episode for slot in finished for episode in slot], num_lost)
+        if time.monotonic() > patience_ends:
+            patience_ends = math.inf
+            if not any(finished):
+                _warn_of_endless_episodes()
         actions = player.act(batch, on_device=pool.spec.on_device)
         send_needed(pool, actions, batch, remaining.reshape(pool.spec.num_envs, -1).max(1) > 0)
+
+
+def _warn_of_endless_episodes() -> None:
+    log.warning(
+        "no episode has ended in %.0f s of evaluation; with this policy the environment may never end one: it needs a "
+        "time limit (truncated)",
+        PATIENCE_SECONDS,
+    )
 
 
 def num_games(num_episodes: int, spec: PoolSpec) -> int:

@@ -78,10 +78,9 @@ def known_as(name: str) -> str:
     known = [*RECIPES, *(point.name for point in installed())]
     name = next((one for one in known if one.replace("-", "_") == name.replace("-", "_")), name)
     if name not in known:
-        raise UsageError(
-            f"recipe {name!r} does not exist{closest(name, known)}; allowed: {', '.join(known)}, or "
-            "package.module:function for your own"
-        )
+        similar = closest(name, known)
+        allowed = "`paceline recipes` lists all" if similar else f"allowed: {', '.join(known)}"
+        raise UsageError(f"recipe {name!r} does not exist{similar}; {allowed}, or package.module:function for your own")
     return name
 
 

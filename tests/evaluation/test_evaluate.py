@@ -119,6 +119,19 @@ def test_a_lost_simulators_episode_does_not_count(tmp_path):
     assert {episode.length for episode in played.episodes} == {5}
 
 
+def test_episodes_that_do_not_end_are_warned_of_once(monkeypatch, caplog):
+    monkeypatch.setattr("paceline.evaluation.evaluate.PATIENCE_SECONDS", -1.0)
+    with counting_pool([4, 5]) as pool:
+        play(pool, player(pool), 4)
+    assert caplog.text.count("no episode has ended") == 1 and "time limit" in caplog.text
+
+
+def test_episodes_that_end_are_not_warned_of(caplog):
+    with counting_pool([4, 5]) as pool:
+        play(pool, player(pool), 4)
+    assert not caplog.text
+
+
 def test_agents_that_are_out_of_the_game_do_not_count_until_they_play_again():
     with make_pool(Factory(make=Mortal), PoolConfig(kind="serial", num_envs=2)) as pool:
         played = play(pool, player(pool), 12)

@@ -152,3 +152,10 @@ def test_time_between_two_parts_does_not_count(tmp_path):
         before = session.state.seconds
         time.sleep(0.3)
         assert session.state.seconds == before
+
+
+def test_a_signal_during_the_start_says_that_nothing_was_saved(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("paceline.session.make_pool", lambda *_, **__: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt), Session(tiny("lstm"), tmp_path):
+        pass
+    assert "stopped before training; nothing was saved" in caplog.text

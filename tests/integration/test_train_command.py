@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from paceline.checkpoint import CheckpointFolder
+from paceline.cli import train
 from paceline.config import Config
 
 TINY = ["--steps", "512", "--rollout-steps", "16", "--pool.num-envs", "4", "--pool.kind", "serial", "--device", "cpu"]
@@ -245,3 +246,23 @@ def test_a_killed_simulator_costs_its_episode_only(tmp_path):
     assert run.returncode == 0, errors
     assert "SIGKILL" in errors and "replacing a simulator" in errors
     assert CheckpointFolder(Path(tmp_path) / "checkpoints").load().state["step"] >= 15000
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        (["cartpole"], "cartpole-ddppo-"),
+        (["cartpole", "--env", "gym:Acrobot-v1"], "cartpole-gym-Acrobot-v1-ddppo-"),
+        (["--env", "gym:Acrobot-v1"], "gym-Acrobot-v1-ddppo-"),
+    ],
+)
+def test_a_new_folder_is_named_after_the_recipe_and_another_environment(monkeypatch, options, name):
+    class Started(Exception):
+        pass
+
+    def start(config, folder, **_):
+        raise Started(folder.name)
+
+    monkeypatch.setattr("paceline.session.train", start)
+    with pytest.raises(Started, match=name):
+        train.main(options)

@@ -184,6 +184,12 @@ def test_bad_usage_is_one_line_before_anything_starts(tmp_path, monkeypatch, cap
     assert message in line and not (tmp_path / "sweep").exists()
 
 
+def test_a_sweep_of_nothing_does_not_propose_to_resume(monkeypatch, capsys):
+    assert run_command(monkeypatch, "--space", "space.json") == 2
+    line = capsys.readouterr().err
+    assert "paceline sweep RECIPE [options]" in line and "--resume" not in line
+
+
 def test_a_missing_extra_is_named_before_there_is_a_folder(tmp_path, monkeypatch, capsys):
     space = tmp_path / "space.json"
     space.write_text('{"ppo.epochs": {"low": 1, "high": 2}}')
