@@ -84,7 +84,7 @@ def aggregate_curves(results: np.ndarray, seed: int = 0) -> Band:
 
 
 def scaled_to_unit(results: np.ndarray, lowest: float, highest: float) -> np.ndarray:
-    """Results of one task, of which `lowest` becomes 0 and `highest` 1. If those are equal, every result is 0.5."""
+    """Results of one task on a scale where `lowest` is 0 and `highest` is 1. If both are equal, all results are 0.5."""
     if highest == lowest:
         return np.full_like(results, 0.5)
     return (results - lowest) / (highest - lowest)

@@ -25,7 +25,7 @@ class PretrainedPolicy:
     episodes: int
     """Episodes or matches of `paceline play`, so that it takes seconds."""
     opponent: str | None = None
-    """In a game for two: whom it plays against, as in `paceline eval --opponent`."""
+    """The opponent in a game for two players, written as for `paceline eval --opponent`."""
     opponent_in_words: str = ""
 
 
