@@ -257,7 +257,7 @@ def test_the_commands_default_seed_is_the_functions(cartpole):
 
 def test_games_and_agents_are_counted_apart(tmp_path):
     """Three agents in each game: five episodes of two environments take part in two games, ten in four."""
-    folder = make_run(tmp_path / "run", "tests.population.test_policies:mortals")
+    folder = make_run(tmp_path / "run", "tests.pool.multi_agent:mortals")
     for episodes, games in ((5, 2), (10, 4)):
         report = evaluate(folder, episodes=episodes, num_envs=2)
         assert report["episodes"] == episodes and report["agents"] == len(LIVES) == 3 and report["games"] == games
