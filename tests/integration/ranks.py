@@ -55,5 +55,6 @@ def on_ranks(size: int, function: Callable[[], Any], timeout: float = 120) -> li
             for process in processes:
                 process.kill()
                 process.join()
-        assert codes == [0] * size, f"ranks ended with {codes}"
+        if codes != [0] * size:
+            raise RuntimeError(f"ranks ended with {codes}")
         return [pickle.loads(out.read_bytes()) for out in outs]
