@@ -78,7 +78,8 @@ class TrialProcesses:
         process = MemberProcess(self._plan(trial, place), max_restarts=0)
         self._running.append(RunningTrial(trial, process, place))
         shown = ", ".join(f"{name} {value_in_words(value)}" for name, value in trial.values.items())
-        show(f"{trial.folder}: {shown}")
+        again = "; the same settings again, with another seed" if trial.repeat else ""
+        show(f"{trial.folder}: {shown}{again}")
 
     def _watch(self, running: RunningTrial, show: Callable[[str], None]) -> None:
         running.process.watch(max(self._signals, int(running.is_pruned)))
