@@ -89,8 +89,8 @@ class Config:
     recipe: str = ""
     """The recipe that this configuration began as. Empty if there was none."""
     init_from: str | None = None
-    """A run whose weights this run begins with: its folder for the latest checkpoint, or FOLDER/checkpoints/NAME with
-    best or step_N as the NAME. The other run is only read. None: all weights are new."""
+    """A run whose weights this run begins with: its folder for the latest checkpoint, FOLDER/checkpoints/NAME with best
+    or step_N as the NAME, or the name of a pretrained policy. The other run is only read. None: all weights are new."""
     init: str | None = None
     """With --init-from, the parts to take: encoder, policy, planner, critic, or several, such as encoder+policy. None:
     encoder+policy, and policy for a policy of your own."""
