@@ -17,7 +17,7 @@ import typing
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from paceline.accel.config import ComputeConfig
 from paceline.checks import as_number, convert_numbers, require_above_0, require_at_least, require_choices
@@ -34,6 +34,7 @@ from paceline.schedule.config import APPOConfig, VERConfig
 from paceline.signatures import sign
 from paceline.systems import SYSTEMS, System, readers, unread_by
 
+Kind = TypeVar("Kind")
 RETIRED = ("batching.inference_workers",)
 """Settings that earlier versions had and wrote to config.json. Loading drops them."""
 RENAMED = {"appo": {"beside": "concurrent"}, "d4pg": {"beside": "concurrent"}}
@@ -54,6 +55,24 @@ class CheckpointConfig:
         require_above_0(self, "checkpoint", "seconds")
 
 
+def _unknown_settings_are_named(kind: type[Kind]) -> type[Kind]:
+    """A dataclass that refuses unknown settings with a `UsageError`, which names where a setting of this name is."""
+    known, make = [one.name for one in dataclasses.fields(kind)], kind.__init__  # type: ignore[arg-type, misc]
+
+    @functools.wraps(make)
+    def init(self: Kind, **settings: Any) -> None:
+        for name in settings.keys() - set(known):
+            inside = [setting for setting in _defaults() if setting.endswith(f".{name}")]
+            hint = "" if inside else closest(name, known)
+            allowed = ", ".join(inside or known)
+            raise UsageError(f"a configuration has no setting {name!r}{hint}; allowed: {allowed}")
+        make(self, **settings)
+
+    kind.__init__ = init  # type: ignore[misc]
+    return kind
+
+
+@_unknown_settings_are_named
 @dataclass(frozen=True, kw_only=True)
 class Config:
     """Everything that decides what a run does."""
@@ -89,8 +108,8 @@ class Config:
     recipe: str = ""
     """The recipe that this configuration began as. Empty if there was none."""
     init_from: str | None = None
-    """A run whose weights this run begins with: its folder for the latest checkpoint, or FOLDER/checkpoints/NAME with
-    best or step_N as the NAME. The other run is only read. None: all weights are new."""
+    """A run whose weights this run begins with: its folder for the latest checkpoint, FOLDER/checkpoints/NAME with best
+    or step_N as the NAME, or the name of a pretrained policy. The other run is only read. None: all weights are new."""
     init: str | None = None
     """With --init-from, the parts to take: encoder, policy, planner, critic, or several, such as encoder+policy. None:
     encoder+policy, and policy for a policy of your own."""

@@ -16,8 +16,18 @@ import torch
 
 from paceline.accel import allocator
 
-VARIABLES = ("CUBLAS_WORKSPACE_CONFIG", "RANK", "WORLD_SIZE", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+VARIABLES = (
+    "CUBLAS_WORKSPACE_CONFIG",
+    "TORCHINDUCTOR_DETERMINISTIC",
+    "RANK",
+    "WORLD_SIZE",
+    "GLOO_SOCKET_IFNAME",
+    "NCCL_SOCKET_IFNAME",
+)
 """Environment variables that training sets if they are not set."""
+
+WARN, ERROR = 1, 2
+"""Modes of torch.set_deterministic_debug_mode. 0 is off."""
 
 
 @contextlib.contextmanager
@@ -34,7 +44,7 @@ def restored_settings() -> Iterator[None]:
         for name in VARIABLES:
             stack.callback(_set_variable, name, os.environ.get(name))
         stack.callback(onednn.set_flags, _enabled=bool(onednn.enabled), _fp32_precision=None)
-        stack.callback(_set_determinism, *_determinism())
+        stack.callback(_set_determinism, torch.get_deterministic_debug_mode())
         for matmul in (torch.backends.cuda.matmul, onednn.matmul):
             stack.callback(setattr, matmul, "fp32_precision", matmul.fp32_precision)
         stack.callback(torch.set_float32_matmul_precision, _matmul_precision())
@@ -49,14 +59,19 @@ def _matmul_precision() -> str:
         return "highest"
 
 
-def _determinism() -> tuple[bool, bool]:
-    """Whether algorithms are deterministic, and whether others only warn."""
-    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+def be_deterministic() -> None:
+    """Algorithms without a deterministic version raise errors from now on."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    os.environ.setdefault("TORCHINDUCTOR_DETERMINISTIC", "1")  # read by the compiler, if something imports it
+    _set_determinism(ERROR)
 
 
-def _set_determinism(enabled: bool, warn_only: bool) -> None:
-    if _determinism() != (enabled, warn_only):  # setting it imports PyTorch's compiler, which takes seconds
-        torch.use_deterministic_algorithms(enabled, warn_only=warn_only)
+def _set_determinism(mode: int) -> None:
+    """torch.use_deterministic_algorithms imports the compiler, which takes two seconds, to set its option too."""
+    if "torch._inductor.config" in sys.modules and mode != torch.get_deterministic_debug_mode():
+        torch.use_deterministic_algorithms(mode > 0, warn_only=mode == WARN)
+    else:
+        torch.set_deterministic_debug_mode(mode)
 
 
 def _set_module_path(path: list[str]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -30,7 +29,7 @@ from paceline.learner.protocol import Learner
 from paceline.own_code import require_main_program, with_absolute_path
 from paceline.pool import PoolConfig, make_pool
 from paceline.population.parts import require_possible
-from paceline.process_settings import restored_settings
+from paceline.process_settings import be_deterministic, restored_settings
 from paceline.resume import require_same_network, require_same_spaces, require_unfinished
 from paceline.run import Run
 from paceline.run_folder import OpenFolder, open_run_folder, remove_leftovers, require_no_run
@@ -303,8 +302,7 @@ def seed_process(config: Config, group: Group) -> None:
     # One precision for single steps and for whole sequences, whose kernels would otherwise differ in it.
     torch.set_float32_matmul_precision("high")
     if config.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True)
+        be_deterministic()
 
 
 def pool_config(config: Config, env: str | Callable[..., Any], device: torch.device) -> PoolConfig:

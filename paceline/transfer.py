@@ -14,14 +14,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from paceline.checkpoint import CheckpointFolder
+from paceline.checkpoint import WEIGHTS, CheckpointFolder
 from paceline.config import Config, leaves
 from paceline.errors import UsageError
-from paceline.evaluation.saved import ranking_of, run_config
+from paceline.evaluation.saved import ranking_of, read_weights, run_config
 from paceline.files import replace_text
 from paceline.nets.config import PARTS
 from paceline.nets.parts import CORE, IMAGE, IMAGES, PERCEPTRON, Parts, SavedParts, Unit, controller_inputs, freeze
 from paceline.nets.planner import GOAL_SIZE
+from paceline.pretrained import folder_of
 from paceline.systems import SYSTEMS
 from paceline.wording import counted
 
@@ -73,7 +74,7 @@ class InitialWeights:
     def load(cls, config: Config) -> InitialWeights:
         """Read the run that `config.init_from` names. With several policies, its best one is used."""
         assert config.init_from is not None
-        folder, checkpoint = _folder_and_checkpoint(Path(config.init_from))
+        folder, checkpoint = _folder_and_checkpoint(folder_of(Path(config.init_from)))
         saved = run_config(folder)
         families = SYSTEMS[saved.system].family, SYSTEMS[config.system].family
         if families[0] != families[1]:
@@ -82,14 +83,12 @@ class InitialWeights:
                 f"init_from {folder} is a run of {saved.system}, whose networks differ from those of {config.system}; "
                 f"allowed: a run of {allowed}"
             )
-        loaded = CheckpointFolder(folder / "checkpoints").load(checkpoint)
-        policy = ranking_of(loaded)[0]
-        agent = loaded.learner_state(policy)
-        weights: dict[str, Tensor] = loaded.weights_of(policy)
+        name, parts, networks = _networks(folder, checkpoint)
         if families[0] == "d4pg":
-            both = {"policy": weights, "critic": agent["critic"]}
-            weights = {f"{name}.{key}": values for name, own in both.items() for key, values in own.items()}
-        found = cls(name=str(loaded.folder), config=saved, weights=weights, parts=agent.get("parts"))
+            weights = {f"{network}.{key}": values for network, own in networks.items() for key, values in own.items()}
+        else:
+            weights = networks["policy"]
+        found = cls(name=name, config=saved, weights=weights, parts=parts)
         found._require_goal(config)
         return found
 
@@ -237,6 +236,18 @@ def prepare(network: nn.Module, parts: Parts, config: Config, initial: InitialWe
     if initial is not None:
         initial.copy_to(network, parts, config)
     freeze(network, parts, config.frozen_parts)
+
+
+def _networks(folder: Path, checkpoint: str) -> tuple[str, SavedParts | None, dict[str, dict[str, Tensor]]]:
+    """The folder of the weights, where their parts are, and the weights by network. A pretrained policy of d4pg has
+    no critic."""
+    if (folder / WEIGHTS).is_file():
+        return str(folder), None, {"policy": read_weights(folder / WEIGHTS)}
+    loaded = CheckpointFolder(folder / "checkpoints").load(checkpoint)
+    policy = ranking_of(loaded)[0]
+    agent = loaded.learner_state(policy)
+    networks = {"policy": loaded.weights_of(policy)} | ({"critic": agent["critic"]} if "critic" in agent else {})
+    return str(loaded.folder), agent.get("parts"), networks
 
 
 def _folder_and_checkpoint(path: Path) -> tuple[Path, str]:

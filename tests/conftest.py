@@ -9,17 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.learning_seeds import (
+    pytest_addoption,
+    pytest_generate_tests,
+    pytest_runtest_makereport,
+    pytest_runtest_protocol,
+)
 from tests.settings import arithmetic
 
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--learning-seeds", type=int, default=1, help="repeat tests that learn with so many seeds")
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Tests that learn have a `learning_seed`: 1, unless more are asked for."""
-    if "learning_seed" in metafunc.fixturenames:
-        metafunc.parametrize("learning_seed", range(1, metafunc.config.getoption("--learning-seeds") + 1))
+__all__ = ["pytest_addoption", "pytest_generate_tests", "pytest_runtest_makereport", "pytest_runtest_protocol"]
 
 
 @pytest.fixture(autouse=True)

@@ -16,6 +16,7 @@ from paceline.distributed.rank_info import RankInfo
 from paceline.errors import UsageError
 from paceline.experience.config import LimiterConfig
 from paceline.learner.config import D4PGConfig
+from paceline.nets.config import ControlConfig
 from paceline.pool.config import PoolConfig
 from paceline.session import Session
 from tests.integration.ranks import on_ranks
@@ -81,6 +82,7 @@ def test_d4pg(tmp_path):
         system="d4pg",
         steps=2000,
         pool=PoolConfig(num_envs=2, kind="serial"),
+        control=ControlConfig(actor_hidden=(16,), critic_hidden=(16,)),
         d4pg=D4PGConfig(batch=16),
         limiter=LimiterConfig(minimum=200),
         device="cpu",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -14,6 +15,7 @@ from paceline.cli.train import main as train
 from paceline.config import Config, leaves
 from paceline.errors import MissingExtra, UsageError
 from paceline.other_names import OTHER_NAMES
+from tests.forks import run_paceline as paceline
 
 BENCHMARKS = [
     "accelerations",
@@ -36,11 +38,6 @@ BENCHMARKS = [
     "throughput",
     "updates",
 ]
-
-
-def paceline(*arguments: str, timeout: float = 120) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "paceline", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout)
 
 
 def test_help_has_one_line_for_every_command():
@@ -129,47 +126,63 @@ def test_quick_benchmark_prints_machine_command_and_table_and_writes_json(tmp_pa
     assert result.command.startswith("paceline bench channel --quick")
 
 
-@pytest.mark.parametrize(
-    ("line", "code"),
-    [
-        ("--help", 0),
-        ("recipes", 0),
-        ("bench", 0),
-        ("train --help", 0),
-        ("train pendulum --help", 0),
-        ("train pendulum --help-all", 0),
-        ("train cartpole --ranks 0", 2),
-        ("train cartpole --device gpu", 2),
-        ("train cartpole --steps 1.5", 2),
-        ("train --env CartPole-v1", 2),
-        ("nonsense", 2),
-        ("bench nonsense", 2),
-        ("envs gym:CartPole-v77", 2),
-        ("train", 2),
-        ("train cartpol", 2),
-        ("train cartpole --steps many", 2),
-        ("train cartpole --no-such-option", 2),
-        ("train cartpole --ppo.clip -1", 2),
-        ("train cartpole --ver.overlap", 2),
-        ("train cartpole --env gym:CartPole-v77", 2),
-        ("train --resume --run-dir /no/such/run", 2),
-    ],
-)
-def test_help_and_wrong_usage_do_not_import_pytorch(line, code):
-    """Importing PyTorch takes seconds."""
-    program = f"""
-import sys
+WITHOUT_PYTORCH = {
+    "--help": 0,
+    "recipes": 0,
+    "bench": 0,
+    "train --help": 0,
+    "train pendulum --help": 0,
+    "train pendulum --help-all": 0,
+    "train cartpole --ranks 0": 2,
+    "train cartpole --device gpu": 2,
+    "train cartpole --steps 1.5": 2,
+    "train --env CartPole-v1": 2,
+    "nonsense": 2,
+    "bench nonsense": 2,
+    "envs gym:CartPole-v77": 2,
+    "train": 2,
+    "train cartpol": 2,
+    "train cartpole --steps many": 2,
+    "train cartpole --no-such-option": 2,
+    "train cartpole --ppo.clip -1": 2,
+    "train cartpole --ver.overlap": 2,
+    "train cartpole --env gym:CartPole-v77": 2,
+    "train --resume --run-dir /no/such/run": 2,
+}
+"""Command lines and their exit codes."""
+
+EACH_IN_A_PROCESS_OF_ITS_OWN = """
+import json, os, sys
+import gymnasium, tyro, paceline.cli.bench, paceline.cli.envs, paceline.cli.train
 from paceline.cli.main import main
-sys.argv = ["paceline", *{line.split()!r}]
-code = 0
-try:
-    main()
-except SystemExit as end:
-    code = end.code or 0
-print("ended with", code, "and", "torch" if "torch" in sys.modules else "no torch")
+sys.stdout.flush()
+for line in json.loads(sys.argv[1]):
+    if os.fork() == 0:
+        sys.argv = ["paceline", *line.split()]
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code or 0
+        print("ended:", json.dumps([line, code, "torch" in sys.modules]), flush=True)
+        os._exit(0)
+    os.wait()
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    assert done.stdout.splitlines()[-1] == f"ended with {code} and no torch", done.stderr
+
+
+@pytest.fixture(scope="module")
+def endings() -> dict[str, tuple[int, bool]]:
+    """The exit code of each command line, and whether it imported PyTorch."""
+    command = [sys.executable, "-c", EACH_IN_A_PROCESS_OF_ITS_OWN, json.dumps(list(WITHOUT_PYTORCH))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    said = [json.loads(line.removeprefix("ended:")) for line in done.stdout.splitlines() if line.startswith("ended:")]
+    return {line: (code, imported) for line, code, imported in said}
+
+
+@pytest.mark.parametrize("line", WITHOUT_PYTORCH)
+def test_help_and_wrong_usage_do_not_import_pytorch(endings, line):
+    """Importing PyTorch takes seconds."""
+    assert endings[line] == (WITHOUT_PYTORCH[line], False)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 from pathlib import Path
 
@@ -217,3 +218,18 @@ def test_other_values_are_no_whole_numbers(wrong):
     for refused in (lambda: Config(steps=wrong), lambda: Config.from_settings({"steps": wrong}, "here")):
         with pytest.raises(UsageError, match="steps is .*; allowed: a whole number"):
             refused()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"learning_rate": 1e-3}, "a configuration has no setting 'learning_rate'; allowed: optimizer.learning_rate"),
+        ({"num_envs": 4}, "a configuration has no setting 'num_envs'; allowed: pool.num_envs"),
+        ({"step": 4}, "a configuration has no setting 'step', did you mean 'steps'.*; allowed: env, system, steps, "),
+    ],
+)
+def test_an_unknown_setting_is_one_line_that_names_the_right_one(settings, message):
+    with pytest.raises(UsageError, match=f"^{message}") as raised:
+        Config(**settings)
+    assert "\n" not in str(raised.value)
+    assert list(inspect.signature(Config).parameters)[:2] == ["env", "system"], "for editors and documentation"

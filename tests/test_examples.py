@@ -17,15 +17,13 @@ from pathlib import Path
 import pytest
 
 import paceline as pl
+from tests.forks import run_python
 
 ROOT = Path(__file__).parent.parent
 
 
 def run(arguments: list[str], folder: Path) -> str:
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=170
-    )
+    done = run_python(*arguments, cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)}, timeout=170)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

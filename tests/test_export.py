@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 
 import numpy as np
@@ -20,6 +19,7 @@ from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.config import CoreConfig, HeadConfig, PolicyConfig
 from paceline.pool.protocol import PoolSpec
 from tests.evaluation.runs import make_run
+from tests.forks import run_paceline
 
 CPU = torch.device("cpu")
 RUNS = {
@@ -179,8 +179,7 @@ def test_a_file_that_differs_from_the_policy_is_noticed_and_not_kept(runs, tmp_p
 
 
 def test_by_default_the_file_is_in_the_runs_folder_and_the_command_says_so(runs):
-    command = [sys.executable, "-m", "paceline", "export", str(runs("discrete")), "--format", "torchscript"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = run_paceline("export", runs("discrete"), "--format", "torchscript")
     assert done.returncode == 0, done.stderr
     assert (runs("discrete") / "policy.pt").is_file()
     for word in ("obs", "float32", "['batch', 4]", "action", "value", "verified"):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import paceline as pl
@@ -65,6 +67,44 @@ def test_an_evaluation_leaves_the_folder_of_a_policy_unchanged(monkeypatch, caps
     cli.main()
     assert json.loads(capsys.readouterr().out)["mean_return"] == 500
     assert {path.name for path in (HOME / "cartpole").iterdir()} == FILES
+
+
+def test_an_evaluation_takes_the_name_of_a_policy(tmp_path, monkeypatch, capsys):
+    """A folder of this name goes first."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["paceline", "eval", "cartpole", "--episodes", "1", "--json"])
+    cli.main()
+    assert json.loads(capsys.readouterr().out)["mean_return"] == 500
+    (tmp_path / "cartpole").mkdir()
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert "cartpole is not the folder of a run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "init"), [("cartpole", "encoder+policy+critic"), ("pendulum", None)])
+@pytest.mark.parametrize("given", ["name", "folder"])
+def test_a_run_begins_with_the_weights_of_a_policy(tmp_path, monkeypatch, name, init, given):
+    monkeypatch.chdir(tmp_path)
+    run = name if given == "name" else str(HOME / name)
+    config = replace(pl.Config.load(HOME / name / "config.json"), init_from=run, init=init)
+    with pl.Session(config, tmp_path / "run") as session:
+        taken = session.learners[0].policy.state_dict()
+    saved = SavedRun.load(HOME / name).weights
+    assert saved.keys() == taken.keys()
+    different = {key for key in saved if not torch.equal(saved[key].cpu(), taken[key].cpu())}
+    assert different <= {"version"}
+    assert json.loads((tmp_path / "run" / "initial_weights.json").read_text())["from"] == str(HOME / name)
+
+
+@pytest.mark.parametrize("given", ["cartpole", str(HOME / "cartpole")])
+def test_a_report_of_a_policy_is_refused_in_one_line(given, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["paceline", "report", given])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    said = f"paceline: {given} is a pretrained policy, which has no record of its training; "
+    said += f"allowed: paceline eval {given}, or a folder that `paceline train` has made\n"
+    assert end.value.code == 2 and capsys.readouterr().err == said
 
 
 def test_pong_meets_a_scripted_opponent(tmp_path):

@@ -14,8 +14,9 @@ import torch
 from paceline.config import Config
 from paceline.envs.memory import Memory
 from paceline.errors import PacelineError, UsageError
-from paceline.process_settings import restored_settings
+from paceline.process_settings import be_deterministic, restored_settings
 from paceline.session import train
+from tests.integration.ranks import on_ranks
 from tests.integration.test_d4pg import small
 from tests.integration.test_training import tiny
 from tests.settings import arithmetic, everything
@@ -116,6 +117,23 @@ def test_environment_variables_of_others_are_left_alone():
     with restored_settings():
         os.environ["SOME_LIBRARYS_OWN"] = "1"
     assert os.environ.pop("SOME_LIBRARYS_OWN") == "1"
+
+
+def modes_of_the_compiler() -> tuple[bool, bool, bool]:
+    with restored_settings():
+        be_deterministic()
+        import torch._inductor.config as compiler
+
+        inside = compiler.deterministic and torch.are_deterministic_algorithms_enabled()
+    outside = compiler.deterministic or torch.are_deterministic_algorithms_enabled()
+    with restored_settings():
+        be_deterministic()
+        again = compiler.deterministic and torch.are_deterministic_algorithms_enabled()
+    return inside, outside, again
+
+
+def test_a_compiler_that_is_imported_in_a_deterministic_run_is_deterministic_until_it_ends():
+    assert on_ranks(1, modes_of_the_compiler) == [(True, False, True)]
 
 
 @pytest.mark.gpu

@@ -15,6 +15,7 @@ from rich.console import Console, RenderableType
 
 from paceline.errors import UsageError
 from paceline.evaluation.evaluators import EvaluationOptions, checked_evaluator, evaluate_baseline
+from paceline.pretrained import folder_of
 from paceline.run_records import record_evaluation
 
 
@@ -23,7 +24,7 @@ class Eval:
     """Play whole episodes with the policy of a run, or with a baseline, and report how well it does."""
 
     run_folder: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
-    """The folder of a run."""
+    """The folder of a run, or the name of a pretrained policy (`paceline play` lists them)."""
     agent: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """Instead of a run, a baseline of the simulator, for example oracle or random in pointnav."""
     opponent: Annotated[str | None, tyro.conf.arg(metavar="X")] = None
@@ -57,19 +58,20 @@ class Eval:
             return evaluator.table, report
         if self.run_folder is None:
             raise UsageError("nothing to evaluate: give a run folder or --agent")
+        run_folder = folder_of(self.run_folder)
         if self.tournament:
-            return self._tournament(self.run_folder)
+            return self._tournament(run_folder)
         if self.opponent is not None:
             from paceline.evaluation.matches import evaluate_match
             from paceline.evaluation.matches import table as match_table
 
-            return match_table, evaluate_match(self.run_folder, self.opponent, self.options)
+            return match_table, evaluate_match(run_folder, self.opponent, self.options)
         from paceline.evaluation.saved import run_config
 
-        evaluator = checked_evaluator(self.options.env or run_config(self.run_folder).env, self.options)
-        result = evaluator.evaluate_policy(self.run_folder, self.options)
-        if (self.run_folder / "checkpoints").is_dir():  # a pretrained policy stays as it is
-            record_evaluation(self.run_folder, result)
+        evaluator = checked_evaluator(self.options.env or run_config(run_folder).env, self.options)
+        result = evaluator.evaluate_policy(run_folder, self.options)
+        if (run_folder / "checkpoints").is_dir():  # a pretrained policy stays as it is
+            record_evaluation(run_folder, result)
         return evaluator.table, result
 
     def _tournament(self, folder: Path) -> tuple[Callable[[dict[str, Any]], RenderableType], dict[str, Any]]:

@@ -10,6 +10,9 @@ from typing import Annotated
 
 import tyro
 
+from paceline.errors import UsageError
+from paceline.pretrained import is_pretrained
+
 
 @dataclass(frozen=True)
 class Report:
@@ -33,6 +36,12 @@ class Report:
     """No effect, because a report runs no code that the run's folder names. All commands that read a run have it."""
 
     def run(self) -> None:
+        for folder in (self.run_folder, *self.others):
+            if is_pretrained(folder):
+                raise UsageError(
+                    f"{folder} is a pretrained policy, which has no record of its training; "
+                    f"allowed: paceline eval {folder}, or a folder that `paceline train` has made"
+                )
         from paceline.evaluation.report import write_report
 
         with contextlib.redirect_stdout(sys.stderr):

@@ -22,7 +22,7 @@ from paceline.envs.registry import code_named_by, resolve
 from paceline.errors import UsageError
 from paceline.files import replace_text
 from paceline.pool.config import available_core_ids
-from paceline.population.launch import MemberPlan, shares
+from paceline.population.launch import SEED_DISTANCE, MemberPlan, shares
 from paceline.run_folder import open_run_folder
 from paceline.sweep.objective import Objective, Statistic
 from paceline.sweep.space import Space, load_space, value_in_words
@@ -98,7 +98,7 @@ def main(arguments: list[str]) -> int:
         from paceline.sweep import search as _  # noqa: F401 - a missing extra is an error before there is a folder
     folder = options.run_dir or Path("runs") / f"{start.label}-sweep-{options.space.stem}"
     recipe = arguments[:1] if arguments and not arguments[0].startswith("-") else []
-    base = [*recipe, *without_options(start.options, OWN, OWN_FLAGS), "--seed", str(config.seed)]
+    base = [*recipe, *without_options(start.options, OWN, OWN_FLAGS)]
     with open_run_folder(folder) as opened:
         _require_same(folder, options.space, config, objective)
         opened.is_used = True
@@ -127,7 +127,7 @@ def _search(
     processes = TrialProcesses(search, objective, plan, steps=config.steps, seconds=config.seconds)
     code = processes.run(options.trials, options.jobs, print_line)
     best = search.ranked()
-    command = shlex.join(["paceline", "train", *base, *_settings(best[0].values)]) if best else ""
+    command = shlex.join(["paceline", "train", *base, *_settings(best[0], config.seed)]) if best else ""
     path = write_page(folder, f"{config.env}, {config.system}", search, space, objective, command)
     if best:
         _print_best(search.ranked()[:SHOWN], objective)
@@ -152,7 +152,7 @@ def _planner(folder: Path, base: list[str], config: Config, jobs: int, trust: bo
             name=trial.folder,
             folder=folder / trial.folder,
             log=folder / "logs" / f"{trial.folder}.log",
-            new=[*train, *base, *_settings(trial.values), *run],
+            new=[*train, *base, *_settings(trial, config.seed), *run],
             resumed=[*train, "--resume", *run],
             cores=cores[place],
             gpus=gpus_of[place] if gpus_of is not None else None,
@@ -161,8 +161,10 @@ def _planner(folder: Path, base: list[str], config: Config, jobs: int, trust: bo
     return plan
 
 
-def _settings(values: dict[str, Any]) -> list[str]:
-    return [part for name, value in values.items() for part in options_of(name, value)]
+def _settings(trial: Any, seed: int) -> list[str]:
+    """The options of a trial. One that repeats the settings of another has another seed."""
+    options = [part for name, value in trial.values.items() for part in options_of(name, value)]
+    return ["--seed", str(seed + trial.repeat * SEED_DISTANCE), *options]
 
 
 def _require_same(folder: Path, file: Path, config: Config, objective: Objective) -> None:

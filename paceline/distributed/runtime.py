@@ -51,9 +51,9 @@ class Group:
             return cls(place, chosen, None)
         os.environ.setdefault("RANK", str(place.rank))
         os.environ.setdefault("WORLD_SIZE", str(place.size))
-        # Optimisers import parts of PyTorch that keep the current process group as a default argument. Imported before
-        # there is a group, they do not keep its threads alive after `close`, when the interpreter ends.
-        importlib.import_module("torch._dynamo")
+        # PyTorch's compiler imports a module that keeps the current process group as a default argument. Imported
+        # before there is a group, it does not keep its threads alive after `close`, when the interpreter ends.
+        importlib.import_module("torch.distributed.nn.functional")
         store, torchrun_address = open_store(place.rank, place.size, TIMEOUT)
         heartbeat = start_heartbeat(store, torchrun_address, place, config or GroupConfig(), folder)
         backend = "nccl" if chosen.type == "cuda" else "gloo"

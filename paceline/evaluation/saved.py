@@ -86,7 +86,7 @@ class SavedRun:
         if (folder / WEIGHTS).is_file():
             if policy not in (None, "best", "0"):
                 raise UsageError(f"{folder} has no policy {policy}; allowed: 0, the only one")
-            weights = _read_weights(folder / WEIGHTS)
+            weights = read_weights(folder / WEIGHTS)
             return cls(folder=folder, config=config, checkpoint="pretrained", weights=weights, trust=trust)
         loaded = CheckpointFolder(folder / "checkpoints").load(checkpoint)
         name = policy or "best"
@@ -209,10 +209,10 @@ def _weights(folder: Path, checkpoint: Checkpoint, name: str) -> dict[str, Tenso
     path = folder / PAST_SELVES / f"policy_{int(policy)}_step_{int(step)}.safetensors"
     if not path.is_file():
         raise UsageError(f"{folder} has no past self {name}; allowed: {_allowed_policies(folder, checkpoint)}")
-    return _read_weights(path)
+    return read_weights(path)
 
 
-def _read_weights(path: Path) -> dict[str, Tensor]:
+def read_weights(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:

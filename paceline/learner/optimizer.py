@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from inspect import unwrap
 from typing import Any
 
 import torch
 from torch import nn
+
+
+class EagerAdam(torch.optim.Adam):
+    """torch.optim.Adam without its wrappers for torch.compile. They import the compiler, which takes two seconds, and
+    an optimiser's step is never compiled here."""
+
+    add_param_group = unwrap(torch.optim.Adam.add_param_group)
+    state_dict = unwrap(torch.optim.Adam.state_dict)
+    load_state_dict = unwrap(torch.optim.Adam.load_state_dict)
+    zero_grad = unwrap(torch.optim.Adam.zero_grad)
+    step = torch.no_grad()(unwrap(torch.optim.Adam.step))
 
 
 def make_adam(parameters: Iterable[nn.Parameter], rate: float, **options: Any) -> torch.optim.Adam:
@@ -15,7 +27,7 @@ def make_adam(parameters: Iterable[nn.Parameter], rate: float, **options: Any) -
     device = parameters[0].device
     on_cuda = device.type == "cuda"
     lr = torch.tensor(rate, device=device) if on_cuda else rate
-    return torch.optim.Adam(parameters, lr=lr, fused=True, capturable=on_cuda, **options)
+    return EagerAdam(parameters, lr=lr, fused=True, capturable=on_cuda, **options)
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

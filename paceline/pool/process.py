@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import cloudpickle
 import numpy as np
 
 from paceline.accel.naps import Naps
@@ -30,8 +29,9 @@ from paceline.errors import PacelineError, SimulatorError, SimulatorFailure, Usa
 from paceline.pool import memory
 from paceline.pool.assignment import Assignment
 from paceline.pool.budget import RestartBudget
+from paceline.pool.build_jobs import build_job, packed_factory
 from paceline.pool.channel import Command, Message, Requests, Result, pack_ints, unpack_ints
-from paceline.pool.config import PoolConfig, available_core_ids
+from paceline.pool.config import PoolConfig
 from paceline.pool.heartbeat import IDLE, PHASES, HangDetector, Heartbeat
 from paceline.pool.launch import WorkerProcesses
 from paceline.pool.leaks import LeakDetector
@@ -59,7 +59,7 @@ class ProcessPool(Pool):
         self._config, self._phases = config, phases or Phases()
         num_workers = min(config.workers or 1, config.num_envs)
         require_open_files(num_workers)
-        self._factory = _packed(factory)
+        self._factory = packed_factory(factory)
         self._assignment = Assignment(config.num_envs, num_workers, config.groups)
         self._crew = WorkerProcesses()
         self._finalizer = weakref.finalize(self, self._crew.close)
@@ -204,14 +204,8 @@ class ProcessPool(Pool):
     def _start(self, number: int) -> None:
         self._crew.start(number)
         self._shapes.pop(number, None)
-        cores = available_core_ids()
-        job = {
-            "factory": self._factory,
-            "envs": self._assignment.envs_of[number],
-            "nice": self._config.nice,
-            "core": cores[number % len(cores)] if self._config.affinity else None,
-        }
-        self._crew.command(number, Command.BUILD, pickle.dumps(job))
+        job = build_job(self._factory, self._assignment.envs_of[number], self._config, number)
+        self._crew.command(number, Command.BUILD, job)
         if self._is_open:
             self._attach(number)
 
@@ -403,15 +397,3 @@ class ProcessPool(Pool):
     def _slots_of(self, envs: Iterable[int]) -> tuple[int, ...]:
         agents = self.spec.agents_per_env if self._is_open else 1
         return tuple(env * agents + agent for env in envs for agent in range(agents))
-
-
-def _packed(factory: Factory) -> bytes:
-    """The factory, as it is sent to workers."""
-    try:
-        return cloudpickle.dumps(factory)
-    except Exception as error:
-        cause = f"{type(error).__name__}: {error}"
-        raise UsageError(
-            f"{factory.label or factory} cannot be sent to worker processes ({cause}); allowed: --pool.kind serial, or "
-            "a function that makes there what cannot be pickled"
-        ) from error

@@ -12,7 +12,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -143,7 +143,7 @@ class PopulationProcesses:
 
     def run(self, show: Callable[[], None]) -> int:
         """Start all members and wait until all have ended. Calls `show` again and again. Returns the exit code."""
-        with signals_handled_by(self._count), self._nothing_left_behind():
+        with signals_handled_by(self._count), killed_at_the_end(self.members):
             while any(member.status == "training" for member in self.members):
                 for member in self.members:
                     member.watch(self._signals)
@@ -155,13 +155,15 @@ class PopulationProcesses:
     def _count(self, number: int, frame: object) -> None:
         self._signals += 1
 
-    @contextlib.contextmanager
-    def _nothing_left_behind(self) -> Iterator[None]:
-        try:
-            yield
-        finally:
-            for member in self.members:
-                member.kill()
+
+@contextlib.contextmanager
+def killed_at_the_end(members: Iterable[MemberProcess]) -> Iterator[None]:
+    """Kill all `members` that run when the context ends, also after an exception."""
+    try:
+        yield
+    finally:
+        for member in members:
+            member.kill()
 
 
 def shares(members: int, things: Sequence[Thing]) -> list[list[Thing]]:

@@ -59,3 +59,14 @@ def find_policy(name: str) -> tuple[PretrainedPolicy, Path]:
         allowed = ", ".join(POLICIES)
         raise UsageError(f"pretrained policy {name!r} does not exist{closest(name, POLICIES)}; allowed: {allowed}")
     return POLICIES[name], HOME / name
+
+
+def folder_of(run: Path) -> Path:
+    """The folder of a run; for the name of a pretrained policy, the folder of that policy. A folder of this name in the
+    current folder goes first."""
+    return HOME / run.name if not run.exists() and str(run) in POLICIES else run
+
+
+def is_pretrained(run: Path) -> bool:
+    """Whether `run` is the name or the folder of a pretrained policy."""
+    return folder_of(run).resolve().parent == HOME.resolve()

@@ -46,6 +46,8 @@ class TrialResult:
     """The name of its run folder."""
     error: str = ""
     """Why it has failed."""
+    repeat: int = 0
+    """How many trials before it had the same settings."""
 
 
 class Search:
@@ -69,14 +71,20 @@ class Search:
         self.study.sampler = optuna.samplers.TPESampler(seed=seed + len(self.study.trials), constant_liar=True)
         for trial in self.study.get_trials(states=(TrialState.RUNNING,)):
             self.study.tell(trial.number, state=TrialState.FAIL)
-            self.study.enqueue_trial(trial.params, user_attrs={"folder": _folder(trial)})
+            kept = {"folder": _folder(trial), "repeat": _repeat(trial)}
+            self.study.enqueue_trial(trial.params, user_attrs=kept)
 
     def ask(self) -> SearchTrial:
         """The next trial."""
         trial = self.study.ask()
         if "folder" not in trial.user_attrs:
             trial.set_user_attr("folder", f"trial_{trial.number:04d}")
-        return SearchTrial(self.study, trial, {name: self._suggest(trial, name) for name in self._space})
+        values = {name: self._suggest(trial, name) for name in self._space}
+        if "repeat" not in trial.user_attrs:
+            earlier = self.study.trials[: trial.number]
+            same = {_folder(other) for other in earlier if other.params == trial.params}
+            trial.set_user_attr("repeat", len(same))
+        return SearchTrial(self.study, trial, values)
 
     def _suggest(self, trial: optuna.Trial, name: str) -> Any:
         allowed = self._space[name]
@@ -103,7 +111,9 @@ class Search:
         }
         points = trial.intermediate_values
         value = trial.value if trial.state == TrialState.COMPLETE else points[max(points)] if points else None
-        return TrialResult(trial.number, outcomes[trial.state], value, values, _folder(trial), error)
+        return TrialResult(
+            trial.number, outcomes[trial.state], value, values, _folder(trial), error, repeat=_repeat(trial)
+        )
 
     def ranked(self) -> list[TrialResult]:
         """The complete trials, best first."""
@@ -129,6 +139,8 @@ class SearchTrial:
         self._study, self._trial, self.values = study, trial, values
         self.number = trial.number
         self.folder: str = trial.user_attrs["folder"]
+        self.repeat: int = trial.user_attrs["repeat"]
+        """How many trials before it had the same settings."""
 
     def should_stop(self, point: int, value: float) -> bool:
         """Note the objective at a point of the run; whether to prune it. A point is noted once."""
@@ -148,3 +160,7 @@ class SearchTrial:
 
 def _folder(trial: FrozenTrial) -> str:
     return str(trial.user_attrs.get("folder", f"trial_{trial.number:04d}"))
+
+
+def _repeat(trial: FrozenTrial) -> int:
+    return int(trial.user_attrs.get("repeat", 0))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import numpy as np
 
 from paceline.errors import UsageError, closest
 from paceline.evaluation.history import History
-from paceline.population.launch import MemberPlan, MemberProcess
+from paceline.population.launch import MemberPlan, MemberProcess, killed_at_the_end
 from paceline.signals import INTERRUPTED, signals_handled_by
 from paceline.sweep.objective import Objective
 from paceline.sweep.search import NUM_POINTS, Search, SearchTrial
@@ -60,7 +59,8 @@ class TrialProcesses:
 
         Returns the exit code.
         """
-        with signals_handled_by(self._count), self._nothing_left_behind():
+        processes = (running.process for running in self._running)  # those that run when the context ends
+        with signals_handled_by(self._count), killed_at_the_end(processes):
             while self._running or (self._has_next(num_trials) and not self._signals):
                 while len(self._running) < jobs and self._has_next(num_trials) and not self._signals:
                     self._start(jobs, show)
@@ -78,7 +78,8 @@ class TrialProcesses:
         process = MemberProcess(self._plan(trial, place), max_restarts=0)
         self._running.append(RunningTrial(trial, process, place))
         shown = ", ".join(f"{name} {value_in_words(value)}" for name, value in trial.values.items())
-        show(f"{trial.folder}: {shown}")
+        again = "; the same settings again, with another seed" if trial.repeat else ""
+        show(f"{trial.folder}: {shown}{again}")
 
     def _watch(self, running: RunningTrial, show: Callable[[str], None]) -> None:
         running.process.watch(max(self._signals, int(running.is_pruned)))
@@ -139,14 +140,6 @@ class TrialProcesses:
 
     def _count(self, number: int, frame: object) -> None:
         self._signals += 1
-
-    @contextlib.contextmanager
-    def _nothing_left_behind(self) -> Iterator[None]:
-        try:
-            yield
-        finally:
-            for running in self._running:
-                running.process.kill()
 
 
 def _history(running: RunningTrial) -> History | None:

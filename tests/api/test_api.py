@@ -27,6 +27,7 @@ from paceline.learner.config import PPOConfig
 from paceline.nets.config import CoreConfig
 from paceline.run_names import new_run_folder
 from tests.api.envs import Corridor, Nested
+from tests.forks import run_python
 from tests.integration.test_training import tiny
 
 ROOT = Path(__file__).parents[2]
@@ -247,10 +248,7 @@ def test_a_class_of_the_script_itself(tmp_path, guarded):
     """Worker processes do not run the script. Evaluating imports it, which must not train again."""
     text = SCRIPT + (GUARD if guarded else "") + "main()\n"
     (tmp_path / "script.py").write_text(text)
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "script.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
-    )
+    done = run_python("script.py", cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)})
     assert done.stdout.strip() == "256 2", done.stderr
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["env"] == f"{tmp_path.resolve()}/script.py:Mine"

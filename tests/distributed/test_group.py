@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,17 @@ def test_a_closed_group_leaves_no_thread():
 
     for running, left in on_ranks(2, work):
         assert any("gloo" in name for name in running) and not any("gloo" in name for name in left)
+
+
+def test_joining_does_not_import_the_compiler():
+    """The import takes two seconds on every rank."""
+
+    def work():
+        with Group.join("cpu") as group:
+            group.sum_(torch.ones(1))
+        return "torch._dynamo" in sys.modules
+
+    assert on_ranks(2, work) == [False, False]
 
 
 def test_ranks_can_join_again():

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -24,6 +22,7 @@ from paceline.pool import make_pool
 from paceline.pool.config import PoolConfig
 from paceline.pool.protocol import Episode
 from tests.evaluation.runs import STEPS, make_run
+from tests.forks import run_paceline
 from tests.pool.faulty import Counting, Faulty
 from tests.pool.multi_agent import LIVES, Mortal
 
@@ -243,12 +242,11 @@ def test_a_folder_without_a_run_is_refused(tmp_path):
 
 
 def test_the_command_prints_one_json_object_or_a_table(cartpole):
-    command = [sys.executable, "-m", "paceline", "eval", str(cartpole), "--episodes", "3"]
-    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=60)
+    done = run_paceline("eval", cartpole, "--episodes", 3, "--json")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert report["episodes"] == 3 and report["checkpoint"] == f"step_{STEPS}" and report["info"] == {}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = run_paceline("eval", cartpole, "--episodes", 3)
     assert "95 % interval" in done.stdout and "return" in done.stdout
 
 
@@ -259,7 +257,7 @@ def test_the_commands_default_seed_is_the_functions(cartpole):
 
 def test_games_and_agents_are_counted_apart(tmp_path):
     """Three agents in each game: five episodes of two environments take part in two games, ten in four."""
-    folder = make_run(tmp_path / "run", "tests.population.test_policies:mortals")
+    folder = make_run(tmp_path / "run", "tests.pool.multi_agent:mortals")
     for episodes, games in ((5, 2), (10, 4)):
         report = evaluate(folder, episodes=episodes, num_envs=2)
         assert report["episodes"] == episodes and report["agents"] == len(LIVES) == 3 and report["games"] == games

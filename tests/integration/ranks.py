@@ -5,33 +5,25 @@ The processes are forked from one that has imported PyTorch already, which takes
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import pickle
 import socket
 import sys
 import tempfile
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
 
+from tests.forks import forks, take_environment
+
 ROOT = Path(__file__).parents[2]
 
 
-@cache
-def _forks() -> Any:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["paceline.session", "gymnasium", "tests.integration.test_training"])
-    return context
-
-
 def _run(job: str, out: str, environment: dict[str, str]) -> None:
-    """On one rank. The environment variables are those of the test, and not of the process that forks."""
-    os.environ.clear()
-    os.environ.update(environment)
+    """On one rank."""
+    take_environment(environment)
     os.chdir(ROOT)
     sys.path.insert(0, str(ROOT))
     function = pickle.loads(Path(job).read_bytes())
@@ -52,7 +44,7 @@ def on_ranks(size: int, function: Callable[[], Any], timeout: float = 120) -> li
         processes = []
         for rank, out in enumerate(outs):
             environment = os.environ | ranks | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-            processes.append(_forks().Process(target=_run, args=(str(job), str(out), dict(environment))))
+            processes.append(forks().Process(target=_run, args=(str(job), str(out), dict(environment))))
         try:
             for process in processes:
                 process.start()
@@ -63,5 +55,6 @@ def on_ranks(size: int, function: Callable[[], Any], timeout: float = 120) -> li
             for process in processes:
                 process.kill()
                 process.join()
-        assert codes == [0] * size, f"ranks ended with {codes}"
+        if codes != [0] * size:
+            raise RuntimeError(f"ranks ended with {codes}")
         return [pickle.loads(out.read_bytes()) for out in outs]

@@ -187,21 +187,9 @@ def test_what_goes_wrong_in_the_learner_is_what_the_user_sees(tmp_path, monkeypa
     assert not [thread for thread in threading.enumerate() if thread.name == "learner"]
 
 
-class Raising(Memory):
-    """Raises in its hundredth step."""
-
-    taken = 0
-
-    def step(self, action):
-        self.taken += 1
-        if self.taken == 100:
-            raise ArithmeticError("this very error")
-        return super().step(action)
-
-
 def test_what_goes_wrong_in_a_simulator_ends_the_learner_too(tmp_path):
     config = small(
-        env="tests.integration.test_appo:Raising?length=7", pool=PoolConfig(num_envs=4, kind="process", workers=2)
+        env="tests.integration.envs:Raising?length=7", pool=PoolConfig(num_envs=4, kind="process", workers=2)
     )
     with pytest.raises(SimulatorError, match="this very error"):
         train(dataclasses.replace(config, steps=10**6), tmp_path)
@@ -210,7 +198,7 @@ def test_what_goes_wrong_in_a_simulator_ends_the_learner_too(tmp_path):
 
 def test_a_killed_simulator_loses_only_its_unfinished_episode(tmp_path, caplog):
     config = small(
-        env=f"tests.integration.test_ver:Killed?marker={tmp_path / 'killed'}",
+        env=f"tests.integration.envs:Killed?marker={tmp_path / 'killed'}",
         pool=PoolConfig(num_envs=4, kind="process", workers=4, on_error="restart"),
     )
     run = train(config, tmp_path / "run")

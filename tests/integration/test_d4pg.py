@@ -5,19 +5,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import os
 import shutil
-import signal
 import threading
 import time
 from pathlib import Path
 from unittest import mock
 
-import gymnasium
-import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
 
 from paceline.accel.config import ComputeConfig
 from paceline.assembly import compiles_update
@@ -36,61 +31,17 @@ from paceline.learner.d4pg import D4PGLearner
 from paceline.nets.config import ControlConfig, ValueConfig
 from paceline.pool.config import PoolConfig
 from paceline.session import train
+from tests.integration.envs import LENGTH
 from tests.integration.ranks import on_ranks
 from tests.integration.test_training import assert_equal, weights
-from tests.pool.multi_agent import LIVES, Mortal
-
-LENGTH = 8
-
-
-class MortalBox(Mortal):
-    """Its agents say numbers."""
-
-    def action_space(self, agent):
-        return spaces.Box(-1.0, 1.0, (2,), np.float32)
-
-
-class Chase(gymnasium.Env):
-    """Say the number that is shown. Each step shows another; the best return is 0, that of doing nothing about -2.7."""
-
-    observation_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
-    action_space = spaces.Box(-2.0, 2.0, (1,), np.float32)
-
-    def __init__(self, marker: str = "", harm: str = "", at: int = 300, seconds: float = 0.0) -> None:
-        self.marker, self.harm, self.at, self.seconds, self.taken = marker, harm, at, seconds, 0
-        self.shown, self.steps = np.zeros(1, np.float32), 0
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.steps = 0
-        return self._show(), {}
-
-    def step(self, action):
-        self._come_to_harm()
-        time.sleep(self.seconds)
-        self.steps += 1
-        reward = -float(np.square(np.asarray(action) - self.shown).sum())
-        return self._show(), reward, False, self.steps == LENGTH, {}
-
-    def _show(self):
-        self.shown = self.np_random.uniform(-1, 1, 1).astype(np.float32)
-        return self.shown.copy()
-
-    def _come_to_harm(self):
-        self.taken += 1
-        if self.harm and self.taken == self.at and not (self.marker and os.path.exists(self.marker)):
-            if self.marker:
-                open(self.marker, "w").close()
-            if self.harm == "error":
-                raise ArithmeticError("this very error")
-            os.kill(os.getpid(), {"stop": signal.SIGTERM, "kill": signal.SIGKILL}[self.harm])
+from tests.pool.multi_agent import LIVES
 
 
 def small(options: str = "", **changes) -> Config:
     """A run of about 2,000 steps."""
     return dataclasses.replace(
         Config(
-            env=f"tests.integration.test_d4pg:Chase{options}",
+            env=f"tests.integration.envs:Chase{options}",
             system="d4pg",
             steps=2000,
             device="cpu",
@@ -244,7 +195,8 @@ def test_two_ranks_have_the_same_weights_and_replays_of_their_own(tmp_path):
     ("value", "prioritized", "compiled", "within"),
     [
         ("categorical", True, False, 0.1),
-        # A mixture's mean depends on few samples: one run in twenty is not within 0.1, all of 52 were within 0.18.
+        # One run in twenty of a mixture is not within 0.1, and one in 27 not within 0.3. The samples of the target are
+        # not the reason: with quadrature instead, the returns of 12 seeds spread as much.
         pytest.param(
             "mixture", True, True, 0.3, marks=pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
         ),
@@ -345,7 +297,7 @@ def test_a_killed_simulator_loses_only_its_unfinished_steps(tmp_path, caplog):
 
 def test_agents_out_of_the_game_are_not_experience(tmp_path):
     """Mistake 28, of agents with boxes of actions: only steps of those in the game are collected."""
-    run = train(small(env="tests.integration.test_d4pg:MortalBox?env=1", steps=800), tmp_path)
+    run = train(small(env="tests.integration.envs:MortalBox?env=1", steps=800), tmp_path)
     assert run.step >= 800
     shown = run.collection.replay.state_dict()["columns"]["obs/obs"].long()
     agent, step = shown[:, 1], shown[:, 3]

@@ -23,6 +23,7 @@ from paceline.export import export
 from paceline.learner.config import AuxiliaryConfig, OptimizerConfig, PPOConfig
 from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.session import train
+from tests.forks import run_python
 from tests.integration.test_training import assert_equal, tiny, weights
 from tests.learner import own_losses
 from tests.nets import own_policies
@@ -200,9 +201,7 @@ if __name__ == "__main__":
 
 
 def command(folder: Path, *arguments: object) -> subprocess.CompletedProcess:
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    line = [sys.executable, *map(str, arguments)]
-    return subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    return run_python(*arguments, cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)})
 
 
 def test_files_and_scripts(tmp_path):

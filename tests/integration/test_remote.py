@@ -31,8 +31,9 @@ from paceline.experience.config import LimiterConfig  # noqa: E402
 from paceline.experience.return_range import ReturnRange  # noqa: E402
 from paceline.nets.deterministic import make_networks  # noqa: E402
 from paceline.session import train  # noqa: E402
+from tests.integration.envs import LENGTH, Chase  # noqa: E402
 from tests.integration.ranks import ROOT  # noqa: E402
-from tests.integration.test_d4pg import LENGTH, Chase, reports, small  # noqa: E402
+from tests.integration.test_d4pg import reports, small  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -252,7 +253,7 @@ def test_a_terminated_run_saves_a_checkpoint(tmp_path):
 def test_a_run_learns_from_actors_elsewhere(cluster, tmp_path):
     config = dataclasses.replace(
         with_actors(),
-        env="tests.integration.test_d4pg:Chase?seconds=0.002",  # slow enough for actors to start meanwhile
+        env="tests.integration.envs:Chase?seconds=0.002",  # slow enough for actors to start meanwhile
         steps=10_000,
         limiter=LimiterConfig(samples_per_insert=1.0, minimum=200),
     )

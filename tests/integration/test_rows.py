@@ -18,7 +18,6 @@ from paceline.pool.config import PoolConfig
 from paceline.schedule.config import VERConfig
 from paceline.session import train
 from tests.integration.test_training import tiny
-from tests.pool.faulty import Counting
 
 CUDA = pytest.param(
     "cuda",
@@ -71,11 +70,6 @@ def test_every_row_has_its_own_state_and_value(tmp_path, compared, core, variabl
     assert values > config.steps / 2 and states > config.steps / 3
 
 
-def numbered(env_index: int) -> Counting:
-    """Observations begin with the environment's number."""
-    return Counting(env_index)
-
-
 @pytest.mark.parametrize("device", ["cpu", CUDA])
 @pytest.mark.parametrize("system", ["ddppo", "ver", "appo"])
 def test_every_row_has_the_observation_of_its_slot(tmp_path, monkeypatch, system, device):
@@ -99,7 +93,7 @@ def test_every_row_has_the_observation_of_its_slot(tmp_path, monkeypatch, system
 
     monkeypatch.setattr(PPOLearner, "learn", checking)
     monkeypatch.setattr(Actor, "decide", late)
-    config = small_batches("ver", "none", env="tests.integration.test_rows:numbered", device=device, steps=256)
+    config = small_batches("ver", "none", env="tests.integration.envs:numbered", device=device, steps=256)
     batching = BatchingConfig() if system == "ddppo" else config.batching
     policy = dataclasses.replace(config.policy, normalize_obs=False)
     train(dataclasses.replace(config, system=system, batching=batching, policy=policy), tmp_path)

@@ -18,6 +18,7 @@ import pytest
 from paceline.checkpoint import CheckpointFolder
 from paceline.cli import train
 from paceline.config import Config
+from tests.forks import run_paceline
 
 TINY = ["--steps", "512", "--rollout-steps", "16", "--pool.num-envs", "4", "--pool.kind", "serial", "--device", "cpu"]
 TINY += ["--ppo.epochs", "1", "--ppo.minibatches", "1"]
@@ -28,7 +29,7 @@ def command(*arguments: object) -> list[str]:
 
 
 def paceline_train(*arguments: object, timeout: float = 120, cwd: Path | None = None) -> subprocess.CompletedProcess:
-    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=timeout, cwd=cwd)
+    return run_paceline("train", *arguments, timeout=timeout, cwd=cwd)
 
 
 def alive(pids: list[int]) -> list[int]:

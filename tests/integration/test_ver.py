@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import signal
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ import pytest
 from paceline.checkpoint import CheckpointFolder
 from paceline.collect.config import BatchingConfig
 from paceline.config import Config
-from paceline.envs.memory import Memory
 from paceline.errors import UsageError
 from paceline.learner.config import PPOConfig
 from paceline.nets.config import CoreConfig, PolicyConfig
@@ -99,26 +97,11 @@ def test_fast_environments_give_more_steps_unless_all_give_the_same(tmp_path, va
         assert all((counts == 16).all() for counts in collected)
 
 
-class Killed(Memory):
-    """Kills its own process in the middle of an episode, once, if the file it is given does not exist."""
-
-    def __init__(self, marker: str, length: int = 7) -> None:
-        super().__init__(length)
-        self.marker, self.taken = marker, 0
-
-    def step(self, action):
-        self.taken += 1
-        if self.taken == 40 and not os.path.exists(self.marker):
-            open(self.marker, "w").close()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().step(action)
-
-
 @pytest.mark.parametrize("workers", [4, 1], ids=["one lost", "all lost"])
 def test_a_killed_simulator_loses_only_its_unfinished_episode(tmp_path, caplog, workers):
     marker = tmp_path / "killed"
     config = tiny(
-        env=f"tests.integration.test_ver:Killed?marker={marker}",
+        env=f"tests.integration.envs:Killed?marker={marker}",
         system="ver",
         deterministic=False,
         pool=PoolConfig(num_envs=4, kind="process", workers=workers, on_error="restart"),

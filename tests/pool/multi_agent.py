@@ -52,3 +52,7 @@ class Mortal:
 
     def close(self) -> None:
         pass
+
+
+def mortals(env_index: int) -> Mortal:
+    return Mortal(env_index)

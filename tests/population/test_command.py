@@ -18,6 +18,7 @@ from paceline.config import Config
 from paceline.errors import UsageError
 from paceline.population.exchange import ExchangeFolder
 from paceline.population.history import read_events
+from tests.forks import run_paceline
 from tests.integration.test_train_command import TINY, alive, wait_for
 
 MEMBERS = ("member_0", "member_1")
@@ -69,7 +70,7 @@ def test_a_population_survives_the_loss_of_a_member(tmp_path):
     assert {event.change.member for event in read_events([folder / name for name in MEMBERS])} == set(MEMBERS)
     saved = {name: CheckpointFolder(folder / name / "checkpoints").load().state["step"] for name in MEMBERS}
     end = max(saved.values()) + 512
-    done = subprocess.run(command("--resume", "--run-dir", folder, "--steps", end), capture_output=True, text=True)
+    done = run_paceline("population", "--resume", "--run-dir", folder, "--steps", end)
     assert done.returncode == 0, done.stderr
     assert "member_0 finished" in done.stderr and "member_1 finished" in done.stderr
     assert all(step >= end for step in steps(folder).values())

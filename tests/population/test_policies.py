@@ -30,14 +30,10 @@ from paceline.schedule.config import VERConfig
 from paceline.session import Session, train
 from tests.integration.ranks import on_ranks
 from tests.integration.test_training import assert_equal, tiny
-from tests.pool.multi_agent import LIVES, Mortal
+from tests.pool.multi_agent import LIVES
 
 SYSTEMS = ("ddppo", "ver", "appo")
 PROCESS = PoolConfig(num_envs=4, kind="process", workers=4)
-
-
-def mortals(env_index: int) -> Mortal:
-    return Mortal(env_index)
 
 
 def several(system: str, core: str = "lstm", policies: int = 3, **changes) -> Config:
@@ -93,7 +89,7 @@ def test_rows_go_to_the_policy_that_acted_and_each_is_learned_once(tmp_path, mon
     """Agents die one after the other; policies change with every match."""
     account = Account(monkeypatch, 3)
     pool = PoolConfig(num_envs=4, kind=kind, workers=2 if kind == "process" else None)
-    config = several(system, core, env="tests.population.test_policies:mortals", steps=1500, pool=pool)
+    config = several(system, core, env="tests.pool.multi_agent:mortals", steps=1500, pool=pool)
     policy = dataclasses.replace(config.policy, normalize_obs=False)
     ppo = dataclasses.replace(config.ppo, normalize_returns=False)
     run = train(dataclasses.replace(config, policy=policy, ppo=ppo), tmp_path)
@@ -141,7 +137,7 @@ def test_a_resumed_run_is_bit_equal(tmp_path, system, mapping):
     population = PopulationConfig(policies=3, mapping=mapping)
     config = several(
         system,
-        env="tests.population.test_policies:mortals",
+        env="tests.pool.multi_agent:mortals",
         deterministic=True,
         batching=BatchingConfig(),
         population=population,
@@ -174,7 +170,7 @@ def test_two_ranks_have_the_same_weights_of_every_policy(tmp_path, system):
 
 def test_overlapping_collection(tmp_path, monkeypatch):
     account = Account(monkeypatch, 3)
-    config = several("ver", "gru", env="tests.population.test_policies:mortals", steps=1500)
+    config = several("ver", "gru", env="tests.pool.multi_agent:mortals", steps=1500)
     policy = dataclasses.replace(config.policy, normalize_obs=False)
     ppo = dataclasses.replace(config.ppo, normalize_returns=False)
     run = train(dataclasses.replace(config, policy=policy, ppo=ppo, ver=VERConfig(overlap=True)), tmp_path)
@@ -211,7 +207,7 @@ def test_np_draws_are_spread():
 
 def test_opponents_may_join_a_resumed_run(tmp_path):
     """Matches are drawn anew; weights, counters and simulators continue."""
-    config = several("ver", env="tests.population.test_policies:mortals", policies=1, steps=256)
+    config = several("ver", env="tests.pool.multi_agent:mortals", policies=1, steps=256)
     train(config, tmp_path)
     league = LeagueConfig(past_share=0.5, every=100, seats=1)
     run = train(dataclasses.replace(config, steps=768, league=league), tmp_path, resume="latest")
@@ -285,7 +281,7 @@ def test_a_mapping_returns_a_policy_for_each_agent(tmp_path):
         UsageError, match=r"test_policies:short returned \[0\]; allowed: a list of 3 policy numbers, for"
     ):
         train(
-            dataclasses.replace(several("ddppo", env="tests.population.test_policies:mortals"), population=mapping),
+            dataclasses.replace(several("ddppo", env="tests.pool.multi_agent:mortals"), population=mapping),
             tmp_path,
         )
 
@@ -317,7 +313,7 @@ def test_policies_that_learn_and_past_selves_act_in_two_recordings(tmp_path, mon
     monkeypatch.setattr(RecordedActing, "__init__", noted)
     monkeypatch.setattr(Inference, "is_recorded", True)
     league = LeagueConfig(past_share=0.5, every=200, seats=2)
-    env = "tests.population.test_policies:mortals"
+    env = "tests.pool.multi_agent:mortals"
     run = train(several(system, policies=2, env=env, steps=1500, league=league, pool=PROCESS), tmp_path)
     assert teams == [([0, 1], True), ([2, 3], False)]
     assert run.step >= 1500 and len(list((tmp_path / "past_selves").iterdir())) > 1

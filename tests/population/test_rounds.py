@@ -169,7 +169,7 @@ def test_rows_of_replaced_weights_are_dropped_and_counted(tmp_path, monkeypatch,
     after_reports(monkeypatch, lambda run, losses: dropped.append(losses.get("dropped_rows", 0.0)))
     config = populated(
         system=system,
-        env="tests.population.test_policies:mortals",
+        env="tests.pool.multi_agent:mortals",
         steps=4000,
         deterministic=False,
         batching=BatchingConfig(minimum=0.25, maximum=0.5),

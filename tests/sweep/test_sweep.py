@@ -14,6 +14,8 @@ import pytest
 pytest.importorskip("optuna")
 
 from paceline.cli import main as cli
+from paceline.cli.sweep import _planner
+from paceline.config import Config
 from paceline.errors import UsageError
 from paceline.evaluation.history import History
 from paceline.population.launch import MemberPlan
@@ -198,6 +200,37 @@ def test_a_missing_extra_is_named_before_there_is_a_folder(tmp_path, monkeypatch
     monkeypatch.delattr("paceline.sweep.search", raising=False)
     assert run_command(monkeypatch, "cartpole", "--space", space, "--run-dir", tmp_path / "sweep") == 2
     assert "pip install 'paceline[sweep]'" in capsys.readouterr().err and not (tmp_path / "sweep").exists()
+
+
+def test_settings_that_are_proposed_again_get_another_seed(tmp_path):
+    """Also those of a failed trial. A trial that was stopped continues with its own seed."""
+    space = {"ppo.epochs": SearchChoices((3,))}
+    plan = _planner(tmp_path, ["cartpole"], Config(seed=7), jobs=1, trust=False)
+
+    def seed_of_next() -> str:
+        trial = search.ask()
+        trials.append(trial)
+        command = plan(trial, 0).new
+        return command[command.index("--seed") + 1]
+
+    trials: list = []
+    search = Search(tmp_path, space, minimize=False, prune=False, seed=1)
+    assert [seed_of_next(), seed_of_next(), seed_of_next()] == ["7", "100007", "200007"]
+    trials[0].complete(1.0)
+    trials[2].fail("it broke")
+    search = Search(tmp_path, space, minimize=False, prune=False, seed=1)
+    assert [seed_of_next(), seed_of_next()] == ["100007", "300007"] and trials[-2].folder == "trial_0001"
+    assert [result.repeat for result in search.results()] == [0, 2]
+
+
+def test_a_repeated_setting_is_said(tmp_path, monkeypatch):
+    monkeypatch.setitem(SPACE, "x", SearchChoices((1,)))
+    monkeypatch.setitem(SPACE, "kind", SearchChoices(("a",)))
+    _, _, lines = sweep(tmp_path, ["", ""], jobs=1)
+    assert [line for line in lines if ":" in line] == [
+        "trial_0000: x 1, kind a",
+        "trial_0001: x 1, kind a; the same settings again, with another seed",
+    ]
 
 
 def test_the_command_runs_real_trials_and_refuses_another_sweep(tmp_path, monkeypatch, capfd):

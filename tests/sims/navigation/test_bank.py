@@ -246,10 +246,28 @@ def test_what_does_not_fit_is_refused():
         SceneBank.of_scenes([room(0.5, 0.5, boxes=[(0.1, 0.1, 0.4, 0.4, 0, 1)])], "small")
 
 
+@pytest.mark.parametrize(("tier", "scenes", "workers"), [("small", 64, 0), ("small", 300, 2), ("full", 40, 2)])
+def test_workers_start_only_for_more_scenes_than_they_could_make_meanwhile(monkeypatch, tier, scenes, workers):
+    class Started(Exception):
+        pass
+
+    def start(commands, *_):
+        raise Started(len(commands))
+
+    monkeypatch.setattr(bank_workers, "_run", start)
+    monkeypatch.setattr(bank_workers, "available_core_ids", lambda: list(range(8)))
+    monkeypatch.setattr(SceneBank, "generate", lambda *arguments: arguments)
+    if workers:
+        with pytest.raises(Started, match=str(workers)):
+            bank_workers.generate(tier, "train", scenes, 0)
+    else:
+        assert bank_workers.generate(tier, "train", scenes, 0) == (tier, "train", scenes, 0)
+
+
 def test_workers_make_the_same_bank():
     """The same bytes in the same order, however scenes are divided among workers."""
     alone = SceneBank.generate("small", "val", 7, 2)
-    together = bank_workers.generate("small", "val", 7, 2, workers=3)
+    together = bank_workers.generate("small", "val", 7, 2, workers=2)
     assert together.label == alone.label
     assert_equal(together, alone)
 

@@ -59,9 +59,7 @@ def make_navigation_run(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield make_navigation_run(tmp_path_factory.mktemp("runs") / "pointnav")
+    return make_navigation_run(tmp_path_factory.mktemp("runs") / "pointnav")
 
 
 class Counter:

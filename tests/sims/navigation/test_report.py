@@ -32,11 +32,9 @@ from tests.sims.navigation.test_evaluation import make_navigation_run
 
 @pytest.fixture(scope="module")
 def pointnav(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        folder = make_navigation_run(tmp_path_factory.mktemp("runs") / "pointnav")
-        write_report(folder, evaluate_episodes=10)
-        yield folder
+    folder = make_navigation_run(tmp_path_factory.mktemp("runs") / "pointnav")
+    write_report(folder, evaluate_episodes=10)
+    return folder
 
 
 def test_a_report_of_a_navigation_run(pointnav):

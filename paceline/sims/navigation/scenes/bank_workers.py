@@ -28,8 +28,8 @@ from paceline.sims.navigation.scenes.scene import Scene
 
 log = logging.getLogger(__name__)
 
-WORTH_A_WORKER = 32
-"""Least number of scenes per worker, because a worker takes seconds to start."""
+WORTH_A_WORKER = {"small": 128, "full": 16}
+"""Least number of scenes per worker, by tier. A worker takes seconds to start, in which it could make as many."""
 LOOK_SECONDS, LOG_SECONDS = 0.1, 5.0
 
 
@@ -37,7 +37,7 @@ def generate(tier: str, split: str, num_scenes: int, seed: int, workers: int | N
     """The same bank as `SceneBank.generate`, faster."""
     tier_named(tier)  # invalid arguments are refused here, not by every worker
     scene_seeds(split, num_scenes, seed)
-    workers = workers or min(len(available_core_ids()), num_scenes // WORTH_A_WORKER)
+    workers = workers or min(len(available_core_ids()), num_scenes // WORTH_A_WORKER[tier])
     if workers <= 1:
         return SceneBank.generate(tier, split, num_scenes, seed)
     with contextlib.ExitStack() as stack:

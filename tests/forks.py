@@ -1,0 +1,72 @@
+"""Python programs in processes that are forked from one that has imported PyTorch. A new interpreter takes seconds.
+
+A test starts a new interpreter where the process itself is tested: its imports, its signals or its end.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import runpy
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+PRELOADED = ["pytest", "gymnasium", "tyro", "paceline.api", "paceline.session", "tests.integration.test_training"]
+
+
+@cache
+def forks() -> Any:
+    """The context of processes that are forked."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    return context
+
+
+def take_environment(variables: dict[str, str]) -> None:
+    """In a forked process. The environment variables are those of the test, and not of the process that forks."""
+    os.environ.clear()
+    os.environ.update(variables)
+
+
+def _run(arguments: list[str], folder: str, environment: dict[str, str], outputs: list[str]) -> None:
+    take_environment(environment)
+    os.chdir(folder)
+    for number, output in enumerate(outputs, start=1):
+        os.dup2(os.open(output, os.O_WRONLY), number)
+    if arguments[0] == "-m":
+        sys.path.insert(0, folder)
+        sys.argv = arguments[1:]
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.path.insert(0, str(Path(arguments[0]).resolve().parent))
+        sys.argv = arguments
+        runpy.run_path(arguments[0], run_name="__main__")
+
+
+def run_python(
+    *arguments: object, cwd: Path | None = None, env: dict[str, str] | None = None, timeout: float = 120
+) -> subprocess.CompletedProcess[str]:
+    """`python *arguments`, a module after -m or a file, with its output."""
+    words = [str(argument) for argument in arguments]
+    with tempfile.NamedTemporaryFile() as out, tempfile.NamedTemporaryFile() as err:
+        job = (words, str(cwd or Path.cwd()), dict(env or os.environ), [out.name, err.name])
+        process = forks().Process(target=_run, args=job)
+        process.start()
+        try:
+            process.join(timeout)
+            code = process.exitcode
+        finally:
+            process.kill()
+            process.join()
+        if code is None:
+            raise subprocess.TimeoutExpired(words, timeout, out.read(), err.read())
+        return subprocess.CompletedProcess(words, code, out.read().decode(), err.read().decode())
+
+
+def run_paceline(*arguments: object, cwd: Path | None = None, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    """`paceline *arguments`, with its output."""
+    return run_python("-m", "paceline", *arguments, cwd=cwd, timeout=timeout)
