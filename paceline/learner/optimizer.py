@@ -1,4 +1,4 @@
-"""Adam, with settings that may change during a run."""
+"""Adam and AdamW, with settings that may change during a run."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from torch import nn
 
 
 def make_adam(parameters: Iterable[nn.Parameter], rate: float, **options: Any) -> torch.optim.Adam:
-    """Fused Adam. On CUDA its learning rate is a tensor, so that a recorded step sees it change."""
+    """Fused Adam, or AdamW with `weight_decay`. On CUDA the learning rate is a tensor, so that a recorded step sees it
+    change."""
     parameters = list(parameters)
     device = parameters[0].device
     on_cuda = device.type == "cuda"
     lr = torch.tensor(rate, device=device) if on_cuda else rate
-    return torch.optim.Adam(parameters, lr=lr, fused=True, capturable=on_cuda, **options)
+    kind = torch.optim.AdamW if options.get("weight_decay") else torch.optim.Adam
+    return kind(parameters, lr=lr, fused=True, capturable=on_cuda, **options)
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
