@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -53,7 +53,8 @@ def run(quick: bool) -> Result:
         name="rewards",
     )
     if not quick:
-        np.savez_compressed(PLANS, **{name: found.targets for name, found in plans.items()})
+        targets: dict[str, Any] = {name: found.targets for name, found in plans.items()}
+        np.savez_compressed(PLANS, **targets)
         print(f"\nplans: {PLANS}")
     rewards = {name: found.rewards.round(4).tolist() for name, found in plans.items()}
     return make_result("hand_planner", facts, [table], measurements=rewards)

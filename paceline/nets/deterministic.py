@@ -9,6 +9,8 @@ or features that the encoder has made of them, so that an update encodes each ob
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
@@ -86,7 +88,8 @@ class DeterministicPolicy(nn.Module):
                 normalizer.absorb(group.sum_(normalizer.sums(obs[name])))
 
     def _normalizers(self) -> list[tuple[str, ObservationNormalizer]]:
-        return list(zip(self.normalized, self.normalizers, strict=True)) if self.normalized else []
+        found = (self.get_submodule(f"normalizers.{index}") for index in range(len(self.normalized)))
+        return [(name, cast(ObservationNormalizer, one)) for name, one in zip(self.normalized, found, strict=True)]
 
     def env_actions(self, actions: Tensor) -> Tensor:
         """[B, ...]: actions as the environment takes them. Those that noise moved out of [-1, 1] are clipped first."""

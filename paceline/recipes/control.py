@@ -104,18 +104,14 @@ def _hand_recipe(task: str, make: Callable[[str], Config], about: str) -> Callab
     return recipe
 
 
-_HAND_RETURNS = {"low": 0.0, "high": 100.0}
-"""Rewards are in [0, 1] and the discount is 0.99."""
-
-
 def _hand(task: str) -> Config:
-    """Sections 4 and 4.2 of the paper."""
+    """Sections 4 and 4.2 of the paper. Rewards are in [0, 1] and the discount is 0.99, so no return is above 100."""
     return Config(
         env=f"hand:{task}",
         system="d4pg",
         steps=10_000_000,
         pool=PoolConfig(num_envs=64),
-        control=ControlConfig(value=ValueConfig(**_HAND_RETURNS)),
+        control=ControlConfig(value=ValueConfig(low=0.0, high=100.0)),
         d4pg=D4PGConfig(batch=512, actor_rate=5e-5, critic_rate=5e-5),
     )
 
@@ -133,7 +129,7 @@ def _fast_hand(task: str) -> Config:
             actor_hidden=(512, 256, 128),
             critic_hidden=(1024, 512, 256),
             activation="relu",
-            value=ValueConfig(atoms=101, **_HAND_RETURNS),
+            value=ValueConfig(low=0.0, high=100.0, atoms=101),
         ),
         d4pg=D4PGConfig(
             batch=batch,
