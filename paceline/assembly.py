@@ -296,7 +296,7 @@ def _control_networks(
             f"freeze {config.freeze} leaves no policy to train: under d4pg only the critic trains the encoders of "
             "images; allowed: encoder"
         )
-    prepare(networks, control_parts(encoder), config, initial)
+    prepare(networks, control_parts(policy), config, initial)
     precision = choose_precision(policy, config.compute.precision, group.device)
     synchronize(networks, group)
     encoder.precision = policy.torso.precision = critic.torso.precision = precision

@@ -25,12 +25,12 @@ class SystemSpec:
 
 
 _PPO = (
-    *("policy.kind", "policy.embedding", "policy.hidden", "policy.activation", "policy.critic", "policy.normalize_obs"),
+    *("policy.kind", "policy.embedding", "policy.hidden", "policy.activation", "policy.critic"),
     *("policy.core", "policy.head", "policy.planner"),
     *("rollout_steps", "ppo", "optimizer", "preemption", "compute.layer_by_layer"),
     *("population", "league"),
 )
-"""Of the section `policy`, all systems read the encoder of images."""
+"""Of the section `policy`, all systems read the encoder of images and the normalisation."""
 
 SYSTEMS: dict[str, SystemSpec] = {
     "ddppo": SystemSpec(

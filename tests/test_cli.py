@@ -24,6 +24,7 @@ BENCHMARKS = [
     "efficiency",
     "finite_checks",
     "halfcheetah",
+    "hand_planner",
     "learner_apart",
     "navigation_speed",
     "pbt_recovery",

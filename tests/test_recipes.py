@@ -96,3 +96,16 @@ def test_families_of_other_packages(installed, capsys):
         registry.resolve("broken:pole")
     with pytest.raises(UsageError, match="allowed: gym.*their-own"):
         registry.resolve("nothing:pole")
+
+
+@pytest.mark.parametrize("task", ["catch", "pick_up_and_orient", "rotate_in_hand"])
+def test_recipes_of_the_hand(task):
+    """The paper's settings of manipulation, and FastTD3's: two updates after a step of all streams."""
+    paper, fast = recipes.find(f"hand_{task}"), recipes.find(f"hand_{task}_fast")
+    assert paper.env == fast.env == f"hand:{task}" and paper.system == fast.system == "d4pg"
+    assert (paper.pool.num_envs, paper.d4pg.batch, paper.d4pg.steps, paper.d4pg.noise) == (64, 512, 5, 0.3)
+    assert paper.d4pg.actor_rate == paper.d4pg.critic_rate == 5e-5 and paper.control.value.atoms == 51
+    assert fast.limiter.samples_per_insert * fast.pool.num_envs / fast.d4pg.batch == 2.0
+    for config in (paper, fast):
+        largest = 1.0 / (1.0 - config.d4pg.discount)
+        assert (config.control.value.low, config.control.value.high) == (0.0, pytest.approx(largest))

@@ -38,6 +38,9 @@ class Explorer:
         self._generator = torch.Generator(device).manual_seed(seed)
         self._exploring = exploring_slots(spec, evaluation_envs)
         """[N] bool: slots that act with noise, and are learned from."""
+        self._boldness = np.ones(slots, np.float32)
+        """[N]: each slot's epsilon, from 0 (the lowest noise) to 1 (the noise)."""
+        self._draw_boldness(np.arange(slots))
         self._pending = np.zeros(slots, bool)
         """[N]: slots with a decision in flight that is learned from."""
         self.collected = 0
@@ -56,7 +59,7 @@ class Explorer:
         actions = self._policy(obs)
         noise = torch.randn(actions.shape, generator=self._generator, device=actions.device)
         exploring = self._exploring[slots]
-        scale = torch.from_numpy(np.where(exploring, np.float32(settings.noise), np.float32(0.0))).to(actions.device)
+        scale = torch.from_numpy(np.where(exploring, self._noise(slots, settings), np.float32(0.0))).to(actions.device)
         actions = (actions + scale[:, None] * noise).clamp(-1.0, 1.0)
         learned = active & exploring
         self._pending[slots] = learned
@@ -82,9 +85,22 @@ class Explorer:
         if ended.any():
             for name, values in batch.final_obs.items():
                 next_obs[name][ended] = self._host(values[chosen[ended]])
+        self._draw_boldness(chosen[ended | lost])
         self.returns.observe(chosen, reward, ended, lost)
         self.collected += int((~lost).sum())
         return self._nstep.complete(chosen, reward, terminated, truncated, lost, next_obs)
+
+    def _noise(self, slots: np.ndarray, settings: D4PGConfig) -> np.ndarray:
+        """[B] float32: epsilon of these slots."""
+        lowest = settings.noise if settings.lowest_noise is None else settings.lowest_noise
+        return np.float32(lowest) + np.float32(settings.noise - lowest) * self._boldness[slots]
+
+    def _draw_boldness(self, slots: np.ndarray) -> None:
+        """Episodes begin in these slots."""
+        if self._settings().lowest_noise is None or len(slots) == 0:
+            return
+        drawn = torch.rand(len(slots), generator=self._generator, device=self._device)
+        self._boldness[slots] = drawn.cpu().numpy()
 
     def split(self, episodes: list[Episode]) -> tuple[list[Episode], list[Episode]]:
         """Episodes with noise, and those without."""
@@ -94,7 +110,11 @@ class Explorer:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        return {"nstep": self._nstep.state_dict(), "generator": self._generator.get_state()}
+        return {
+            "nstep": self._nstep.state_dict(),
+            "generator": self._generator.get_state(),
+            "boldness": torch.from_numpy(self._boldness.copy()),
+        }
 
     def load_generator(self, state: dict[str, Any]) -> None:
         """Continue the noise of a saved explorer, if it ran on the same kind of device."""
@@ -102,9 +122,13 @@ class Explorer:
             self._generator.set_state(state["generator"])
 
     def load_transitions(self, state: dict[str, Any], anew: np.ndarray) -> None:
-        """Restore incomplete transitions, except those of slots in `anew`, which begin new episodes."""
+        """Restore incomplete transitions and the noise of episodes, except those of slots in `anew`, which begin new
+        episodes."""
         self._nstep.load_state_dict(state["nstep"])
         self._nstep.drop(anew)
+        if "boldness" in state and self._settings().lowest_noise is not None:
+            continued = np.setdiff1d(np.arange(len(self._boldness)), anew)
+            self._boldness[continued] = state["boldness"].numpy()[continued]
 
     def _host(self, values: Any) -> np.ndarray:
         return values.cpu().numpy() if self._on_device else values

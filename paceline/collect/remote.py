@@ -26,8 +26,7 @@ from paceline.errors import MissingExtra, PacelineError, UsageError
 from paceline.experience.return_range import ReturnRange
 from paceline.learner.config import D4PGConfig
 from paceline.nets.config import ControlConfig, PolicyConfig
-from paceline.nets.control_encoder import ControlEncoder
-from paceline.nets.deterministic import DeterministicPolicy
+from paceline.nets.deterministic import make_deterministic_policy
 from paceline.pool import PoolConfig, make_pool
 from paceline.pool.protocol import Episode
 
@@ -64,8 +63,7 @@ class RemoteActor:
         pool = dataclasses.replace(settings.pool, pin_memory=False)
         self._pool, self._d4pg = make_pool(settings.env, pool, seed=seed), settings.d4pg
         spec = self._pool.spec
-        encoder = ControlEncoder(spec.obs, settings.policy)
-        self._policy = DeterministicPolicy(spec, settings.control, encoder).requires_grad_(False)
+        self._policy = make_deterministic_policy(spec, settings.control, settings.policy).requires_grad_(False)
         # Only the learner's own pool evaluates.
         self._explorer = Explorer(self._policy, spec, lambda: self._d4pg, torch.device("cpu"), seed, evaluation_envs=0)
         self._batching = AdaptiveBatching(self._pool, settings.batching)

@@ -23,8 +23,7 @@ from paceline.envs.registry import resolve
 from paceline.errors import UsageError
 from paceline.evaluation.misfit import misfit
 from paceline.nets.config import named_classes
-from paceline.nets.control_encoder import ControlEncoder
-from paceline.nets.deterministic import DeterministicPolicy
+from paceline.nets.deterministic import DeterministicPolicy, make_deterministic_policy
 from paceline.nets.make import make_policy
 from paceline.nets.ppo_policy import PPOPolicy
 from paceline.pool import Pool, make_pool
@@ -172,8 +171,7 @@ class SavedRun:
         policy: PPOPolicy | DeterministicPolicy
         try:
             if SYSTEMS[self.config.system].family == "d4pg":
-                encoder = ControlEncoder(spec.obs, self.config.policy)
-                policy = DeterministicPolicy(spec, self.config.control, encoder)
+                policy = make_deterministic_policy(spec, self.config.control, self.config.policy)
             else:
                 policy = make_policy(spec, self.config.policy)
             policy.load_state_dict(self.weights)

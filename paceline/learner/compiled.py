@@ -117,12 +117,14 @@ def adam_(
     rate: Tensor,
     betas: tuple[float, float],
     eps: float,
+    weight_decay: float,
 ) -> None:
-    """One step of torch.optim.Adam, which compiles to a single loop. Changes nothing unless `finite` [] is set."""
+    """One step of torch.optim.AdamW, which compiles to a single loop. Changes nothing unless `finite` [] is set."""
     steps = step + 1
     means = mean.lerp(gradient, 1 - betas[0])
     squares = (square * betas[1]).addcmul(gradient, gradient, value=1 - betas[1])
     scale = (squares.sqrt() / (1 - betas[1] ** steps).sqrt()).add(eps)
-    moved = values - (1 - betas[0] ** steps).reciprocal() * rate * means / scale
+    kept = values * (1 - rate * weight_decay) if weight_decay else values
+    moved = kept - (1 - betas[0] ** steps).reciprocal() * rate * means / scale
     for old, new in ((step, steps), (mean, means), (square, squares), (values, moved)):
         old.copy_(torch.where(finite, new, old))

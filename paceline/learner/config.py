@@ -201,10 +201,15 @@ class D4PGConfig:
     """Discount factor gamma per step."""
     noise: float = 0.3
     """Epsilon: standard deviation of the Gaussian noise on actions, which are between -1 and 1."""
+    lowest_noise: float | None = None
+    """Each stream draws its own epsilon between this and noise, anew in every episode, as in FastTD3. None: epsilon is
+    the same for all."""
     actor_rate: float = 1e-4
     """Learning rate of the policy."""
     critic_rate: float = 1e-4
     """Learning rate of the critic."""
+    weight_decay: float = 0.0
+    """AdamW's weight decay: a step also shrinks the weights by this share of the learning rate. 0: plain Adam."""
     target_period: int = 100
     """t_target: updates between two copies of the weights to the target networks."""
     target_share: float = 1.0
@@ -224,7 +229,11 @@ class D4PGConfig:
 
     def __post_init__(self) -> None:
         require_at_least(self, "d4pg", 1, "batch", "steps", "target_period", "actors_period")
-        require_at_least(self, "d4pg", 0, "noise", "evaluation_envs")
+        require_at_least(self, "d4pg", 0, "noise", "weight_decay", "evaluation_envs")
+        if self.lowest_noise is not None and not 0 <= self.lowest_noise <= self.noise:
+            raise UsageError(
+                f"d4pg.lowest_noise must be between 0 and d4pg.noise {self.noise}, got {self.lowest_noise}"
+            )
         require_above_0(self, "d4pg", "actor_rate", "critic_rate", "max_grad_norm")
         require_share(self, "d4pg", "discount")
         require_share(self, "d4pg", "target_share", positive=True)

@@ -8,13 +8,14 @@ Of images, the critic's loss trains the encoder, and the policy reads its featur
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from paceline.distributed.runtime import Group
 from paceline.experience.replay import Drawn
@@ -63,11 +64,12 @@ class D4PGLearner:
         if compiled and group.size > 1:
             raise ValueError("ranks average gradients in the middle of an update, so it cannot be compiled as a whole")
         self.hyperparameters, self._revision = Hyperparameters(OF_D4PG, d4pg=config), 0
-        self._head, self._parts = critic.head, control_parts(critic.encoder)
-        self._critic = TrainedNetwork(critic, config.critic_rate, config.max_grad_norm, group, stop, on_nonfinite)
-        self._policy = TrainedNetwork(
-            policy, config.actor_rate, config.max_grad_norm, group, stop, on_nonfinite, borrowed=critic.encoder
-        )
+        self._head, self._parts = critic.head, control_parts(policy)
+        self._group = group
+        shared = (config.max_grad_norm, group, stop, on_nonfinite)
+        decay = config.weight_decay
+        self._critic = TrainedNetwork(critic, config.critic_rate, *shared, weight_decay=decay)
+        self._policy = TrainedNetwork(policy, config.actor_rate, *shared, borrowed=critic.encoder, weight_decay=decay)
         self._target_policy, self._target_critic = _targets(policy, critic)
         self.trained = {"critic": self._critic, "policy": self._policy}
         networks = Networks(self._critic, self._policy, self._target_critic, self._target_policy)
@@ -78,7 +80,8 @@ class D4PGLearner:
         self.updates = 0
 
     @property
-    def policy(self) -> nn.Module:
+    def policy(self) -> DeterministicPolicy:
+        assert isinstance(self._policy.module, DeterministicPolicy)
         return self._policy.module
 
     @property
@@ -112,8 +115,19 @@ class D4PGLearner:
 
     def step(self, drawn: Drawn) -> tuple[dict[str, Tensor], Tensor]:
         """The part of `update` that the device computes the same way every time. It can be recorded."""
-        *metrics, errors = self._improve(drawn)
+        *metrics, errors = self._improve(self._normalized(drawn))
+        # The ranks agree to stop in a step, so whoever is here meets the others.
+        self.policy.absorb(_named(drawn.rows, "obs/"), self._group)
         return dict(zip(METRICS, metrics, strict=True)), errors
+
+    def _normalized(self, drawn: Drawn) -> Drawn:
+        if not self.policy.normalized:
+            return drawn
+        rows = dict(drawn.rows)
+        for prefix in ("obs/", "next_obs/"):
+            seen = self.policy.normalize(_named(rows, prefix))
+            rows |= {f"{prefix}{name}": values for name, values in seen.items()}
+        return dataclasses.replace(drawn, rows=rows)
 
     def count(self) -> None:
         """Count a step. Updates the target networks and publishes the policy when their periods are over."""

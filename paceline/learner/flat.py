@@ -54,7 +54,7 @@ class FlatNetwork:
 
 
 class TrainedNetwork(FlatNetwork):
-    """A network with its gradients and its Adam optimiser. All ranks descend together."""
+    """A network with its gradients and its optimiser. All ranks descend together."""
 
     def __init__(
         self,
@@ -65,6 +65,7 @@ class TrainedNetwork(FlatNetwork):
         stop: Stop | None = None,
         on_nonfinite: OnNonFinite = "stop",
         borrowed: nn.Module | None = None,
+        weight_decay: float = 0.0,
     ) -> None:
         super().__init__(module, borrowed)
         self.gradients = FlatGradients(self._trained.values())
@@ -74,7 +75,7 @@ class TrainedNetwork(FlatNetwork):
         self.max_grad_norm = torch.tensor(max_grad_norm, device=device) if max_grad_norm is not None else None
         """[]: a tensor, because recorded and compiled steps read it; None without clipping."""
         self.steps = FiniteSteps(device, on_nonfinite)
-        self.optimizer = make_adam([self.values], rate)
+        self.optimizer = make_adam([self.values], rate, weight_decay=weight_decay)
 
     def descend(self, loss: Tensor) -> Tensor:
         """Step along the gradient of the loss, averaged over all ranks. Returns the norm of the gradient. Raises
@@ -109,7 +110,7 @@ class TrainedNetwork(FlatNetwork):
     def adam(self) -> dict[str, Any]:
         """The optimiser's settings."""
         (group,) = self.optimizer.param_groups
-        return {"rate": group["lr"], "betas": group["betas"], "eps": group["eps"]}
+        return {"rate": group["lr"]} | {name: group[name] for name in ("betas", "eps", "weight_decay")}
 
 
 class Encoding(Protocol):

@@ -1,4 +1,4 @@
-"""Adam, with settings that may change during a run."""
+"""Adam and AdamW, with settings that may change during a run."""
 
 from __future__ import annotations
 
@@ -22,12 +22,15 @@ class EagerAdam(torch.optim.Adam):
 
 
 def make_adam(parameters: Iterable[nn.Parameter], rate: float, **options: Any) -> torch.optim.Adam:
-    """Fused Adam. On CUDA its learning rate is a tensor, so that a recorded step sees it change."""
+    """Fused Adam, or AdamW with `weight_decay`. On CUDA the learning rate is a tensor, so that a recorded step sees it
+    change."""
     parameters = list(parameters)
     device = parameters[0].device
     on_cuda = device.type == "cuda"
     lr = torch.tensor(rate, device=device) if on_cuda else rate
-    return EagerAdam(parameters, lr=lr, fused=True, capturable=on_cuda, **options)
+    return EagerAdam(
+        parameters, lr=lr, fused=True, capturable=on_cuda, decoupled_weight_decay="weight_decay" in options, **options
+    )
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

@@ -115,7 +115,7 @@ class HeadConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyConfig:
-    """The network of the PPO systems. d4pg reads `encoder` and `encoder_size`."""
+    """The network of the PPO systems. d4pg reads `encoder`, `encoder_size` and `normalize_obs`."""
 
     kind: str = "chain"
     """chain (encoders, core, head and critic, as the other options say), or package.module:Class for a whole policy of
@@ -134,7 +134,8 @@ class PolicyConfig:
     critic: Literal["shared", "separate"] = "shared"
     """Whether the critic shares the actor's encoders and core."""
     normalize_obs: bool = False
-    """Normalise observations by their running mean and variance; images channel by channel."""
+    """Normalise observations by their running mean and variance; images channel by channel. d4pg does not
+    normalise images."""
     core: CoreConfig = field(default_factory=CoreConfig)
     head: HeadConfig = field(default_factory=HeadConfig)
     planner: PlannerConfig = field(default_factory=PlannerConfig)

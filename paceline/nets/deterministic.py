@@ -9,22 +9,26 @@ or features that the encoder has made of them, so that an update encodes each ob
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
 from paceline.accel.activations import Tanh
+from paceline.distributed.runtime import Group
 from paceline.errors import UsageError
 from paceline.nets.config import ControlConfig, PolicyConfig
 from paceline.nets.control_encoder import ControlEncoder, Seen
 from paceline.nets.layers import has_convolutions, make_activation
+from paceline.nets.normalizer import ObservationNormalizer
 from paceline.nets.parts import IMAGE, Parts, Unit
-from paceline.nets.trunk import flat_size
+from paceline.nets.trunk import flat_size, is_image
 from paceline.nets.value_heads import make_value_head
 from paceline.pool.protocol import PoolSpec
 from paceline.pool.spaces import Leaf
 
-_LAYERS = ("control.layer_norm", "control.activation")
+_LAYERS = ("control.layer_norm", "control.activation", "policy.normalize_obs")
 _VALUES = ("control.value.kind", "control.value.low", "control.value.high")
 _CRITIC = {"torso": "critic.torso", "last layer": "critic.last", "head": "critic.head"}
 LAST_LAYER = 1e-3
@@ -32,12 +36,17 @@ LAST_LAYER = 1e-3
 
 
 class DeterministicPolicy(nn.Module):
-    """One action for each observation."""
+    """One action for each observation.
+
+    It owns the normalisers, if there are any. The learner uses them for the critic's observations, too.
+    """
 
     low: Tensor
     high: Tensor
 
-    def __init__(self, spec: PoolSpec, config: ControlConfig, encoder: ControlEncoder) -> None:
+    def __init__(
+        self, spec: PoolSpec, config: ControlConfig, encoder: ControlEncoder, *, normalizes: bool = False
+    ) -> None:
         super().__init__()
         action, box = _box(spec)
         self.encoder = encoder
@@ -48,6 +57,11 @@ class DeterministicPolicy(nn.Module):
         self.name = action.name
         self.register_buffer("low", torch.as_tensor(box.low).flatten())
         self.register_buffer("high", torch.as_tensor(box.high).flatten())
+        numbers = [leaf for leaf in spec.obs if isinstance(leaf.space, spaces.Box) and not is_image(leaf)]
+        self.normalized = [leaf.name for leaf in numbers] if normalizes else []
+        """Observations that are normalised: neither images nor choices. `normalizers` are in the same order."""
+        if self.normalized:
+            self.normalizers = nn.ModuleList(ObservationNormalizer(leaf.shape) for leaf in numbers)
 
     has_exact_last_layers = True
     """See `PPOPolicy`."""
@@ -59,7 +73,23 @@ class DeterministicPolicy(nn.Module):
 
     def forward(self, seen: Seen) -> Tensor:
         """[B, A]: in [-1, 1]."""
+        if not isinstance(seen, Tensor):
+            seen = self.normalize(seen)
         return self.last(self.torso(self.encoder(seen))).tanh()
+
+    def normalize(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Observations as the encoder takes them."""
+        return obs | {name: normalizer(obs[name]) for name, normalizer in self._normalizers()}
+
+    def absorb(self, obs: dict[str, Tensor], group: Group) -> None:
+        """Add the observations of all ranks to the statistics. All ranks call it together."""
+        for name, normalizer in self._normalizers():
+            if not normalizer.is_frozen:
+                normalizer.absorb(group.sum_(normalizer.sums(obs[name])))
+
+    def _normalizers(self) -> list[tuple[str, ObservationNormalizer]]:
+        found = (self.get_submodule(f"normalizers.{index}") for index in range(len(self.normalized)))
+        return [(name, cast(ObservationNormalizer, one)) for name, one in zip(self.normalized, found, strict=True)]
 
     def env_actions(self, actions: Tensor) -> Tensor:
         """[B, ...]: actions as the environment takes them. Those that noise moved out of [-1, 1] are clipped first."""
@@ -129,17 +159,25 @@ def _last_layer(inputs: int, outputs: int) -> nn.Linear:
     return layer
 
 
+def make_deterministic_policy(spec: PoolSpec, config: ControlConfig, encoders: PolicyConfig) -> DeterministicPolicy:
+    """A policy without a critic."""
+    encoder = ControlEncoder(spec.obs, encoders)
+    return DeterministicPolicy(spec, config, encoder, normalizes=encoders.normalize_obs)
+
+
 def make_networks(
     spec: PoolSpec, config: ControlConfig, encoders: PolicyConfig
 ) -> tuple[DeterministicPolicy, ActionCritic]:
     """A policy and its critic, with one encoder for both."""
-    encoder = ControlEncoder(spec.obs, encoders)
-    return DeterministicPolicy(spec, config, encoder), ActionCritic(spec, config, encoder)
+    policy = make_deterministic_policy(spec, config, encoders)
+    return policy, ActionCritic(spec, config, policy.encoder)
 
 
-def control_parts(encoder: ControlEncoder) -> Parts:
+def control_parts(policy: DeterministicPolicy) -> Parts:
     """Where the parts are in a dictionary of both networks, `policy` and `critic`."""
-    torso, last = Unit({"torso": "policy.torso"}, _LAYERS), Unit({"last layer": "policy.last"})
+    encoder = policy.encoder
+    normalizers = {f"normalizer of {name}": f"policy.normalizers.{i}" for i, name in enumerate(policy.normalized)}
+    torso, last = Unit({"torso": "policy.torso"} | normalizers, _LAYERS), Unit({"last layer": "policy.last"})
     images = {
         f"{IMAGE}{name}": Unit({"encoder": f"policy.encoder.trunk.images.{index}"}, ("policy.encoder",))
         for index, name in enumerate(encoder.trunk.image_names)

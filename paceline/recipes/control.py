@@ -1,8 +1,8 @@
 """Continuous control by D4PG, with Acme's ratio of learning to collecting.
 
-The humanoid tasks have Acme's networks and the paper's learning rates. The other tasks are for a few cores, where
-updates take most of the time: they have smaller networks, larger learning rates, and targets that move in every
-update.
+The hand has the paper's settings of manipulation, and with `_fast` those of FastTD3. The humanoid tasks have Acme's
+networks and the paper's learning rates. The other tasks are for a few cores, where updates take most of the time: they
+have smaller networks, larger learning rates, and targets that move in every update.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from paceline.config import Config
-from paceline.experience.config import LimiterConfig
+from paceline.experience.config import LimiterConfig, ReplayConfig
 from paceline.learner.config import D4PGConfig
-from paceline.nets.config import ControlConfig, ValueConfig
+from paceline.nets.config import ControlConfig, PolicyConfig, ValueConfig
 from paceline.pool.config import PoolConfig
+from paceline.sims.control.family import HAND
 
 SUITE = (
     "acrobot-swingup",
@@ -85,4 +86,62 @@ def _task(name: str) -> Config:
             actor_hidden=(256, 256), critic_hidden=(256, 256), value=ValueConfig(low=0.0, high=100.0)
         ),
         d4pg=D4PGConfig(actor_rate=3e-4, critic_rate=3e-4, target_period=1, target_share=0.005),
+    )
+
+
+def hand_recipes() -> dict[str, Callable[[], Config]]:
+    """Two recipes for each task of the hand: hand_catch, hand_catch_fast and so on."""
+    recipes = {f"hand_{task}": _hand_recipe(task, _hand, "with the settings of D4PG's paper") for task in HAND}
+    fast = "with many streams and large batches as in FastTD3, for a GPU"
+    return recipes | {f"hand_{task}_fast": _hand_recipe(task, _fast_hand, fast) for task in HAND}
+
+
+def _hand_recipe(task: str, make: Callable[[str], Config], about: str) -> Callable[[], Config]:
+    def recipe() -> Config:
+        return make(task)
+
+    recipe.__doc__ = f"Hand: {task.replace('_', ' ')}, {about}."
+    return recipe
+
+
+def _hand(task: str) -> Config:
+    """Sections 4 and 4.2 of the paper. Rewards are in [0, 1] and the discount is 0.99, so no return is above 100."""
+    return Config(
+        env=f"hand:{task}",
+        system="d4pg",
+        steps=10_000_000,
+        pool=PoolConfig(num_envs=64),
+        control=ControlConfig(value=ValueConfig(low=0.0, high=100.0)),
+        d4pg=D4PGConfig(batch=512, actor_rate=5e-5, critic_rate=5e-5),
+    )
+
+
+def _fast_hand(task: str) -> Config:
+    """FastTD3's settings for 128 streams. The critic stays that of D4PG: one, and categorical."""
+    streams, batch, updates_per_step = 128, 32_768, 2
+    return Config(
+        env=f"hand:{task}",
+        system="d4pg",
+        steps=10_000_000,
+        pool=PoolConfig(num_envs=streams),
+        policy=PolicyConfig(normalize_obs=True),
+        control=ControlConfig(
+            actor_hidden=(512, 256, 128),
+            critic_hidden=(1024, 512, 256),
+            activation="relu",
+            value=ValueConfig(low=0.0, high=100.0, atoms=101),
+        ),
+        d4pg=D4PGConfig(
+            batch=batch,
+            steps=3,
+            noise=0.4,
+            lowest_noise=0.001,
+            actor_rate=3e-4,
+            critic_rate=3e-4,
+            weight_decay=0.1,
+            target_period=1,
+            target_share=0.1,
+        ),
+        replay=ReplayConfig(prioritized=False),
+        limiter=LimiterConfig(samples_per_insert=updates_per_step * batch / streams, minimum=10_000),
     )

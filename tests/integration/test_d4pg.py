@@ -28,7 +28,7 @@ from paceline.export import export
 from paceline.learner.compiled import CompiledUpdate
 from paceline.learner.config import D4PGConfig
 from paceline.learner.d4pg import D4PGLearner
-from paceline.nets.config import ControlConfig, ValueConfig
+from paceline.nets.config import ControlConfig, PolicyConfig, ValueConfig
 from paceline.pool.config import PoolConfig
 from paceline.session import train
 from tests.integration.envs import LENGTH
@@ -82,12 +82,16 @@ def test_draws_and_insertions_keep_their_ratio(tmp_path, pool, concurrent):
 
 
 def test_deterministic_runs_are_bit_equal_and_so_are_resumed_ones(tmp_path):
-    """2N steps at once = N, SIGTERM, resume, N: replay, priorities, noise, pending steps, optimisers and targets."""
-    whole = small(deterministic=True)
+    """2N steps at once = N, SIGTERM, resume, N: replay, priorities, noise, pending steps, statistics of observations,
+    optimisers and targets."""
+    options = {"d4pg": D4PGConfig(batch=32, steps=3, lowest_noise=0.01, weight_decay=0.1)}
+    options |= {"policy": PolicyConfig(normalize_obs=True), "deterministic": True}
+    whole = small(**options)
     train(whole, tmp_path / "whole")
     train(whole, tmp_path / "again")
     assert_equal(weights(tmp_path / "whole"), weights(tmp_path / "again"))
-    stopping = small(f"?marker={tmp_path / 'stopped'}&harm=stop", deterministic=True)
+    assert weights(tmp_path / "whole")["normalizers.0.moments.count"] > 1000
+    stopping = small(f"?marker={tmp_path / 'stopped'}&harm=stop", **options)
     stopped = train(stopping, tmp_path / "parts")
     assert stopped.interrupted and 0 < stopped.step < whole.steps
     resumed = train(stopping, tmp_path / "parts", resume="latest")

@@ -228,17 +228,17 @@ def test_what_it_cannot_learn_is_refused():
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
 def test_a_compiled_update_is_the_same():
-    """The same weights, targets, metrics and errors, with clipped gradients, three kinds of observations and columns in
-    any order; also after loading the state of an eager learner. Compiling draws no random numbers. The compiler takes
-    up to 30 s."""
-    options = {"max_grad_norm": 0.05, "target_period": 2, "actor_rate": 1e-2, "critic_rate": 1e-2}
+    """The same weights, targets, metrics and errors, with clipped gradients, weight decay, normalised observations,
+    three kinds of observations and columns in any order; also after loading the state of an eager learner. Compiling
+    draws no random numbers. The compiler takes up to 30 s."""
+    options = {"max_grad_norm": 0.05, "target_period": 2, "weight_decay": 0.1, "actor_rate": 1e-2, "critic_rate": 1e-2}
     config = ControlConfig(actor_hidden=(32, 32), critic_hidden=(32, 32), value=ValueConfig(low=-5.0, high=5.0))
     seen = spaces.Dict({"a": SPEC.observation_space, "b": spaces.Discrete(4), "c": IMAGE})
     spec = PoolSpec(observation_space=seen, action_space=SPEC.action_space, num_envs=1)
     learners = []
     for compiled in (False, True):
         torch.manual_seed(0)
-        policy, critic = make_networks(spec, config, SMALL_IMAGES)
+        policy, critic = make_networks(spec, config, dataclasses.replace(SMALL_IMAGES, normalize_obs=True))
         group = Group(RankInfo(), CPU, None)
         learners.append((policy, D4PGLearner(policy, critic, group, D4PGConfig(**options), compiled=compiled)))
     (policy, plain), (other_policy, compiled) = learners
@@ -268,3 +268,68 @@ def test_updates_of_several_ranks_are_not_compiled():
     policy, critic = make_networks(SPEC, config, PolicyConfig())
     with pytest.raises(ValueError, match="cannot be compiled"):
         D4PGLearner(policy, critic, Group(RankInfo(size=2), CPU, None), D4PGConfig(), compiled=True)
+
+
+def test_weight_decay_is_that_of_adamw():
+    """With a scalar critic and no gradient of the loss left out, the weights are those of AdamW."""
+    policy, critic, learner = make(ValueConfig(kind="scalar"), weight_decay=0.1, critic_rate=1e-2)
+    other = copy.deepcopy(critic)
+    optimizer = torch.optim.AdamW(other.parameters(), lr=1e-2, weight_decay=0.1)
+    target = copy.deepcopy((policy, other))
+    for _ in range(3):
+        drawn = transitions(16)
+        obs, next_obs = {"obs": drawn.rows["obs/obs"]}, {"obs": drawn.rows["next_obs/obs"]}
+        with torch.no_grad():
+            goal = drawn.rows["reward"] + 0.9 * target[1](next_obs, target[0](next_obs)).squeeze(1)
+        loss = 0.5 * (other(obs, drawn.rows["action"]).squeeze(1) - goal).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        learner.update(drawn)
+    for name, parameter in critic.named_parameters():
+        torch.testing.assert_close(parameter, other.get_parameter(name), rtol=1e-4, atol=1e-6)
+
+
+def test_normalised_observations_are_those_of_the_same_data_without_units():
+    """Statistics come from the drawn rows. Observations in other units then give the same losses and actions."""
+
+    def train(scale: float, shift: float) -> tuple[DeterministicPolicy, list[float]]:
+        torch.manual_seed(0)
+        config = ControlConfig(actor_hidden=(16,), critic_hidden=(16,), value=ValueConfig(kind="scalar"))
+        policy, critic = make_networks(SPEC, config, PolicyConfig(normalize_obs=True))
+        learner = D4PGLearner(policy, critic, Group(RankInfo(), CPU, None), D4PGConfig(actor_rate=1e-2))
+        seen = []
+        for number in range(4):
+            torch.manual_seed(number)
+            drawn = transitions(64)
+            rows = {name: scale * v + shift if name.endswith("obs/obs") else v for name, v in drawn.rows.items()}
+            if number == 0:
+                policy.absorb({"obs": rows["obs/obs"]}, Group(RankInfo(), CPU, None))
+            losses, _ = learner.update(dataclasses.replace(drawn, rows=rows))
+            seen.append(losses["critic_loss"].item())
+        return policy, seen
+
+    (plain, losses), (scaled, other_losses) = train(1.0, 0.0), train(50.0, 300.0)
+    assert losses == pytest.approx(other_losses, rel=1e-3)
+    obs = torch.randn(8, 3)
+    torch.testing.assert_close(plain({"obs": obs}), scaled({"obs": 50 * obs + 300}), rtol=1e-3, atol=1e-3)
+    (normalizer,) = scaled.normalizers
+    assert normalizer.moments.count == 5 * 64 and normalizer.shift == pytest.approx(torch.full((3,), 300.0), rel=0.1)
+
+
+def test_a_policy_without_normalisation_has_the_weights_of_older_checkpoints():
+    policy, _ = make_networks(SPEC, ControlConfig(actor_hidden=(8,), critic_hidden=(8,)), PolicyConfig())
+    assert not any(name.startswith("normalizers") for name in policy.state_dict())
+
+
+def test_choices_and_images_are_not_normalised():
+    space = spaces.Dict({"a": spaces.Box(-1, 1, (3,), np.float32), "b": spaces.Discrete(4), "c": IMAGE})
+    spec = dataclasses.replace(SPEC, observation_space=space)
+    config = ControlConfig(actor_hidden=(8,), critic_hidden=(8,))
+    policy, _ = make_networks(spec, config, dataclasses.replace(SMALL_IMAGES, normalize_obs=True))
+    assert policy.normalized == ["a"]
+    obs = {"a": torch.randn(5, 3) + 4, "b": torch.randint(4, (5,)), "c": images(5)}
+    policy.absorb(obs, Group(RankInfo(), CPU, None))
+    seen = policy.normalize(obs)
+    assert seen["b"] is obs["b"] and seen["c"] is obs["c"] and abs(seen["a"].mean().item()) < 1e-4
+    assert policy(obs).shape == (5, 2)

@@ -70,7 +70,7 @@ class MuJoCoEnv(gymnasium.Env):
 
     def __init__(self, task: MuJoCoTask, render_mode: str | None = "rgb_array") -> None:
         self.task, self.render_mode = task, render_mode
-        self._model, self._data = task.model, mujoco.MjData(task.model)
+        self.model, self.data = task.model, mujoco.MjData(task.model)
         self.metadata = {**self.metadata, "render_fps": round(1.0 / (task.frames * task.model.opt.timestep))}
         self.observation_space, self.measure_names = task.observation_space, task.measure_names
         self.action_space = spaces.Box(-1.0, 1.0, (task.model.nu,), np.float32)
@@ -79,36 +79,36 @@ class MuJoCoEnv(gymnasium.Env):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
-        mujoco.mj_resetData(self._model, self._data)
+        mujoco.mj_resetData(self.model, self.data)
         self._steps = 0
-        self.task.begin(self._data, self.np_random)
-        mujoco.mj_forward(self._model, self._data)
-        return self.task.observe(self._data), {}
+        self.task.begin(self.data, self.np_random)
+        mujoco.mj_forward(self.model, self.data)
+        return self.task.observe(self.data), {}
 
     def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         action = np.asarray(action, np.float64)
         if not np.isfinite(action).all():
             raise ValueError(f"the action {action} is not finite")
-        self.task.act(self._data, np.clip(action, -1.0, 1.0), self.np_random)
-        mujoco.mj_step(self._model, self._data, self.task.frames)
+        self.task.act(self.data, np.clip(action, -1.0, 1.0), self.np_random)
+        mujoco.mj_step(self.model, self.data, self.task.frames)
         # MuJoCo's step ends with contacts and positions of the moment before its last time step.
-        mujoco.mj_forward(self._model, self._data)
+        mujoco.mj_forward(self.model, self.data)
         self._steps += 1
-        outcome = self.task.judge(self._data)
+        outcome = self.task.judge(self.data)
         if self._has_diverged():
             outcome = outcome._replace(reward=0.0, terminated=True)
         truncated = not outcome.terminated and self._steps >= self.task.max_episode_steps
-        observation = self.task.observe(self._data)
+        observation = self.task.observe(self.data)
         return observation, outcome.reward, outcome.terminated, truncated, dict(outcome.measures)
 
     def _has_diverged(self) -> bool:
         """Whether MuJoCo has met a number that is not finite or too large since the episode began."""
         kinds = (mujoco.mjtWarning.mjWARN_BADQPOS, mujoco.mjtWarning.mjWARN_BADQVEL, mujoco.mjtWarning.mjWARN_BADQACC)
-        return any(self._data.warning[kind].number for kind in kinds) or not math.isfinite(self._data.time)
+        return any(self.data.warning[kind].number for kind in kinds) or not math.isfinite(self.data.time)
 
     def get_state(self) -> dict[str, Any]:
-        physics = np.empty(mujoco.mj_stateSize(self._model, STATE))
-        mujoco.mj_getState(self._model, self._data, physics, STATE)
+        physics = np.empty(mujoco.mj_stateSize(self.model, STATE))
+        mujoco.mj_getState(self.model, self.data, physics, STATE)
         return {
             "physics": physics,
             "steps": self._steps,
@@ -117,17 +117,17 @@ class MuJoCoEnv(gymnasium.Env):
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        mujoco.mj_resetData(self._model, self._data)
-        mujoco.mj_setState(self._model, self._data, state["physics"], STATE)
+        mujoco.mj_resetData(self.model, self.data)
+        mujoco.mj_setState(self.model, self.data, state["physics"], STATE)
         self._steps = state["steps"]
         self.np_random.bit_generator.state = state["random"]
         self.task.set_state(state["task"])
-        mujoco.mj_forward(self._model, self._data)
+        mujoco.mj_forward(self.model, self.data)
 
     def render(self) -> np.ndarray:
         if self._renderer is None:
-            self._renderer = _renderer(self._model)
-        self._renderer.update_scene(self._data, camera=self.task.camera)
+            self._renderer = _renderer(self.model)
+        self._renderer.update_scene(self.data, camera=self.task.camera)
         return self._renderer.render()
 
     def close(self) -> None:

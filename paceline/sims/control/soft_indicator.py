@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-_STEEPNESS = math.atanh(math.sqrt(0.95))
+STEEPNESS = math.atanh(math.sqrt(0.95))
 
 
 def soft_indicator(error: float, tolerance: float, margin: float) -> float:
@@ -12,4 +12,4 @@ def soft_indicator(error: float, tolerance: float, margin: float) -> float:
     beyond = abs(error) - tolerance
     if beyond <= 0.0:
         return 1.0
-    return 1.0 - math.tanh(_STEEPNESS * beyond / margin) ** 2
+    return 1.0 - math.tanh(STEEPNESS * beyond / margin) ** 2

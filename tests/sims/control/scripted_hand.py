@@ -18,15 +18,17 @@ CLOSE_BELOW = 0.05
 
 
 class Catcher:
-    """Cups the hand, and closes it when the cylinder has come near."""
+    """Cups the hand, keeps it below the cylinder, and closes it when the cylinder has come near."""
 
     def __init__(self, hand: Hand) -> None:
         self._hand, self._is_closing = hand, False
 
     def act(self, data) -> np.ndarray:
-        gap = self._hand.position(data)[2] - self._hand.grasp_point(data)[2]
-        self._is_closing = self._is_closing or gap < CLOSE_BELOW
-        aim = np.zeros(self._hand.model.nu)
-        for name, value in (CLOSED if self._is_closing else CUPPED).items():
-            aim[self._hand.model.actuator(name).id] = value
-        return np.clip((aim - data.ctrl) / (INCREMENT * (self._hand.high - self._hand.low)), -1.0, 1.0)
+        hand, (x, y, height) = self._hand, self._hand.position(data)
+        self._is_closing = self._is_closing or height - hand.grasp_point(data)[2] < CLOSE_BELOW
+        # With the palm up, the wrist's tilt turns the hand about the vertical.
+        towards = {"wrist_tilt": -np.arctan2(y, max(x, 0.03))}
+        aim = np.zeros(hand.model.nu)
+        for name, value in ((CLOSED if self._is_closing else CUPPED) | towards).items():
+            aim[hand.model.actuator(name).id] = value
+        return np.clip((aim - data.ctrl) / (INCREMENT * (hand.high - hand.low)), -1.0, 1.0)

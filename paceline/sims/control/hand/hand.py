@@ -26,12 +26,17 @@ class Hand:
 
     def __init__(self, *, radius: float, half_length: float, mass: float, has_target: bool) -> None:
         self.radius, self.half_length = radius, half_length
-        self.model = _model(radius, half_length, mass, has_target)
+        self._shape = (radius, half_length, mass, has_target)
+        self.model = _model(*self._shape)
         self._grasp = self.model.site("grasp").id
         self._object, self._table = self.model.geom("object").id, self.model.geom("table").id
         self.low, self.high = self.model.actuator_ctrlrange.T
         # The joint that each actuator drives: all transmissions are joints.
         self._driven = self.model.jnt_qposadr[self.model.actuator_trnid[:, 0]]
+
+    def make_spec(self) -> mujoco.MjSpec:
+        """The model before MuJoCo compiles it, for programs that add to it."""
+        return _make_spec(*self._shape)
 
     def pose(self, data: mujoco.MjData, **targets: float) -> None:
         """Put the actuators' targets and all joints into a pose. Actuators that are not named are at 0."""
@@ -81,6 +86,10 @@ class Hand:
 
 @functools.cache
 def _model(radius: float, half_length: float, mass: float, has_target: bool) -> mujoco.MjModel:
+    return _make_spec(radius, half_length, mass, has_target).compile()
+
+
+def _make_spec(radius: float, half_length: float, mass: float, has_target: bool) -> mujoco.MjSpec:
     spec = mujoco.MjSpec.from_file(str(FILE))
     size = [radius, half_length, 0.0]
     body = spec.worldbody.add_body(name="object")
@@ -100,7 +109,7 @@ def _model(radius: float, half_length: float, mass: float, has_target: bool) -> 
             type=mujoco.mjtGeom.mjGEOM_CYLINDER, size=size, rgba=TARGET_RGBA, contype=0, conaffinity=0, mass=0
         )
         _add_stripe(target, size, TARGET_RGBA)
-    return spec.compile()
+    return spec
 
 
 def _add_stripe(body: mujoco.MjsBody, size: list[float], rgba: tuple[float, ...]) -> None:

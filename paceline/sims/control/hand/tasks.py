@@ -29,24 +29,24 @@ class Catch:
     measure_names = ("held",)
 
     def __init__(self) -> None:
-        self._hand = Hand(radius=2.2 * CM, half_length=4 * CM, mass=0.06, has_target=False)
-        self.model, self.observation_space = self._hand.model, _box(70)
+        self.hand = Hand(radius=2.2 * CM, half_length=4 * CM, mass=0.06, has_target=False)
+        self.model, self.observation_space = self.hand.model, _box(70)
 
     def begin(self, data: mujoco.MjData, random: np.random.Generator) -> None:
-        start_pose(self._hand, data, random, PALM_UP, spread=0.6)
+        start_pose(self.hand, data, random, PALM_UP, spread=0.6)
         above = random.uniform([-3 * CM, -3 * CM, 12 * CM], [3 * CM, 3 * CM, 30 * CM])
-        self._hand.place(data, self._hand.grasp_point(data) + above, random_quaternion(random))
+        self.hand.place(data, self.hand.grasp_point(data) + above, random_quaternion(random))
 
     def act(self, data: mujoco.MjData, action: np.ndarray, random: np.random.Generator) -> None:
-        self._hand.move(data, action)
+        self.hand.move(data, action)
 
     def observe(self, data: mujoco.MjData) -> np.ndarray:
-        return _vector(self._hand.observe(data))
+        return _vector(self.hand.observe(data))
 
     def judge(self, data: mujoco.MjData) -> StepOutcome:
-        if self._hand.touches_table(data):
+        if self.hand.touches_table(data):
             return StepOutcome(0.0, True, {"held": 0.0})
-        error = self._hand.grasp_point(data)[2] - self._hand.position(data)[2]
+        error = self.hand.grasp_point(data)[2] - self.hand.position(data)[2]
         return StepOutcome(soft_indicator(error, 0.0, 5 * CM), False, {"held": float(abs(error) < HELD)})
 
     def get_state(self) -> None:
@@ -62,36 +62,36 @@ class PickUpAndOrient:
     measure_names = ("distance", "tilt")
 
     def __init__(self) -> None:
-        self._hand = Hand(radius=2 * CM, half_length=4 * CM, mass=0.06, has_target=True)
-        self.model, self.observation_space = self._hand.model, _box(77)
+        self.hand = Hand(radius=2 * CM, half_length=4 * CM, mass=0.06, has_target=True)
+        self.model, self.observation_space = self.hand.model, _box(77)
 
     def begin(self, data: mujoco.MjData, random: np.random.Generator) -> None:
         position, quaternion = self._reachable(data, random)
         mujoco.mj_resetData(self.model, data)
-        self._hand.place_target(data, position, quaternion)
-        start_pose(self._hand, data, random, PALM_DOWN)
-        x, y = random.uniform([8 * CM, -3 * CM], [13 * CM, 3 * CM])
-        self._hand.place(data, np.array([x, y, self._hand.radius]), _lying(random.uniform(-math.pi, math.pi)))
+        self.hand.place_target(data, position, quaternion)
+        start_pose(self.hand, data, random, PALM_DOWN)
+        x, y, turn = random.uniform([6 * CM, -2 * CM, -math.pi / 4], [11 * CM, 2 * CM, math.pi / 4])
+        self.hand.place(data, np.array([x, y, self.hand.radius]), _lying(math.pi + turn))
 
     def _reachable(self, data: mujoco.MjData, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """A pose of the cylinder across the palm, in a random pose of the wrist."""
-        self._hand.pose(data, wrist_rotate=random.uniform(PALM_DOWN, 0.0), wrist_flex=random.uniform(-0.3, 0.3))
+        self.hand.pose(data, wrist_rotate=random.uniform(PALM_DOWN, 0.0), wrist_flex=random.uniform(-0.3, 0.3))
         mujoco.mj_forward(self.model, data)
-        along, across, back = self._hand.palm_frame(data).T
+        along, across, back = self.hand.palm_frame(data).T
         # The cylinder's own z lies across the palm.
         frame, quaternion = np.stack([back, along, across], axis=1), np.empty(4)
         mujoco.mju_mat2Quat(quaternion, frame.ravel())
-        return self._hand.grasp_point(data).copy(), quaternion
+        return self.hand.grasp_point(data).copy(), quaternion
 
     def act(self, data: mujoco.MjData, action: np.ndarray, random: np.random.Generator) -> None:
-        self._hand.move(data, action)
+        self.hand.move(data, action)
 
     def observe(self, data: mujoco.MjData) -> np.ndarray:
-        return _vector([*self._hand.observe(data), data.mocap_pos[0], data.mocap_quat[0]])
+        return _vector([*self.hand.observe(data), data.mocap_pos[0], data.mocap_quat[0]])
 
     def judge(self, data: mujoco.MjData) -> StepOutcome:
-        distance = float(np.linalg.norm(self._hand.position(data) - data.mocap_pos[0]))
-        tilt = angle(axis(self._hand.quaternion(data), 2), axis(data.mocap_quat[0], 2))
+        distance = float(np.linalg.norm(self.hand.position(data) - data.mocap_pos[0]))
+        tilt = angle(axis(self.hand.quaternion(data), 2), axis(data.mocap_quat[0], 2))
         near, oriented = soft_indicator(distance, 1 * CM, 5 * CM), soft_indicator(tilt, 5 * DEGREE, 10 * DEGREE)
         return StepOutcome(0.5 * near * (1.0 + oriented), False, {"distance": distance, "tilt": tilt})
 
@@ -110,34 +110,34 @@ class RotateInHand:
     """Of the Ornstein-Uhlenbeck process that moves the target's angle in each step."""
 
     def __init__(self) -> None:
-        self._hand = Hand(radius=3.5 * CM, half_length=2 * CM, mass=0.08, has_target=True)
-        self.model, self.observation_space = self._hand.model, _box(72)
+        self.hand = Hand(radius=3.5 * CM, half_length=2 * CM, mass=0.08, has_target=True)
+        self.model, self.observation_space = self.hand.model, _box(72)
         self._angle, self._speed = 0.0, 0.0
 
     def begin(self, data: mujoco.MjData, random: np.random.Generator) -> None:
-        start_pose(self._hand, data, random, PALM_UP)
-        start = self._hand.grasp_point(data) + random.uniform(-0.5 * CM, 0.5 * CM, 3)
-        self._hand.place(data, start, _upright(random.uniform(-math.pi, math.pi)))
+        start_pose(self.hand, data, random, PALM_UP)
+        start = self.hand.grasp_point(data) + random.uniform(-0.5 * CM, 0.5 * CM, 3)
+        self.hand.place(data, start, _upright(random.uniform(-math.pi, math.pi)))
         self._angle, self._speed = random.uniform(-math.pi, math.pi), 0.0
         self._show_target(data)
 
     def act(self, data: mujoco.MjData, action: np.ndarray, random: np.random.Generator) -> None:
-        self._hand.move(data, action)
+        self.hand.move(data, action)
         self._speed += self.NOISE * random.normal() - self.DRIFT * self._speed
         self._angle += self._speed
         self._show_target(data)
 
     def _show_target(self, data: mujoco.MjData) -> None:
         above = np.array([0.0, 0.0, 10 * CM])
-        self._hand.place_target(data, self._hand.grasp_point(data) + above, _upright(self._angle))
+        self.hand.place_target(data, self.hand.grasp_point(data) + above, _upright(self._angle))
 
     def observe(self, data: mujoco.MjData) -> np.ndarray:
-        return _vector([*self._hand.observe(data), np.array([math.sin(self._angle), math.cos(self._angle)])])
+        return _vector([*self.hand.observe(data), np.array([math.sin(self._angle), math.cos(self._angle)])])
 
     def judge(self, data: mujoco.MjData) -> StepOutcome:
-        quaternion, target = self._hand.quaternion(data), _upright(self._angle)
+        quaternion, target = self.hand.quaternion(data), _upright(self._angle)
         error = angle(axis(quaternion, 1)[:2], axis(target, 1)[:2])
-        if self._hand.touches_table(data):
+        if self.hand.touches_table(data):
             return StepOutcome(0.0, True, {"error": error})
         tilt = angle(axis(quaternion, 2), axis(target, 2))
         turned = soft_indicator(error, 5 * DEGREE, 40 * DEGREE)
