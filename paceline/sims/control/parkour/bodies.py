@@ -52,6 +52,8 @@ class Walker:
     num_felt, num_seen = 19, 101
     AHEAD = np.stack([np.linspace(-1.0, 3.9, 50), np.zeros(50)], axis=1)
     """[50, 2]: the points that are seen, relative to the torso: every 10 cm."""
+    BENT = np.array([0.1, -0.15, 0.05, 0.1, -0.15, 0.05])
+    """Angles of hip, knee and ankle, of the right leg and of the left one."""
 
     def __init__(self) -> None:
         self.limits = LIMITS["walker"]
@@ -59,7 +61,7 @@ class Walker:
         self._torso, self._weight = self.model.body("torso").id, _weight(self.model)
 
     def stand(self, data: mujoco.MjData, random: np.random.Generator) -> None:
-        data.qpos[3:] = random.uniform(-0.1, 0.1, 6) + [0.1, -0.15, 0.05, 0.1, -0.15, 0.05]
+        data.qpos[3:] = self.BENT + random.uniform(-0.1, 0.1, 6)
 
     def position(self, data: mujoco.MjData) -> np.ndarray:
         return data.xpos[self._torso]

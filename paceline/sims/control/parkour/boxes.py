@@ -23,7 +23,7 @@ HURDLE, SLAB, WALL = 0.12, 1.0, 0.25
 """Lengths along x of a hurdle, a hovering platform and a wall."""
 THICKNESS = 0.1
 """Of a hovering platform."""
-UNUSED = (0.0, 0.0, -50.0)
+UNUSED = (-100.0, 0.0, -50.0)
 """Where boxes are that a course does not need."""
 DARK, LIGHT, RED, BLUE = (0.5, 0.55, 0.57, 1.0), (0.6, 0.65, 0.66, 1.0), (0.8, 0.35, 0.25, 1.0), (0.3, 0.5, 0.75, 1.0)
 COLOURS = {"tile": (DARK, LIGHT), "hurdle": (RED,), "slab": (BLUE,), "right": (BLUE,), "left": (BLUE,)}
