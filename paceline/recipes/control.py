@@ -1,8 +1,8 @@
 """Continuous control by D4PG, with Acme's ratio of learning to collecting.
 
-The humanoid tasks have Acme's networks and the paper's learning rates. The other tasks are for a few cores, where
-updates take most of the time: they have smaller networks, larger learning rates, and targets that move in every
-update.
+The humanoid tasks have Acme's networks and the paper's learning rates. Parkour has the paper's settings. The other
+tasks are for a few cores, where updates take most of the time: they have smaller networks, larger learning rates, and
+targets that move in every update.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from paceline.config import Config
 from paceline.experience.config import LimiterConfig
 from paceline.learner.config import D4PGConfig
-from paceline.nets.config import ControlConfig, ValueConfig
+from paceline.nets.config import ControlConfig, PolicyConfig, ValueConfig
 from paceline.pool.config import PoolConfig
 
 SUITE = (
@@ -50,6 +50,29 @@ def pendulum() -> Config:
         ),
         d4pg=D4PGConfig(batch=128, steps=1, actor_rate=1e-3, critic_rate=1e-3, target_period=1, target_share=0.01),
         limiter=LimiterConfig(samples_per_insert=32.0),
+    )
+
+
+def parkour_walker() -> Config:
+    """Parkour: a planar walker runs over gaps, hurdles and platforms, by D4PG."""
+    return _parkour("walker", atoms=51)
+
+
+def parkour_humanoid() -> Config:
+    """Parkour: a humanoid runs over gaps and hurdles, and through walls with openings, by D4PG."""
+    return _parkour("humanoid", atoms=101)
+
+
+def _parkour(body: str, atoms: int) -> Config:
+    """The settings of the paper's section 4.3. The rewards of a body that runs forwards are in [0, 1]."""
+    return Config(
+        env=f"parkour:{body}",
+        system="d4pg",
+        steps=100_000_000,
+        pool=PoolConfig(num_envs=64),
+        policy=PolicyConfig(reduced=("terrain",)),
+        control=ControlConfig(value=ValueConfig(low=-10.0, high=100.0, atoms=atoms)),
+        d4pg=D4PGConfig(batch=512, actor_rate=5e-5, critic_rate=5e-5),
     )
 
 

@@ -16,6 +16,7 @@ import mujoco
 
 import paceline as pl
 import paceline.sims.control
+from paceline import recipes
 from paceline.errors import UsageError
 from paceline.pool import PoolConfig, make_pool
 from paceline.sims.control.parkour.bodies import HIGHEST, LOWEST
@@ -421,6 +422,15 @@ def test_ids_are_checked_before_a_worker_starts(env, message):
         make_pool(env, PoolConfig(kind="serial", num_envs=1))
 
 
+@pytest.mark.parametrize(("body", "atoms"), [("walker", 51), ("humanoid", 101)])
+def test_recipes_have_the_settings_of_the_paper(body, atoms):
+    config = recipes.find(f"parkour_{body}")
+    assert config.env == f"parkour:{body}" and config.pool.num_envs == 64 and config.replay.capacity == 1_000_000
+    assert config.control.value.atoms == atoms and config.policy.reduced == ("terrain",)
+    assert (config.d4pg.batch, config.d4pg.steps, config.d4pg.noise) == (512, 5, 0.3)
+    assert config.d4pg.actor_rate == config.d4pg.critic_rate == 5e-5
+
+
 @pytest.mark.parametrize("system", ["ddppo", "ver", "appo", "d4pg"])
 def test_a_short_training_run_reports_obstacles_and_distance(tmp_path, system):
     settings = {"limiter": {"minimum": 64}, "replay": {"capacity": 1000}} if system == "d4pg" else {"rollout_steps": 50}
@@ -430,6 +440,7 @@ def test_a_short_training_run_reports_obstacles_and_distance(tmp_path, system):
         folder=tmp_path / "run",
         steps=600,
         device="cpu",
+        policy={"reduced": ("terrain",)},
         pool={"kind": "serial", "num_envs": 4},
         **settings,
     )
