@@ -21,6 +21,8 @@ START, RUNWAY = 20.0, 150.0
 """Lengths of the floor at the start and behind the last obstacle."""
 HURDLE, SLAB, WALL = 0.12, 1.0, 0.25
 """Lengths along x of a hurdle, a hovering platform and a wall."""
+MARGIN = 0.02
+"""Hurdles are that much narrower than tiles, so that sides of both are not at one place in pictures."""
 THICKNESS = 0.1
 """Of a hovering platform."""
 UNUSED = (-100.0, 0.0, -50.0)
@@ -40,7 +42,7 @@ class Boxes:
             "start": np.array([[START, width, DEPTH]]),
             "runway": np.array([[RUNWAY, width, DEPTH]]),
             "tile": np.array([[length, width, DEPTH] for length in np.linspace(*limits.tiles, num)]),
-            "hurdle": np.tile([HURDLE, width, DEPTH], (num, 1)),
+            "hurdle": np.tile([HURDLE, width - MARGIN, DEPTH], (num, 1)),
         }
         if "platforms" in limits.kinds:
             sizes["slab"] = np.tile([SLAB, width, THICKNESS], (num, 1))
