@@ -17,7 +17,10 @@ SPEED = 3.0
 
 
 class Parkour:
-    """The reward is the torso's speed along the course, as a share of `SPEED` and between -1 and 1."""
+    """The reward is the torso's speed along the course, as a share of `SPEED` and between 0 and 1.
+
+    A step backwards costs nothing: otherwise a body that cannot run yet would do best to fall at once.
+    """
 
     frames, max_episode_steps, camera = 4, 1000, "side"
     measure_names = ("obstacles", "distance")
@@ -56,7 +59,7 @@ class Parkour:
     def judge(self, data: mujoco.MjData) -> StepOutcome:
         before, self._x = self._x, self._position(data)
         self._farthest = max(self._farthest, self._x)
-        reward = float(np.clip((self._x - before) / (self._seconds * SPEED), -1.0, 1.0))
+        reward = float(np.clip((self._x - before) / (self._seconds * SPEED), 0.0, 1.0))
         obstacles = np.searchsorted(self._ends, self._farthest)
         measures = {"obstacles": float(obstacles), "distance": self._x - self._start}
         return StepOutcome(reward, self._has_fallen(data), measures)
