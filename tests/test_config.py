@@ -30,6 +30,7 @@ SETTINGS = {
     "rollout_steps": ({"rollout_steps": 7}, PPO),
     "policy.encoder": ({"policy": PolicyConfig(encoder="impala")}, set(SYSTEMS)),
     "policy.encoder_size": ({"policy": PolicyConfig(encoder_size=64)}, set(SYSTEMS)),
+    "policy.reduced": ({"policy": PolicyConfig(reduced=("terrain",))}, set(SYSTEMS)),
     "policy.hidden": ({"policy": PolicyConfig(hidden=(8,))}, PPO),
     "policy.core.kind": ({"policy": PolicyConfig(core=CoreConfig(kind="lstm"))}, PPO),
     "ppo.auxiliary.steps": ({"ppo": PPOConfig(auxiliary=AuxiliaryConfig(steps=3))}, PPO),

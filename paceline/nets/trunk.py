@@ -43,6 +43,7 @@ class Trunk(nn.Module):
         self.image_names = [leaf.name for leaf in images]
         encoders = [_encoder(leaf, config) for leaf in images]
         self.images = nn.ModuleList(encoders)
+        reduced = _numbers(config.reduced, self.leaves)
         self.vectors: VectorEncoder | None = None
         if self.leaves:
             self.vectors = VectorEncoder(
@@ -50,7 +51,7 @@ class Trunk(nn.Module):
                 hidden_sizes=config.hidden,
                 activation=config.activation,
                 embedding=config.embedding,
-                reduced=_numbers(config.reduced, self.leaves),
+                reduced=reduced,
                 reduced_hidden=config.reduced_hidden,
             )
         self.num_image_features = sum(encoder.out_features for encoder in encoders)

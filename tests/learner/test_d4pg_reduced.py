@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
 from torch.nn import functional as F
 
+from paceline.config import Config
 from paceline.distributed.rank_info import RankInfo
 from paceline.distributed.runtime import Group
 from paceline.errors import UsageError
@@ -16,7 +18,10 @@ from paceline.learner.d4pg import D4PGLearner
 from paceline.nets.config import ControlConfig, PlannerConfig, PolicyConfig, ValueConfig
 from paceline.nets.deterministic import control_parts, make_networks
 from paceline.nets.parts import freeze
+from paceline.nets.trunk import Trunk
 from paceline.pool.protocol import PoolSpec
+from paceline.pool.spaces import leaves
+from paceline.resume import require_same_network
 
 ROWS = 8
 SIZES = {"proprioception": 3, "terrain": 20}
@@ -69,12 +74,22 @@ def test_a_frozen_encoder_contains_the_layers_of_the_terrain():
     assert not any(values.requires_grad for values in policy.encoder.parameters())
 
 
+def test_a_resumed_run_keeps_the_layers_of_the_terrain(tmp_path):
+    saved, wanted = (Config(system="d4pg", policy=policy) for policy in (REDUCED, PolicyConfig()))
+    with pytest.raises(UsageError, match=r"policy\.reduced \(\) instead of \('terrain',\)"):
+        require_same_network(saved, wanted, tmp_path)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (
             lambda: make_networks(SPEC, CONTROL, PolicyConfig(reduced=("terain",))),
             "'terain' is no observation, or an image, did you mean 'terrain'.*allowed: proprioception, terrain",
+        ),
+        (
+            lambda: Trunk(leaves(spaces.Box(0, 255, (3, 64, 64), np.uint8), "obs"), PolicyConfig(reduced=("obs",))),
+            "'obs' is no observation, or an image; allowed: none",
         ),
         (lambda: PolicyConfig(reduced_hidden=()), "reduced_hidden must be at least one layer"),
         (lambda: PolicyConfig(reduced=("a",), planner=PlannerConfig(kind="lstm")), "allowed: policy.planner.kind none"),
