@@ -64,14 +64,14 @@ def parkour_humanoid() -> Config:
 
 
 def _parkour(body: str, atoms: int) -> Config:
-    """The settings of the paper's section 4.3. Rewards are in [0, 1] and the discount is 0.99."""
+    """The settings of the paper's section 4.3. Only a body that falls has negative returns."""
     return Config(
         env=f"parkour:{body}",
         system="d4pg",
         steps=100_000_000,
         pool=PoolConfig(num_envs=64),
         policy=PolicyConfig(reduced=("terrain",)),
-        control=ControlConfig(value=ValueConfig(low=0.0, high=100.0, atoms=atoms)),
+        control=ControlConfig(value=ValueConfig(low=-20.0, high=100.0, atoms=atoms)),
         d4pg=D4PGConfig(batch=512, actor_rate=5e-5, critic_rate=5e-5),
     )
 

@@ -17,8 +17,9 @@ REACH = 7.0
 """No point that is seen or stood on is farther from the torso along the course."""
 LOWEST, HIGHEST = -2.5, 1.0
 """Bounds of heights of the terrain relative to the torso."""
-FALLEN_HEIGHT, FALLEN_UP = 0.6, 0.2
-"""A body has fallen if its torso is less high above the floor, or if its axis points less upwards."""
+FALLEN = 0.6
+"""A body whose torso is less high above the floor has fallen. Its tilt does not matter: a torso tilts in a few steps, and
+a body that cannot run yet would learn to end episodes so."""
 
 
 class ParkourBody(Protocol):
@@ -37,9 +38,6 @@ class ParkourBody(Protocol):
 
     def position(self, data: mujoco.MjData) -> np.ndarray:
         """[3]: of the torso."""
-
-    def up(self, data: mujoco.MjData) -> float:
-        """How far the torso's axis points upwards: 1 upright, 0 lying."""
 
     def feel(self, data: mujoco.MjData, surfaces: Surfaces) -> list[np.ndarray]: ...
 
@@ -65,9 +63,6 @@ class Walker:
 
     def position(self, data: mujoco.MjData) -> np.ndarray:
         return data.xpos[self._torso]
-
-    def up(self, data: mujoco.MjData) -> float:
-        return float(data.xmat[self._torso, 8])
 
     def feel(self, data: mujoco.MjData, surfaces: Surfaces) -> list[np.ndarray]:
         pitch = data.qpos[2]
@@ -105,9 +100,6 @@ class Humanoid:
 
     def position(self, data: mujoco.MjData) -> np.ndarray:
         return data.xpos[self._torso]
-
-    def up(self, data: mujoco.MjData) -> float:
-        return float(data.xmat[self._torso, 8])
 
     def feel(self, data: mujoco.MjData, surfaces: Surfaces) -> list[np.ndarray]:
         axes, position = data.xmat[self._torso].reshape(3, 3), self.position(data)

@@ -7,7 +7,7 @@ import numpy as np
 from gymnasium import spaces
 
 from paceline.sims.control.mujoco_env import StepOutcome
-from paceline.sims.control.parkour.bodies import BODIES, FALLEN_HEIGHT, FALLEN_UP, HIGHEST, LOWEST, REACH
+from paceline.sims.control.parkour.bodies import BODIES, FALLEN, HIGHEST, LOWEST, REACH
 from paceline.sims.control.parkour.boxes import Surfaces
 from paceline.sims.control.parkour.course import build
 from paceline.sims.control.parkour.limits import ALL, check
@@ -17,10 +17,7 @@ SPEED = 3.0
 
 
 class Parkour:
-    """The reward is the torso's speed along the course, as a share of `SPEED` and between 0 and 1.
-
-    A step backwards costs nothing: otherwise a body that cannot run yet would do best to fall at once.
-    """
+    """The reward is the torso's speed along the course, as a share of `SPEED` and between -1 and 1."""
 
     frames, max_episode_steps, camera = 4, 1000, "side"
     measure_names = ("obstacles", "distance")
@@ -59,7 +56,7 @@ class Parkour:
     def judge(self, data: mujoco.MjData) -> StepOutcome:
         before, self._x = self._x, self._position(data)
         self._farthest = max(self._farthest, self._x)
-        reward = float(np.clip((self._x - before) / (self._seconds * SPEED), 0.0, 1.0))
+        reward = float(np.clip((self._x - before) / (self._seconds * SPEED), -1.0, 1.0))
         obstacles = np.searchsorted(self._ends, self._farthest)
         measures = {"obstacles": float(obstacles), "distance": self._x - self._start}
         return StepOutcome(reward, self._has_fallen(data), measures)
@@ -69,7 +66,7 @@ class Parkour:
         position = self.body.position(data)
         floor = self._surfaces(data).floors(position[None])[0]
         height = position[2] - (floor if np.isfinite(floor) else 0.0)
-        return bool(height < FALLEN_HEIGHT or self.body.up(data) < FALLEN_UP)
+        return bool(height < FALLEN)
 
     def _surfaces(self, data: mujoco.MjData) -> Surfaces:
         return self.body.boxes.near(data.mocap_pos, self._position(data), REACH)
