@@ -18,8 +18,8 @@ REACH = 7.0
 LOWEST, HIGHEST = -2.5, 1.0
 """Bounds of heights of the terrain relative to the torso."""
 FALLEN = 0.6
-"""A body whose torso is less high above the floor has fallen. Its tilt does not matter: a torso tilts in a few steps, and
-a body that cannot run yet would learn to end episodes so."""
+"""A body whose torso is less high above the floor has fallen. Its tilt does not matter: a torso tilts in a few steps,
+and a body that cannot run yet would learn to end episodes so."""
 
 
 class ParkourBody(Protocol):
