@@ -16,7 +16,7 @@ from paceline.systems import SYSTEMS
 
 _FIXED = {
     "ppo": ("policy.", "ppo.auxiliary.kind", "ppo.auxiliary.hidden", "population.policies", "init", "freeze"),
-    "d4pg": ("control.", "policy.encoder", "init", "freeze"),
+    "d4pg": ("control.", "policy.encoder", "policy.reduced", "init", "freeze"),
 }
 """For each family of systems: beginnings of the names of settings that define its networks, and how they began."""
 

@@ -171,13 +171,13 @@ class InitialWeights:
         kept = [names.index(name) for name, _ in unit.inputs]
         embedded = [key for role, key in found if role == PERCEPTRON and key.startswith("embeddings.")]
         for key, values in [(key, found.pop((PERCEPTRON, key))) for key in embedded]:
-            _, number, kind = key.split(".")
+            _, number, kind = key.split(".", 2)
             if int(number) in kept:
                 found[PERCEPTRON, f"embeddings.{kept.index(int(number))}.{kind}"] = values
         first = (PERCEPTRON, "layers.0.weight") if PERCEPTRON in unit.modules else (CORE, "rnn.weight_ih_l0")
         if kept and first in found:
-            embedding = self.config.policy.embedding if PERCEPTRON in unit.modules else 0
-            columns = found[first].split([embedding or size for _, size in other.inputs], 1)
+            widths = self.config.policy.joined if PERCEPTRON in unit.modules else lambda _, size: size
+            columns = found[first].split([widths(name, size) for name, size in other.inputs], 1)
             found[first] = torch.cat([columns[number] for number in kept], 1)
         return found
 

@@ -32,6 +32,7 @@ SETTINGS = {
     "policy.encoder": ({"policy": PolicyConfig(encoder="impala")}, set(SYSTEMS)),
     "policy.encoder_size": ({"policy": PolicyConfig(encoder_size=64)}, set(SYSTEMS)),
     "policy.normalize_obs": ({"policy": PolicyConfig(normalize_obs=True)}, set(SYSTEMS)),
+    "policy.reduced": ({"policy": PolicyConfig(reduced=("terrain",))}, set(SYSTEMS)),
     "policy.hidden": ({"policy": PolicyConfig(hidden=(8,))}, PPO),
     "policy.core.kind": ({"policy": PolicyConfig(core=CoreConfig(kind="lstm"))}, PPO),
     "ppo.auxiliary.steps": ({"ppo": PPOConfig(auxiliary=AuxiliaryConfig(steps=3))}, PPO),

@@ -121,6 +121,9 @@ CHECKED_BEFORE = {
     "sims/control/hand/hand.py": "sims/control/family.py",
     "sims/control/hand/tasks.py": "the same",
     "sims/control/mujoco_env.py": "the same",
+    "sims/control/parkour/bodies.py": "sims/control/parkour/family.py",
+    "sims/control/parkour/boxes.py": "the same",
+    "sims/control/parkour/task.py": "the same",
     "sims/navigation/rendering/render_triton.py": "Triton comes with CUDA's PyTorch",
     "sims/navigation/scenes/geodesic_triton.py": "the same",
 }

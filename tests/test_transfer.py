@@ -358,6 +358,36 @@ def test_the_core_of_a_task_with_images_only_leaves_out_the_goal():
     assert taken_core(new, old, config) == "the observation goal is missing there and 3 values here"
 
 
+@pytest.mark.parametrize("hidden", [(8,), ()])
+def test_a_reduced_observation_is_taken_with_its_layers(hidden):
+    """The other run also reads an observation that is left out."""
+    policy = PolicyConfig(
+        reduced=("terrain",), reduced_hidden=(6, 4), hidden=hidden, core=CoreConfig(kind="gru", hidden=8)
+    )
+    sizes = {"body": 2, "extra": 3, "terrain": 5}
+    old, new = (
+        ActorCritic(
+            PoolSpec(
+                observation_space=spaces.Dict({name: spaces.Box(-1, 1, (sizes[name],)) for name in names}),
+                action_space=spaces.Discrete(2),
+                num_envs=1,
+            ),
+            policy,
+        )
+        for names in (("body", "extra", "terrain"), ("body", "terrain"))
+    )
+    config = dataclasses.replace(TINY, policy=policy)
+    initial = InitialWeights(name="there", config=config, weights=old.state_dict(), parts=saved_form(parts_of(old)))
+    initial.copy_to(new, parts_of(new), dataclasses.replace(config, init_from="there", init="encoder+policy"))
+    kept = torch.tensor([0, 1, 5, 6, 7, 8])
+    theirs, mine = old.trunk.vectors, new.trunk.vectors
+    assert same(theirs.embeddings[2].state_dict(), mine.embeddings[1].state_dict(), "")
+    if hidden:
+        assert torch.equal(theirs.layers[0].weight[:, kept], mine.layers[0].weight)
+    else:
+        assert torch.equal(old.core.rnn.weight_ih_l0[:, kept], new.core.rnn.weight_ih_l0)
+
+
 def test_own_encoders_may_have_embeddings():
     policy = PolicyConfig(encoder="tests.nets.own_parts:PaletteEncoder", encoder_size=4)
     spec = PoolSpec(

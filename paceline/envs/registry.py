@@ -67,6 +67,12 @@ FAMILIES: dict[str, Family] = {
         example="hand:catch",
         about="a hand with 22 joints in MuJoCo: catch a cylinder, pick it up, or turn it in the palm",
     ),
+    "parkour": Family(
+        module="paceline.sims.control.parkour.family",
+        extra="mujoco",
+        example="parkour:walker?difficulty=0.5",
+        about="a planar walker or a humanoid in MuJoCo runs over gaps, hurdles and other obstacles",
+    ),
     "pettingzoo": Family(
         module="paceline.envs.pettingzoo",
         extra="pettingzoo",

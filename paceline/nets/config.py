@@ -115,7 +115,8 @@ class HeadConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyConfig:
-    """The network of the PPO systems. d4pg reads `encoder`, `encoder_size` and `normalize_obs`."""
+    """The network of the PPO systems. d4pg reads `encoder`, `encoder_size`, `reduced`, `reduced_hidden` and
+    `normalize_obs`."""
 
     kind: str = "chain"
     """chain (encoders, core, head and critic, as the other options say), or package.module:Class for a whole policy of
@@ -127,6 +128,11 @@ class PolicyConfig:
     """Features of an encoded image."""
     embedding: int = 0
     """Features of a linear layer for each observation that is no image, before they are joined. 0: no such layers."""
+    reduced: tuple[str, ...] = ()
+    """Observations that are no images, and that layers of their own reduce before they are joined with the others: the
+    terrain of parkour, for example."""
+    reduced_hidden: tuple[int, ...] = (200, 100)
+    """These layers, each with ELU. The last one gives the features."""
     hidden: tuple[int, ...] = (64, 64)
     """Hidden layers of the perceptron that encodes everything but images. Empty: they are only joined."""
     activation: str = "tanh"
@@ -150,12 +156,22 @@ class PolicyConfig:
             raise UsageError(f"policy.{option} has no effect on policy.kind {self.kind}; it is read by: chain")
         if self.embedding < 0:
             raise UsageError(f"policy.embedding must be at least 0, got {self.embedding}")
+        if not self.reduced_hidden or min(self.reduced_hidden) < 1:
+            raise UsageError(
+                f"policy.reduced_hidden must be at least one layer of at least 1, got {self.reduced_hidden}"
+            )
+        if self.reduced and self.planner.kind != "none":
+            raise UsageError("policy.reduced has no effect on a planner; allowed: policy.planner.kind none")
         if self.critic == "separate" and self.core.kind != "none":
             raise UsageError(
                 "policy.critic separate needs policy.core.kind none: a memory is shared; allowed: policy.critic shared"
             )
         if self.critic == "separate" and self.planner.kind != "none":
             raise UsageError("policy.critic separate needs policy.planner.kind none: the critic reads the planner")
+
+    def joined(self, name: str, size: int) -> int:
+        """Features of an observation with `size` numbers, where it is joined with the others."""
+        return self.reduced_hidden[-1] if name in self.reduced else self.embedding or size
 
     @property
     def is_own(self) -> bool:

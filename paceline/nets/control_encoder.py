@@ -19,7 +19,8 @@ Seen = dict[str, Tensor] | Tensor
 
 
 class ControlEncoder(nn.Module):
-    """Every image goes through an encoder of its own. Everything else follows as it is.
+    """Every image goes through an encoder of its own, and every reduced observation through layers of its own.
+    Everything else follows as it is.
 
     Layers compute in `precision`. The features are float32.
     """

@@ -22,7 +22,7 @@ from paceline.nets.config import ControlConfig, PolicyConfig
 from paceline.nets.control_encoder import ControlEncoder, Seen
 from paceline.nets.layers import has_convolutions, make_activation
 from paceline.nets.normalizer import ObservationNormalizer
-from paceline.nets.parts import IMAGE, Parts, Unit
+from paceline.nets.parts import IMAGE, REDUCED, Parts, Unit
 from paceline.nets.trunk import flat_size, is_image
 from paceline.nets.value_heads import make_value_head
 from paceline.pool.protocol import PoolSpec
@@ -182,8 +182,11 @@ def control_parts(policy: DeterministicPolicy) -> Parts:
         f"{IMAGE}{name}": Unit({"encoder": f"policy.encoder.trunk.images.{index}"}, ("policy.encoder",))
         for index, name in enumerate(encoder.trunk.image_names)
     }
+    vectors = encoder.trunk.vectors
+    is_reduced = vectors is not None and bool(vectors.embeddings)
+    reduced = {"reduced": Unit({"reduced": "policy.encoder.trunk.vectors"}, REDUCED)} if is_reduced else {}
     return {
-        "encoder": images or {"torso": torso},
+        "encoder": reduced | (images or {"torso": torso}),
         "policy": ({"torso": torso} if images else {}) | {"last layer": last},
         "critic": {"critic": Unit(_CRITIC, (*_LAYERS, *_VALUES))},
     }

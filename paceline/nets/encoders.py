@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import torch
@@ -27,7 +27,8 @@ from paceline.nets.layers import as_float, make_activation, orthogonal
 class VectorEncoder(nn.Module):
     """A multi-layer perceptron over flat observations side by side; without hidden sizes, the observations themselves.
 
-    With an `embedding`, each observation first goes through a linear layer of its own, to that many features.
+    With an `embedding`, each observation first goes through a linear layer of its own, to that many features. The
+    observations with the numbers `reduced` go through layers of the sizes `reduced_hidden` instead.
     """
 
     def __init__(
@@ -37,20 +38,25 @@ class VectorEncoder(nn.Module):
         hidden_sizes: Sequence[int] = (64, 64),
         activation: str = "tanh",
         embedding: int = 0,
+        reduced: Collection[int] = (),
+        reduced_hidden: Sequence[int] = (),
     ) -> None:
         super().__init__()
         if any(size < 1 for size in hidden_sizes):
             raise UsageError(f"hidden sizes must be at least 1, got {tuple(hidden_sizes)}")
         self._leaf_sizes, self._width = list(leaf_sizes), sum(leaf_sizes)
-        embedded = leaf_sizes if embedding else ()
-        self.embeddings = nn.ModuleList(orthogonal(nn.Linear(size, embedding), 1.0) for size in embedded)
-        width = len(embedded) * embedding or self._width
-        layers: list[nn.Module] = []
-        for size in hidden_sizes:
-            layers += [orthogonal(nn.Linear(width, size), math.sqrt(2)), make_activation(activation)]
-            width = size
-        self.layers = nn.Sequential(*layers)
-        self.out_features = width
+        self.embeddings = nn.ModuleList()
+        """For each observation, if there is an embedding or if any observation is reduced."""
+        self.widths = list(leaf_sizes)
+        """Features of each observation where they are joined."""
+        for number, size in enumerate(leaf_sizes if embedding or reduced else ()):
+            if number in reduced:
+                self.embeddings.append(nn.Sequential(*_layers(size, reduced_hidden, "elu")))
+            else:
+                self.embeddings.append(orthogonal(nn.Linear(size, embedding), 1.0) if embedding else nn.Identity())
+            self.widths[number] = reduced_hidden[-1] if number in reduced else embedding or size
+        self.layers = nn.Sequential(*_layers(sum(self.widths), hidden_sizes, activation))
+        self.out_features = hidden_sizes[-1] if hidden_sizes else sum(self.widths)
 
     def forward(self, obs: Tensor) -> Tensor:
         x = as_float(obs).reshape(-1, self._width)
@@ -60,6 +66,14 @@ class VectorEncoder(nn.Module):
         for layer in self.layers:
             x = layer.forward(x)  # not called: a module's hooks take as long as a small layer's arithmetic
         return x
+
+
+def _layers(width: int, hidden_sizes: Sequence[int], activation: str) -> list[nn.Module]:
+    layers: list[nn.Module] = []
+    for size in hidden_sizes:
+        layers += [orthogonal(nn.Linear(width, size), math.sqrt(2)), make_activation(activation)]
+        width = size
+    return layers
 
 
 class Conv(NamedTuple):

@@ -47,7 +47,8 @@ IMAGE = "encoder of "
 IMAGES = "trunk.images."
 """In the names of tensors of images' encoders."""
 _ENCODER = ("policy.encoder", "policy.normalize_obs")
-_PERCEPTRON = ("policy.activation", "policy.embedding", "policy.normalize_obs")
+REDUCED = ("policy.reduced", "policy.reduced_hidden")
+_PERCEPTRON = ("policy.activation", "policy.embedding", *REDUCED, "policy.normalize_obs")
 _CORE = ("policy.core.kind",)
 _HEAD = (*_CORE, "policy.head.kind", "policy.head.std", "policy.head.squash")
 _CRITIC = ("policy.critic", "policy.planner.kind")
@@ -106,8 +107,7 @@ def _inputs_of_core(
         return (images,)
     if len(perceptron.layers):
         return ()
-    width = perceptron.out_features // len(inputs) if perceptron.embeddings else None
-    return (images, *((name, width or size) for name, size in inputs))
+    return (images, *((name, width) for (name, _), width in zip(inputs, perceptron.widths, strict=True)))
 
 
 def _normalizers(policy: ActorCritic, roles: Mapping[str, str]) -> dict[str, str]:

@@ -13,6 +13,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 from torch.nn import functional
 
+from paceline.errors import UsageError, closest
 from paceline.nets.config import RESNETS, PolicyConfig
 from paceline.nets.encoders import ImpalaResNet, NatureCNN, PatchEncoder, SampleFactoryConv, VectorEncoder
 from paceline.nets.fit import require_encoder
@@ -42,6 +43,7 @@ class Trunk(nn.Module):
         self.image_names = [leaf.name for leaf in images]
         encoders = [_encoder(leaf, config) for leaf in images]
         self.images = nn.ModuleList(encoders)
+        reduced = _numbers(config.reduced, self.leaves)
         self.vectors: VectorEncoder | None = None
         if self.leaves:
             self.vectors = VectorEncoder(
@@ -49,6 +51,8 @@ class Trunk(nn.Module):
                 hidden_sizes=config.hidden,
                 activation=config.activation,
                 embedding=config.embedding,
+                reduced=reduced,
+                reduced_hidden=config.reduced_hidden,
             )
         self.num_image_features = sum(encoder.out_features for encoder in encoders)
         """The first features; those of everything else follow."""
@@ -63,6 +67,18 @@ class Trunk(nn.Module):
     @property
     def is_compiled(self) -> bool:
         return self._compiled_call_impl is not None
+
+
+def _numbers(names: Sequence[str], leaves: Sequence[Leaf]) -> list[int]:
+    """Where the observations with these names are among `leaves`."""
+    known = [leaf.name for leaf in leaves]
+    for name in names:
+        if name not in known:
+            raise UsageError(
+                f"policy.reduced {name!r} is no observation, or an image{closest(name, known)}; "
+                f"allowed: {', '.join(known) or 'none'}"
+            )
+    return [known.index(name) for name in names]
 
 
 def _encoder(leaf: Leaf, config: PolicyConfig) -> Any:

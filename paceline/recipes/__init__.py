@@ -39,6 +39,8 @@ RECIPES: dict[str, Callable[[], Config]] = {
     "space_invaders": atari.space_invaders,
     "seaquest": atari.seaquest,
     "pendulum": control.pendulum,
+    "parkour_walker": control.parkour_walker,
+    "parkour_humanoid": control.parkour_humanoid,
     **control.suite_recipes(),
     **control.hand_recipes(),
     "doom_basic": doom.basic,

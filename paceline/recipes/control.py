@@ -1,8 +1,8 @@
 """Continuous control by D4PG, with Acme's ratio of learning to collecting.
 
-The hand has the paper's settings of manipulation, and with `_fast` those of FastTD3. The humanoid tasks have Acme's
-networks and the paper's learning rates. The other tasks are for a few cores, where updates take most of the time: they
-have smaller networks, larger learning rates, and targets that move in every update.
+The hand and parkour have the paper's settings, and the hand with `_fast` those of FastTD3. The humanoid tasks have
+Acme's networks and the paper's learning rates. The other tasks are for a few cores, where updates take most of the
+time: they have smaller networks, larger learning rates, and targets that move in every update.
 """
 
 from __future__ import annotations
@@ -51,6 +51,29 @@ def pendulum() -> Config:
         ),
         d4pg=D4PGConfig(batch=128, steps=1, actor_rate=1e-3, critic_rate=1e-3, target_period=1, target_share=0.01),
         limiter=LimiterConfig(samples_per_insert=32.0),
+    )
+
+
+def parkour_walker() -> Config:
+    """Parkour: a planar walker runs over gaps, hurdles and platforms, by D4PG."""
+    return _parkour("walker", atoms=51)
+
+
+def parkour_humanoid() -> Config:
+    """Parkour: a humanoid runs over gaps and hurdles, and through walls with openings, by D4PG."""
+    return _parkour("humanoid", atoms=101)
+
+
+def _parkour(body: str, atoms: int) -> Config:
+    """The settings of the paper's section 4.3. Only a body that falls has negative returns."""
+    return Config(
+        env=f"parkour:{body}",
+        system="d4pg",
+        steps=100_000_000,
+        pool=PoolConfig(num_envs=64),
+        policy=PolicyConfig(reduced=("terrain",)),
+        control=ControlConfig(value=ValueConfig(low=-20.0, high=100.0, atoms=atoms)),
+        d4pg=D4PGConfig(batch=512, actor_rate=5e-5, critic_rate=5e-5),
     )
 
 

@@ -154,6 +154,7 @@ def test_which_policies_suit_and_which_batches_numpy_computes():
     image = spaces.Box(0, 255, (3, 84, 84), np.uint8)
     others = [
         make(embedding=3),
+        make(reduced=("obs",)),
         make(masked, DONE["choice"]),
         make(image),
         make(core=CoreConfig(kind="lstm", hidden=4)),

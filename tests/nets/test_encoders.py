@@ -91,6 +91,17 @@ def test_vector_encoder_embeds_each_observation_by_itself():
     torch.testing.assert_close(module(values), expected)
 
 
+@pytest.mark.parametrize("embedding", [0, 5])
+def test_vector_encoder_reduces_an_observation_before_it_is_joined(embedding):
+    module = VectorEncoder((2, 4), hidden_sizes=(7,), embedding=embedding, reduced=[1], reduced_hidden=(6, 3))
+    values = torch.rand(5, 6)
+    whole, (first, _, second, _) = module.embeddings
+    reduced = F.elu(second(F.elu(first(values[:, 2:]))))
+    expected = module.layers(torch.cat([whole(values[:, :2]), reduced], 1))
+    assert module.widths == [embedding or 2, 3] and first.out_features == 6 and module.out_features == 7
+    torch.testing.assert_close(module(values), expected)
+
+
 def test_scalar_leaf():
     assert VectorEncoder((1,), hidden_sizes=(3,))(torch.rand(5)).shape == (5, 3)
 

@@ -1,0 +1,37 @@
+"""The environment ids of parkour: `parkour:walker?terrain=gaps&difficulty=0.5`. MuJoCo is imported when an environment
+is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.envs.factory import Factory, check_options, needs
+from paceline.envs.ids import EnvId
+from paceline.sims.control.parkour.limits import ALL, LIMITS, check
+
+
+@dataclass(frozen=True)
+class MakeParkour:
+    """Makes one environment."""
+
+    body: str
+    terrain: str
+    difficulty: float
+
+    def __call__(self, env_index: int) -> Any:
+        with needs("parkour", extra="mujoco"):
+            from paceline.sims.control.parkour.env import ParkourEnv
+        return ParkourEnv(self.body, self.terrain, self.difficulty)
+
+
+def names() -> Iterable[str]:
+    return LIMITS
+
+
+def resolve(env_id: EnvId) -> Factory:
+    check_options(env_id, ["terrain", "difficulty"])
+    terrain, difficulty = env_id.options.get("terrain", ALL), env_id.options.get("difficulty", 1.0)
+    check(env_id.name, terrain, difficulty)
+    return Factory(make=MakeParkour(env_id.name, terrain, difficulty), label=str(env_id))
