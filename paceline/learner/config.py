@@ -213,6 +213,8 @@ class D4PGConfig:
     """Gradients of the value with respect to the action are scaled down to this norm, as in Acme. None: no limit."""
     max_grad_norm: float | None = None
     """Gradients of the weights are scaled down to this norm. None: no limit."""
+    random_shift: int = 0
+    """Images are shifted at random by up to this many pixels in every update, as in DrQ-v2, which has 4. 0: never."""
     actors_period: int = 1
     """t_actors: updates between two publications of the weights to the actors."""
     evaluation_envs: int = 1
@@ -224,7 +226,7 @@ class D4PGConfig:
 
     def __post_init__(self) -> None:
         require_at_least(self, "d4pg", 1, "batch", "steps", "target_period", "actors_period")
-        require_at_least(self, "d4pg", 0, "noise", "evaluation_envs")
+        require_at_least(self, "d4pg", 0, "noise", "random_shift", "evaluation_envs")
         require_above_0(self, "d4pg", "actor_rate", "critic_rate", "max_grad_norm")
         require_share(self, "d4pg", "discount")
         require_share(self, "d4pg", "target_share", positive=True)

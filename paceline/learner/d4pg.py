@@ -8,6 +8,7 @@ Of images, the critic's loss trains the encoder, and the policy reads its featur
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -17,7 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from paceline.distributed.runtime import Group
+from paceline.errors import UsageError
 from paceline.experience.replay import Drawn
+from paceline.learner.augmentation import RandomShift
 from paceline.learner.compiled import CompiledUpdate
 from paceline.learner.config import D4PGConfig, OnNonFinite
 from paceline.learner.flat import Descending, Encoding, FlatNetwork, TrainedNetwork
@@ -69,6 +72,7 @@ class D4PGLearner:
             policy, config.actor_rate, config.max_grad_norm, group, stop, on_nonfinite, borrowed=critic.encoder
         )
         self._target_policy, self._target_critic = _targets(policy, critic)
+        self._shift = _random_shift(critic.encoder.images, config.random_shift)
         self.trained = {"critic": self._critic, "policy": self._policy}
         networks = Networks(self._critic, self._policy, self._target_critic, self._target_policy)
         self._improve: Callable[[Drawn], tuple[Tensor, ...]] = (
@@ -112,6 +116,8 @@ class D4PGLearner:
 
     def step(self, drawn: Drawn) -> tuple[dict[str, Tensor], Tensor]:
         """The part of `update` that the device computes the same way every time. It can be recorded."""
+        if self._shift is not None:
+            drawn = dataclasses.replace(drawn, rows=self._shift(drawn.rows))
         *metrics, errors = self._improve(drawn)
         return dict(zip(METRICS, metrics, strict=True)), errors
 
@@ -203,6 +209,12 @@ class D4PGLearner:
             load_moments(trained.optimizer, state["optimizers"][name])
         self.updates = state["updates"]
         self.hyperparameters.load_state_dict(state.get("hyperparameters", {}))
+
+
+def _random_shift(images: Mapping[str, bool], pad: int) -> RandomShift | None:
+    if pad and not images:
+        raise UsageError(f"d4pg.random_shift is {pad}, but no observation is an image; allowed: 0")
+    return RandomShift(images, pad) if pad else None
 
 
 def _targets(policy: DeterministicPolicy, critic: ActionCritic) -> tuple[FlatNetwork, FlatNetwork]:

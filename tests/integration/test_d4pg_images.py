@@ -130,8 +130,9 @@ def test_images_stay_bytes_in_the_replay_and_in_unfinished_transitions(tmp_path,
 
 
 def test_a_resumed_run_has_the_same_bits(tmp_path):
-    """Encoder, targets, optimisers and replay."""
+    """Encoder, targets, optimisers, replay and random shifts."""
     whole = small(deterministic=True)
+    whole = dataclasses.replace(whole, d4pg=dataclasses.replace(whole.d4pg, random_shift=2))
     train(whole, tmp_path / "whole")
     train(dataclasses.replace(whole, steps=200), tmp_path / "parts")
     train(whole, tmp_path / "parts", resume="latest")
