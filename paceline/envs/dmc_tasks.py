@@ -84,7 +84,7 @@ class ControlTask(gymnasium.Env):
             np.broadcast_to(bound, action.shape).astype(np.float32) for bound in (action.minimum, action.maximum)
         )
         self.action_space = spaces.Box(low, high, dtype=np.float32)
-        parts = {key: _space(spec) for key, spec in self._env.observation_spec().items()}
+        parts: dict[str, Any] = {key: _space(spec) for key, spec in self._env.observation_spec().items()}
         self.observation_space = _box(sum(box.shape[0] for box in parts.values())) if flat else spaces.Dict(parts)
 
     @property
