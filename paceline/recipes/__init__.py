@@ -40,6 +40,7 @@ RECIPES: dict[str, Callable[[], Config]] = {
     "seaquest": atari.seaquest,
     "pendulum": control.pendulum,
     **control.suite_recipes(),
+    "dmc_pixels": control.dmc_pixels,
     "doom_basic": doom.basic,
     "doom_my_way_home": doom.my_way_home,
     "doom_health_gathering_supreme": doom.health_gathering_supreme,

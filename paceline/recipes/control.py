@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from paceline.config import Config
-from paceline.experience.config import LimiterConfig
+from paceline.experience.config import LimiterConfig, ReplayConfig
 from paceline.learner.config import D4PGConfig
-from paceline.nets.config import ControlConfig, ValueConfig
+from paceline.nets.config import ControlConfig, PolicyConfig, ValueConfig
 from paceline.pool.config import PoolConfig
 
 SUITE = (
@@ -50,6 +50,28 @@ def pendulum() -> Config:
         ),
         d4pg=D4PGConfig(batch=128, steps=1, actor_rate=1e-3, critic_rate=1e-3, target_period=1, target_share=0.01),
         limiter=LimiterConfig(samples_per_insert=32.0),
+    )
+
+
+def dmc_pixels() -> Config:
+    """Control suite from pixels: cartpole swingup, by D4PG with the augmentation and the numbers of DrQ-v2."""
+    # An action is repeated, so a step has a reward of at most 2. DrQ-v2 has another encoder, two critics that each
+    # predict one number, and noise that becomes smaller during the run.
+    return Config(
+        env="dmc:cartpole-swingup?pixels=84&stack=3&frameskip=2",
+        system="d4pg",
+        steps=500_000,
+        pool=PoolConfig(num_envs=8),
+        policy=PolicyConfig(encoder="nature"),
+        control=ControlConfig(
+            actor_hidden=(50, 1024, 1024),
+            critic_hidden=(50, 1024, 1024),
+            activation="relu",
+            value=ValueConfig(low=0.0, high=200.0, atoms=101),
+        ),
+        d4pg=D4PGConfig(batch=256, steps=3, noise=0.2, target_period=1, target_share=0.01, random_shift=4),
+        replay=ReplayConfig(capacity=500_000, stack=3, prioritized=False),
+        limiter=LimiterConfig(samples_per_insert=128.0, minimum=2000),
     )
 
 

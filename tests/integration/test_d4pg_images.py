@@ -13,6 +13,7 @@ from gymnasium import spaces
 
 from paceline.checkpoint import CheckpointFolder
 from paceline.config import Config
+from paceline.envs import resolve
 from paceline.errors import UsageError
 from paceline.evaluation.evaluate import evaluate
 from paceline.experience.config import LimiterConfig, ReplayConfig
@@ -160,6 +161,29 @@ def test_a_replay_of_frames_trains_the_same_weights(tmp_path, caplog):
     assert frames.dtype == torch.uint8 and len(frames) < 1.4 * len(run.collection.replay)
     with pytest.raises(UsageError, match=r"cannot resume .* with replay\.stack 0 instead of 1"):
         train(dataclasses.replace(plain, steps=800), tmp_path / "framed", resume="latest")
+
+
+def test_control_tasks_from_pixels_resume_to_the_same_bits(tmp_path):
+    """Simulators, stacks of frames, random shifts and the replay of frames."""
+    pytest.importorskip("dm_control")
+    env = "dmc:pendulum-swingup?pixels=16&frameskip=8&shadows=false"
+    try:
+        resolve(env).make(0).close()
+    except UsageError as error:
+        pytest.skip(str(error))
+    whole = small(
+        env=env,
+        steps=60,
+        deterministic=True,
+        pool=PoolConfig(num_envs=1, kind="serial"),
+        d4pg=D4PGConfig(batch=16, steps=3, random_shift=2),
+        replay=ReplayConfig(capacity=30, stack=3),
+        limiter=LimiterConfig(samples_per_insert=16.0, minimum=16),
+    )
+    train(whole, tmp_path / "whole")
+    train(dataclasses.replace(whole, steps=30), tmp_path / "parts")
+    train(whole, tmp_path / "parts", resume="latest")
+    assert_equal(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
 
 
 def test_without_images_there_are_no_frames_to_store(tmp_path):
