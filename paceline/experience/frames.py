@@ -31,7 +31,7 @@ class FrameLayout:
         if self._channels % self.stack:
             raise UsageError(
                 f"replay.stack is {self.stack}, but the image {self.name!r} has {self._channels} channels; "
-                f"allowed: a divisor of {self._channels}, or 1"
+                f"allowed: 1, or another divisor of {self._channels}"
             )
 
     @property
