@@ -31,6 +31,8 @@ from paceline.distributed.reduce import synchronize
 from paceline.distributed.runtime import Group
 from paceline.errors import UsageError
 from paceline.experience.archive import Archive
+from paceline.experience.frame_replay import FrameReplay, frame_replay_bytes, num_frames
+from paceline.experience.frames import FrameLayout
 from paceline.experience.limiter import Limiter
 from paceline.experience.replay import Replay
 from paceline.free_memory import require_memory
@@ -42,6 +44,7 @@ from paceline.nets.deterministic import ActionCritic, DeterministicPolicy, contr
 from paceline.nets.make import make_policy
 from paceline.nets.parts import parts_of
 from paceline.nets.ppo_policy import PPOPolicy
+from paceline.nets.trunk import is_channels_last, is_image
 from paceline.pool import Pool
 from paceline.pool.config import available_core_ids
 from paceline.pool.protocol import PoolSpec
@@ -248,9 +251,7 @@ def d4pg_parts(
         config.seed + group.rank,
         evaluation_envs=d4pg.evaluation_envs,
     )
-    needed = config.replay.capacity * transition_bytes(spec)
-    require_memory(needed, group.device, "the replay", "a smaller --replay.capacity")
-    replay = Replay(config.replay, group.device)
+    replay = _replay(config, spec, group.device)
     at_once = spec.num_slots * d4pg.steps + config.remote.actors * config.remote.transitions
     sampler = ReplaySampler(
         explorer,
@@ -283,6 +284,25 @@ def d4pg_parts(
             next_seed=lambda made: config.seed + 1000 * group.rank + 7919 * (made + learner.updates),
         )
     return learner, sampler
+
+
+def _replay(config: Config, spec: PoolSpec, device: torch.device) -> Replay | FrameReplay:
+    """An empty replay, for which there is memory."""
+    advice = "a smaller --replay.capacity"
+    if config.replay.stack == 0:
+        require_memory(config.replay.capacity * transition_bytes(spec), device, "the replay", advice)
+        return Replay(config.replay, device)
+    layouts = [
+        FrameLayout(leaf.name, leaf.shape, leaf.dtype, is_channels_last(leaf), config.replay.stack)
+        for leaf in spec.obs
+        if is_image(leaf)
+    ]
+    if not layouts:
+        raise UsageError(f"replay.stack is {config.replay.stack}, but no observation is an image; allowed: 0")
+    streams = spec.num_slots * (1 + config.remote.actors)
+    frames = num_frames(config.replay, streams, config.d4pg.steps)
+    require_memory(frame_replay_bytes(spec, layouts, config.replay, frames), device, "the replay", advice)
+    return FrameReplay(config.replay, device, layouts, frames)
 
 
 def _control_networks(

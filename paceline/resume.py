@@ -16,9 +16,10 @@ from paceline.systems import SYSTEMS
 
 _FIXED = {
     "ppo": ("policy.", "ppo.auxiliary.kind", "ppo.auxiliary.hidden", "population.policies", "init", "freeze"),
-    "d4pg": ("control.", "policy.encoder", "policy.reduced", "init", "freeze"),
+    "d4pg": ("control.", "policy.encoder", "policy.reduced", "replay.stack", "init", "freeze"),
 }
-"""For each family of systems: beginnings of the names of settings that define its networks, and how they began."""
+"""For each family of systems: beginnings of the names of settings that define its networks, how they began, and
+the form of saved transitions."""
 
 
 class RunFinished(PacelineError):
@@ -42,8 +43,8 @@ def require_same_network(saved: Config, wanted: Config, folder: Path) -> None:
     if changed:
         changes = ", ".join(f"{name} {now[name]} instead of {before[name]}" for name in changed)
         raise UsageError(
-            f"cannot resume {folder} with {changes}: the network, its initial weights, its frozen parts and the family "
-            "of systems (PPO or D4PG) are fixed; start a new run to change them"
+            f"cannot resume {folder} with {changes}: the network, its initial weights, its frozen parts, the frames of "
+            "a replay and the family of systems (PPO or D4PG) are fixed; start a new run to change them"
         )
 
 

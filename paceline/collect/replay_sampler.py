@@ -15,7 +15,7 @@ from paceline.collect.explorer import Explorer, as_rows
 from paceline.collect.remote import RemoteActors
 from paceline.experience.archive import Archive
 from paceline.experience.limiter import Limiter
-from paceline.experience.replay import Replay
+from paceline.experience.replay_protocol import TransitionReplay
 from paceline.experience.return_range import ReturnRange
 from paceline.nets.config import ValueConfig
 from paceline.pool.protocol import Episode, StepBatch
@@ -32,7 +32,7 @@ class ReplaySampler:
     def __init__(
         self,
         explorer: Explorer,
-        replay: Replay,
+        replay: TransitionReplay,
         limiter: Limiter,
         archive: Archive,
         value: ValueConfig,

@@ -59,7 +59,7 @@ FAMILIES: dict[str, Family] = {
         module="paceline.envs.dmc",
         extra="dmc",
         example="dmc:cheetah-run",
-        about="DeepMind Control Suite tasks",
+        about="DeepMind Control Suite tasks, from vectors or pixels, and tasks of a Jaco arm",
     ),
     "hand": Family(
         module="paceline.sims.control.family",

@@ -22,13 +22,13 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from paceline.errors import PacelineError
-from paceline.experience.replay import Replay
+from paceline.experience.replay import latest, num_rows
+from paceline.experience.replay_protocol import TransitionReplay
 from paceline.files import DiskFull, cannot_write, os_error_of, replacing
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ CLOSE_SECONDS = 30.0
 class Archive:
     """The segments of one rank's replay, in one folder. The caller calls `note` after every insertion."""
 
-    def __init__(self, replay: Replay, folder: Path, keep: int) -> None:
+    def __init__(self, replay: TransitionReplay, folder: Path, keep: int) -> None:
         self._replay, self._folder = replay, folder
         self._num_submitted = replay.inserted // SEGMENT
         """Segments that the thread was given so far."""
@@ -102,7 +102,7 @@ class Archive:
         self._names, self._digests = dict(state["segments"]), dict(state.get("digests", {}))
         self._failed.clear()
         parts = [state["tail"]]
-        found = len(next(iter(state["tail"].values()), ()))
+        found = num_rows(state["tail"])
         while found < used:  # from the newest to the oldest
             segment = (inserted - found) // SEGMENT - 1
             rows = self._read(segment, min(SEGMENT, used - found))
@@ -111,11 +111,10 @@ class Archive:
                 log.warning(text, used - found, used)
                 break
             parts.insert(0, rows)
-            found += len(next(iter(rows.values())))
-        columns = {name: torch.cat([part[name] for part in parts if part]) for name in parts[0]}
+            found += num_rows(rows)
         priorities = state["priorities"]
         priorities = priorities[used - found :] if priorities is not None else None
-        self._replay.load_state_dict(state | {"columns": columns, "priorities": priorities, "used": found})
+        self._replay.load_state_dict(state | {"parts": parts, "priorities": priorities, "used": found})
         self._num_submitted = inserted // SEGMENT
         self._oldest_needed.clear()
 
@@ -138,8 +137,8 @@ class Archive:
     def _submit(self, segment: int) -> None:
         """Give the thread a segment to write, without rows that the replay has already overwritten."""
         self._raise_error()
-        first, oldest = segment * SEGMENT, self._replay.inserted - self._replay.capacity
-        rows = self._replay.rows(max(first, oldest), first + SEGMENT)
+        first, last, oldest = segment * SEGMENT, (segment + 1) * SEGMENT, self._replay.inserted - len(self._replay)
+        rows = self._replay.rows(min(max(first, oldest), last), last)
         try:
             self._jobs.put((segment, rows), timeout=WRITE_SECONDS)
         except queue.Full:
@@ -149,7 +148,7 @@ class Archive:
         """Submit the failed segments again, except those that the replay has overwritten."""
         for segment in sorted(self._failed):
             del self._failed[segment]
-            if (segment + 1) * SEGMENT > self._replay.inserted - self._replay.capacity:
+            if (segment + 1) * SEGMENT > self._replay.inserted - len(self._replay):
                 self._submit(segment)
 
     def _write_jobs(self) -> None:
@@ -201,10 +200,10 @@ class Archive:
             if segment in self._digests and _digest(path) != self._digests[segment]:
                 log.warning("%s was changed after it was written: its transitions are not restored", path)
                 return None
-            rows = {name: column[-count:] for name, column in load_file(path).items()}
+            found = load_file(path)
         except (OSError, SafetensorError):
             return None
-        return rows if all(len(column) == count for column in rows.values()) else None
+        return latest(found, count) if num_rows(found) >= count else None
 
     def _prune(self, oldest: int) -> None:
         """Delete segments whose transitions are all older than number `oldest`."""

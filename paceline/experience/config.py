@@ -13,6 +13,9 @@ class ReplayConfig:
 
     capacity: int = 1_000_000
     """Transitions that the replay of one rank holds. A full replay overwrites its oldest."""
+    stack: int = 0
+    """Frames in the channels of image observations. Each frame is then stored once, and transitions name their frames.
+    1: images that are no stack. 0: every transition stores its two observations."""
     prioritized: bool = True
     """Draw transitions in proportion to their priorities. Otherwise draw uniformly."""
     exponent: float = 0.6
@@ -22,6 +25,7 @@ class ReplayConfig:
 
     def __post_init__(self) -> None:
         require_at_least(self, "replay", 2, "capacity")
+        require_at_least(self, "replay", 0, "stack")
         require_share(self, "replay", "exponent", "correction")
 
 

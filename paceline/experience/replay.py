@@ -45,7 +45,7 @@ class Replay:
         self.inserted = 0
         """Transitions inserted so far, including overwritten ones."""
         self._first_number = 0
-        """Number of the first transition that this ring ever held. A restored replay may lack earlier ones."""
+        """Earlier transitions are not in the ring: a restored replay lacks them, or they were dropped."""
         self._oldest_number, self._size = (torch.zeros((), dtype=torch.int64, device=device) for _ in range(2))
         """The oldest transition's number, and `len(self)`. On the device, so a CUDA graph can capture `draw`."""
 
@@ -68,8 +68,7 @@ class Replay:
         count = len(next(iter(tensors.values())))
         if count == 0:
             return
-        if count > self._config.capacity:
-            raise UsageError(f"{count} transitions at once do not fit into replay.capacity {self._config.capacity}")
+        require_fit(count, self._config.capacity)
         if not self._columns:
             self._columns = {name: self._allocate(values) for name, values in tensors.items()}
         numbers = torch.arange(self.inserted, self.inserted + count, device=self.device)
@@ -111,6 +110,17 @@ class Replay:
         self._tree.set(drawn.places, torch.where(current, priorities, self._tree.of(drawn.places)))
         torch.maximum(self._max_priority, torch.where(finite, priorities, 0.0).max(), out=self._max_priority)
 
+    def drop_oldest(self, count: int) -> None:
+        """Drop the oldest `count` transitions. They are not drawn any more."""
+        if count == 0:
+            return
+        first = self.inserted - len(self)
+        if self._tree is not None:
+            places = torch.arange(first, first + count, device=self.device) % self._config.capacity
+            self._tree.set(places, torch.zeros(count, dtype=torch.float64, device=self.device))
+        self._first_number = first + count
+        self._update_size()
+
     def rows(self, first: int, last: int) -> dict[str, Tensor]:
         """Transitions number `first` to `last - 1`, on the host. None may be overwritten yet."""
         places = torch.arange(first, last, device=self.device) % self._config.capacity
@@ -124,12 +134,13 @@ class Replay:
         return {"priorities": found, "used": used, "highest": self._max_priority.cpu()}
 
     def state_dict(self) -> dict[str, Any]:
-        """All transitions in the ring, oldest first, and their priorities."""
+        """All transitions in the ring, oldest first, in one part, and their priorities."""
         oldest = self.inserted - len(self)
-        return {"columns": self.rows(oldest, self.inserted), "inserted": self.inserted, **self.priorities()}
+        return {"parts": [self.rows(oldest, self.inserted)], "inserted": self.inserted, **self.priorities()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a saved replay. A smaller ring takes only the latest transitions."""
+        """Restore a saved replay. Its `parts` are in order. A smaller ring takes only the latest transitions."""
+        self._columns = {}
         self.inserted = state["inserted"]
         self._max_priority.copy_(state["highest"])
         kept = min(state["used"], self._config.capacity)
@@ -137,12 +148,19 @@ class Replay:
         self._update_size()
         if kept == 0:
             return
+        end = self.inserted
+        for part in reversed(state["parts"]):
+            count = min(num_rows(part), end - self._first_number)
+            if count == 0:
+                continue
+            if not self._columns:
+                self._columns = {name: self._allocate(values) for name, values in part.items()}
+            places = torch.arange(end - count, end, device=self.device) % self._config.capacity
+            for name, column in self._columns.items():
+                column[places] = part[name][-count:].to(self.device)
+            end -= count
         numbers = torch.arange(self._first_number, self.inserted, device=self.device)
         places = numbers % self._config.capacity
-        latest = {name: values[-kept:].to(self.device) for name, values in state["columns"].items()}
-        self._columns = {name: self._allocate(values) for name, values in latest.items()}
-        for name, column in self._columns.items():
-            column[places] = latest[name]
         self._numbers[places] = numbers
         if self._tree is not None:
             saved = state["priorities"]
@@ -155,3 +173,22 @@ class Replay:
 
     def _allocate(self, example: Tensor) -> Tensor:
         return torch.zeros((self._config.capacity, *example.shape[1:]), dtype=example.dtype, device=self.device)
+
+
+FRAMES = "frames/"
+"""Columns of a part that begin with this have one row for each frame, not for each transition."""
+
+
+def num_rows(part: Mapping[str, Any]) -> int:
+    """The transitions of a part of a replay."""
+    return next((len(column) for name, column in part.items() if not name.startswith(FRAMES)), 0)
+
+
+def latest(part: Mapping[str, Tensor], count: int) -> dict[str, Tensor]:
+    """The last `count` transitions of a part of a replay."""
+    return {name: v if name.startswith(FRAMES) else v[len(v) - count :] for name, v in part.items()}
+
+
+def require_fit(count: int, capacity: int) -> None:
+    if count > capacity:
+        raise UsageError(f"{count} transitions at once do not fit into replay.capacity {capacity}")

@@ -218,6 +218,8 @@ class D4PGConfig:
     """Gradients of the value with respect to the action are scaled down to this norm, as in Acme. None: no limit."""
     max_grad_norm: float | None = None
     """Gradients of the weights are scaled down to this norm. None: no limit."""
+    random_shift: int = 0
+    """Images are shifted at random by up to this many pixels in every update, as in DrQ-v2, which has 4. 0: never."""
     actors_period: int = 1
     """t_actors: updates between two publications of the weights to the actors."""
     evaluation_envs: int = 1
@@ -229,7 +231,7 @@ class D4PGConfig:
 
     def __post_init__(self) -> None:
         require_at_least(self, "d4pg", 1, "batch", "steps", "target_period", "actors_period")
-        require_at_least(self, "d4pg", 0, "noise", "weight_decay", "evaluation_envs")
+        require_at_least(self, "d4pg", 0, "noise", "weight_decay", "random_shift", "evaluation_envs")
         if self.lowest_noise is not None and not 0 <= self.lowest_noise <= self.noise:
             raise UsageError(
                 f"d4pg.lowest_noise must be between 0 and d4pg.noise {self.noise}, got {self.lowest_noise}"

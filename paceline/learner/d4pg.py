@@ -18,7 +18,9 @@ import torch
 from torch import Tensor
 
 from paceline.distributed.runtime import Group
+from paceline.errors import UsageError
 from paceline.experience.replay import Drawn
+from paceline.learner.augmentation import RandomShift
 from paceline.learner.compiled import CompiledUpdate
 from paceline.learner.config import D4PGConfig, OnNonFinite
 from paceline.learner.flat import Descending, Encoding, FlatNetwork, TrainedNetwork
@@ -71,6 +73,7 @@ class D4PGLearner:
         self._critic = TrainedNetwork(critic, config.critic_rate, *shared, weight_decay=decay)
         self._policy = TrainedNetwork(policy, config.actor_rate, *shared, borrowed=critic.encoder, weight_decay=decay)
         self._target_policy, self._target_critic = _targets(policy, critic)
+        self._shift = _random_shift(critic.encoder.images, config.random_shift)
         self.trained = {"critic": self._critic, "policy": self._policy}
         networks = Networks(self._critic, self._policy, self._target_critic, self._target_policy)
         self._improve: Callable[[Drawn], tuple[Tensor, ...]] = (
@@ -115,7 +118,8 @@ class D4PGLearner:
 
     def step(self, drawn: Drawn) -> tuple[dict[str, Tensor], Tensor]:
         """The part of `update` that the device computes the same way every time. It can be recorded."""
-        *metrics, errors = self._improve(self._normalized(drawn))
+        seen = drawn if self._shift is None else dataclasses.replace(drawn, rows=self._shift(drawn.rows))
+        *metrics, errors = self._improve(self._normalized(seen))
         # The ranks agree to stop in a step, so whoever is here meets the others.
         self.policy.absorb(_named(drawn.rows, "obs/"), self._group)
         return dict(zip(METRICS, metrics, strict=True)), errors
@@ -217,6 +221,12 @@ class D4PGLearner:
             load_moments(trained.optimizer, state["optimizers"][name])
         self.updates = state["updates"]
         self.hyperparameters.load_state_dict(state.get("hyperparameters", {}))
+
+
+def _random_shift(images: Mapping[str, bool], pad: int) -> RandomShift | None:
+    if pad and not images:
+        raise UsageError(f"d4pg.random_shift is {pad}, but no observation is an image; allowed: 0")
+    return RandomShift(images, pad) if pad else None
 
 
 def _targets(policy: DeterministicPolicy, critic: ActionCritic) -> tuple[FlatNetwork, FlatNetwork]:

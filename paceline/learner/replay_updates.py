@@ -10,7 +10,7 @@ from torch import Tensor
 from paceline.accel.cuda_graph import CudaGraph
 from paceline.accel.stream_lock import StreamLock
 from paceline.experience.limiter import Limiter
-from paceline.experience.replay import Replay
+from paceline.experience.replay_protocol import TransitionReplay
 from paceline.learner.d4pg import D4PGLearner
 
 
@@ -20,7 +20,7 @@ class ReplayUpdates:
     def __init__(
         self,
         learner: D4PGLearner,
-        replay: Replay,
+        replay: TransitionReplay,
         limiter: Limiter,
         *,
         replay_lock: StreamLock,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from paceline.nets.config import PolicyConfig
-from paceline.nets.trunk import Trunk, channels_first, is_channels_last
+from paceline.nets.trunk import Trunk, channels_first, is_channels_last, is_image
 from paceline.pool.spaces import Leaf
 
 Seen = dict[str, Tensor] | Tensor
@@ -29,7 +29,8 @@ class ControlEncoder(nn.Module):
 
     def __init__(self, leaves: tuple[Leaf, ...], config: PolicyConfig) -> None:
         super().__init__()
-        self._channels_last = [leaf.name for leaf in leaves if is_channels_last(leaf)]
+        self.images = {leaf.name: is_channels_last(leaf) for leaf in leaves if is_image(leaf)}
+        """The observations that are images, and whether their channels are last."""
         self.trunk = Trunk(leaves, dataclasses.replace(config, hidden=(), embedding=0))
         self.out_features = self.trunk.out_features
 
@@ -37,7 +38,7 @@ class ControlEncoder(nn.Module):
         """[B, F]. Features stay as they are."""
         if isinstance(seen, Tensor):
             return seen
-        seen = channels_first(seen, self._channels_last)
+        seen = channels_first(seen, [name for name, is_last in self.images.items() if is_last])
         if self.precision == torch.float32:
             return self.trunk(seen)
         # Casts are not cached: a recorded graph would keep a cast of old weights.

@@ -43,6 +43,7 @@ RECIPES: dict[str, Callable[[], Config]] = {
     "parkour_humanoid": control.parkour_humanoid,
     **control.suite_recipes(),
     **control.hand_recipes(),
+    "dmc_pixels": control.dmc_pixels,
     "doom_basic": doom.basic,
     "doom_my_way_home": doom.my_way_home,
     "doom_health_gathering_supreme": doom.health_gathering_supreme,

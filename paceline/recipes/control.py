@@ -77,6 +77,28 @@ def _parkour(body: str, atoms: int) -> Config:
     )
 
 
+def dmc_pixels() -> Config:
+    """Control suite from pixels: cartpole swingup, by D4PG with the augmentation and the numbers of DrQ-v2."""
+    # An action is repeated, so a step has a reward of at most 2. DrQ-v2 has another encoder, two critics that each
+    # predict one number, and noise that becomes smaller during the run.
+    return Config(
+        env="dmc:cartpole-swingup?pixels=84&stack=3&frameskip=2",
+        system="d4pg",
+        steps=500_000,
+        pool=PoolConfig(num_envs=8),
+        policy=PolicyConfig(encoder="nature"),
+        control=ControlConfig(
+            actor_hidden=(50, 1024, 1024),
+            critic_hidden=(50, 1024, 1024),
+            activation="relu",
+            value=ValueConfig(low=0.0, high=200.0, atoms=101),
+        ),
+        d4pg=D4PGConfig(batch=256, steps=3, noise=0.2, target_period=1, target_share=0.01, random_shift=4),
+        replay=ReplayConfig(capacity=500_000, stack=3, prioritized=False),
+        limiter=LimiterConfig(samples_per_insert=128.0, minimum=2000),
+    )
+
+
 def suite_recipes() -> dict[str, Callable[[], Config]]:
     """One recipe for each task of the control suite: dmc_cartpole_swingup and so on."""
     return {f"dmc_{task.replace('-', '_')}": _recipe(task) for task in SUITE}

@@ -89,8 +89,15 @@ def test_names():
     [
         ("dmc:cheetah-runs", "task 'cheetah-runs' .* did you mean 'cheetah-run'"),
         ("dmc:cheetah", "task 'cheetah' .* allowed: acrobot-swingup, "),
-        ("dmc:cheetah-run?repeat=2", "option 'repeat' .* allowed: frameskip, flat"),
+        ("dmc:cheetah-run?repeat=2", "option 'repeat' .* allowed: frameskip, flat, pixels, stack, camera, shadows"),
         ("dmc:cheetah-run?frameskip=0", "allowed: an integer of at least 1"),
+        ("dmc:cheetah-run?pixels=84&flat=true", "'flat' .* is for vectors only"),
+        ("dmc:cheetah-run?pixels=84x84x3", "'pixels' .* allowed: positive sizes such as 84x84"),
+        ("dmc:cheetah-run?pixels=84&stack=0", "'stack' .* allowed: an integer of at least 1"),
+        ("dmc:cheetah-run?stack=3", "'stack' .* allowed: together with pixels=84"),
+        ("dmc:manipulation-reach_site", "did you mean 'manipulation-reach_site_"),
+        ("dmc:manipulation-reach_site_features?pixels=84", "allowed: the tasks whose names end in _vision"),
+        ("dmc:manipulation-reach_site_vision?flat=true", "'flat' .* is for vectors only"),
     ],
 )
 def test_refuses(env_id, message):

@@ -111,6 +111,17 @@ def test_a_restored_replay_goes_on_as_the_saved_one(prioritized, inserted):
     assert torch.equal(draws[0].weight, draws[1].weight) and len(one) == len(other)
 
 
+@pytest.mark.parametrize("prioritized", [True, False])
+def test_dropped_transitions_are_not_drawn(prioritized):
+    replay = Replay(ReplayConfig(capacity=8, prioritized=prioritized), CPU)
+    replay.add(numbered(0, 8))
+    replay.add(numbered(8, 3))
+    replay.drop_oldest(5)
+    assert len(replay) == 3 and set(replay.draw(200).rows["reward"].tolist()) == {8.0, 9.0, 10.0}
+    replay.add(numbered(11, 8))
+    assert len(replay) == 8 and set(replay.draw(500).rows["reward"].tolist()) == set(range(11, 19))
+
+
 def test_a_smaller_one_takes_over_the_latest():
     one = Replay(ReplayConfig(capacity=8), CPU)
     one.add(numbered(0, 8))

@@ -171,7 +171,7 @@ def test_two_ranks_have_the_same_weights_and_replays_of_their_own(tmp_path):
 
     def work():
         run = train(config, Path(folder))
-        shown = run.collection.replay.state_dict()["columns"]["obs/obs"]
+        shown = run.collection.replay.state_dict()["parts"][0]["obs/obs"]
         return run.step, {name: value.clone() for name, value in run.policy.state_dict().items()}, shown
 
     (steps, first, mine), (other, second, theirs) = on_ranks(2, work)
@@ -303,7 +303,7 @@ def test_agents_out_of_the_game_are_not_experience(tmp_path):
     """Mistake 28, of agents with boxes of actions: only steps of those in the game are collected."""
     run = train(small(env="tests.integration.envs:MortalBox?env=1", steps=800), tmp_path)
     assert run.step >= 800
-    shown = run.collection.replay.state_dict()["columns"]["obs/obs"].long()
+    shown = run.collection.replay.state_dict()["parts"][0]["obs/obs"].long()
     agent, step = shown[:, 1], shown[:, 3]
     lives = torch.tensor(list(LIVES.values()))
     assert len(shown) > 700 and (step < lives[agent]).all(), "what a dead agent sees is nothing to learn from"

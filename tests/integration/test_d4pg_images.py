@@ -13,9 +13,11 @@ from gymnasium import spaces
 
 from paceline.checkpoint import CheckpointFolder
 from paceline.config import Config
+from paceline.envs import resolve
 from paceline.errors import UsageError
 from paceline.evaluation.evaluate import evaluate
 from paceline.experience.config import LimiterConfig, ReplayConfig
+from paceline.experience.frame_replay import FrameReplay
 from paceline.export import export
 from paceline.learner.config import D4PGConfig
 from paceline.nets.config import ControlConfig, PolicyConfig, ValueConfig
@@ -120,7 +122,7 @@ def test_images_stay_bytes_in_the_replay_and_in_unfinished_transitions(tmp_path,
     """Two observations of 256 bytes and two floats, two floats of action, a reward and a discount."""
     caplog.set_level("INFO")
     run = train(small(), tmp_path)
-    columns = run.collection.replay.state_dict()["columns"]
+    columns = run.collection.replay.state_dict()["parts"][0]
     for side in ("obs", "next_obs"):
         assert columns[f"{side}/screen"].dtype == torch.uint8 and columns[f"{side}/screen"].shape[1:] == (SIDE, SIDE, 1)
         assert columns[f"{side}/target"].dtype == torch.float32
@@ -130,8 +132,9 @@ def test_images_stay_bytes_in_the_replay_and_in_unfinished_transitions(tmp_path,
 
 
 def test_a_resumed_run_has_the_same_bits(tmp_path):
-    """Encoder, targets, optimisers and replay."""
+    """Encoder, targets, optimisers, replay and random shifts."""
     whole = small(deterministic=True)
+    whole = dataclasses.replace(whole, d4pg=dataclasses.replace(whole.d4pg, random_shift=2))
     train(whole, tmp_path / "whole")
     train(dataclasses.replace(whole, steps=200), tmp_path / "parts")
     train(whole, tmp_path / "parts", resume="latest")
@@ -142,6 +145,51 @@ def test_a_resumed_run_has_the_same_bits(tmp_path):
     )
     assert one.pop("parts") == other.pop("parts")
     torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+def test_a_replay_of_frames_trains_the_same_weights(tmp_path, caplog):
+    """To the bit, also when it resumes. There is one frame in a step, and one more at the start of an episode."""
+    caplog.set_level("INFO")
+    plain = small(deterministic=True, replay=ReplayConfig(capacity=300))
+    framed = dataclasses.replace(plain, replay=ReplayConfig(capacity=300, stack=1))
+    train(plain, tmp_path / "plain")
+    train(dataclasses.replace(framed, steps=200), tmp_path / "framed")
+    run = train(framed, tmp_path / "framed", resume="latest")
+    assert_equal(weights(tmp_path / "plain"), weights(tmp_path / "framed"))
+    assert isinstance(run.collection.replay, FrameReplay)
+    frames = run.collection.replay.state_dict()["parts"][0]["frames/screen"]
+    assert frames.dtype == torch.uint8 and len(frames) < 1.4 * len(run.collection.replay)
+    with pytest.raises(UsageError, match=r"cannot resume .* with replay\.stack 0 instead of 1"):
+        train(dataclasses.replace(plain, steps=800), tmp_path / "framed", resume="latest")
+
+
+def test_control_tasks_from_pixels_resume_to_the_same_bits(tmp_path):
+    """Simulators, stacks of frames, random shifts and the replay of frames."""
+    pytest.importorskip("dm_control")
+    env = "dmc:pendulum-swingup?pixels=16&frameskip=8&shadows=false"
+    try:
+        resolve(env).make(0).close()
+    except UsageError as error:
+        pytest.skip(str(error))
+    whole = small(
+        env=env,
+        steps=60,
+        deterministic=True,
+        pool=PoolConfig(num_envs=1, kind="serial"),
+        d4pg=D4PGConfig(batch=16, steps=3, random_shift=2),
+        replay=ReplayConfig(capacity=30, stack=3),
+        limiter=LimiterConfig(samples_per_insert=16.0, minimum=16),
+    )
+    train(whole, tmp_path / "whole")
+    train(dataclasses.replace(whole, steps=30), tmp_path / "parts")
+    train(whole, tmp_path / "parts", resume="latest")
+    assert_equal(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+
+
+def test_without_images_there_are_no_frames_to_store(tmp_path):
+    config = small(env="gym:Pendulum-v1", replay=ReplayConfig(capacity=300, stack=3))
+    with pytest.raises(UsageError, match=r"replay\.stack is 3, but no observation is an image; allowed: 0"):
+        train(config, tmp_path)
 
 
 def test_without_a_recipe_the_replay_of_images_is_smaller():

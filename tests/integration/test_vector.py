@@ -180,7 +180,7 @@ def test_transitions_of_d4pg_stay_in_their_episodes(tmp_path, mode):
         limiter=LimiterConfig(minimum=100, samples_per_insert=1.0),
     )
     run = train(config, tmp_path)
-    rows = run.collection.replay.state_dict()["columns"]
+    rows = run.collection.replay.state_dict()["parts"][0]
     before, after_ = rows["obs/obs"], rows["next_obs/obs"]
     assert len(before) >= 300 and torch.equal(after_ - before, torch.tensor([0.0, 0.0, 1.0]).expand_as(before))
     assert torch.equal(rows["reward"], after_[:, 2])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 
 import numpy as np
 import pytest
@@ -11,7 +12,9 @@ from gymnasium import spaces
 
 from paceline.distributed.rank_info import RankInfo
 from paceline.distributed.runtime import Group
+from paceline.errors import UsageError
 from paceline.experience.replay import Drawn
+from paceline.learner.augmentation import RandomShift
 from paceline.learner.config import D4PGConfig
 from paceline.learner.d4pg import D4PGLearner
 from paceline.nets.config import ENCODERS, ControlConfig, PolicyConfig, ValueConfig
@@ -153,6 +156,38 @@ def test_the_update_is_that_of_plain_pytorch():
         learner.update(batch)
     for mine, other in ((policy, plain_policy), (critic, plain_critic)):
         torch.testing.assert_close(mine.state_dict(), other.state_dict(), rtol=1e-4, atol=1e-6)
+
+
+def test_images_are_shifted_in_updates_as_if_the_replay_had_given_shifted_ones():
+    """Both observations, each image by a shift of its own, in both layouts. Vectors stay as they are."""
+    batch = drawn()
+    _, _, augmented = make(random_shift=3)
+    _, _, plain = make()
+    torch.manual_seed(7)
+    shifted = RandomShift(augmented._critic.module.encoder.images, 3)(batch.rows)
+    torch.manual_seed(7)
+    losses, errors = augmented.update(batch)
+    torch.testing.assert_close((losses, errors), plain.update(dataclasses.replace(batch, rows=shifted)), rtol=0, atol=0)
+    moved = {name for name, values in shifted.items() if not torch.equal(values, batch.rows[name])}
+    assert moved == {"obs/first", "obs/last", "next_obs/first", "next_obs/last"}
+
+
+def test_channels_last_are_shifted_like_channels_first():
+    image = torch.randint(256, (ROWS, 5, 7, 3), dtype=torch.uint8)
+    found = []
+    for values, is_last in ((image, True), (image.movedim(3, 1), False)):
+        torch.manual_seed(1)
+        rows = RandomShift({"image": is_last}, 2)({"obs/image": values, "next_obs/image": values})
+        found.append(rows["obs/image"] if is_last else rows["obs/image"].movedim(1, 3))
+    assert torch.equal(*found) and found[0].shape == image.shape
+
+
+def test_without_images_there_is_nothing_to_shift():
+    space = spaces.Box(-1, 1, (5,), np.float32)
+    spec = PoolSpec(observation_space=space, action_space=SPEC.action_space, num_envs=1)
+    policy, critic = make_networks(spec, CONTROL, SMALL)
+    with pytest.raises(UsageError, match=r"d4pg\.random_shift is 4, but no observation is an image; allowed: 0"):
+        D4PGLearner(policy, critic, Group(RankInfo(), torch.device("cpu"), None), D4PGConfig(random_shift=4))
 
 
 def test_target_networks_share_an_encoder_that_follows():

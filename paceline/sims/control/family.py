@@ -8,6 +8,7 @@ from typing import Any
 
 from paceline.envs.factory import Factory, check_options, needs
 from paceline.envs.ids import EnvId
+from paceline.envs.mujoco_rendering import choose_renderer
 from paceline.errors import UsageError, closest
 
 HAND = ("catch", "pick_up_and_orient", "rotate_in_hand")
@@ -20,6 +21,7 @@ class MakeHand:
     task: str
 
     def __call__(self, env_index: int) -> Any:
+        choose_renderer()
         with needs("hand", extra="mujoco"):
             from paceline.sims.control.hand.env import HandEnv
         return HandEnv(self.task)

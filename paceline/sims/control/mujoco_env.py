@@ -10,7 +10,7 @@ import mujoco
 import numpy as np
 from gymnasium import spaces
 
-from paceline.errors import UsageError
+from paceline.envs.mujoco_rendering import cannot_render
 
 WIDTH, HEIGHT = 480, 360
 STATE = mujoco.mjtState.mjSTATE_INTEGRATION
@@ -139,8 +139,5 @@ class MuJoCoEnv(gymnasium.Env):
 def _renderer(model: mujoco.MjModel) -> mujoco.Renderer:
     try:
         return mujoco.Renderer(model, HEIGHT, WIDTH)
-    except Exception as error:  # OpenGL's loaders raise errors of many kinds, some of them without a text
-        raise UsageError(
-            f"MuJoCo cannot render here ({type(error).__name__}); without a display, set MUJOCO_GL=egl (Debian: "
-            "libegl1 and libgl1-mesa-dri) or MUJOCO_GL=osmesa (Debian: libosmesa6)"
-        ) from error
+    except Exception as error:
+        raise cannot_render(error) from error
