@@ -276,7 +276,8 @@ def test_bad_settings_are_refused():
     with pytest.raises(UsageError, match="must be at least 0"):
         ReplayConfig(stack=-1)
     with pytest.raises(
-        UsageError, match="replay.stack is 4, but the image 'screen' has 9 channels; allowed: 1, or another divisor of 9"
+        UsageError,
+        match="replay.stack is 4, but the image 'screen' has 9 channels; allowed: 1, or another divisor of 9",
     ):
         FrameLayout("screen", (9, 84, 84), np.dtype(np.uint8), False, 4)
     rows = next(rows for rows in EXAMPLE.transitions(60) if len(rows["reward"]))
