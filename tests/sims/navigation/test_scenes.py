@@ -6,7 +6,7 @@ import pytest
 from paceline.errors import UsageError
 from paceline.sims.navigation import config
 from paceline.sims.navigation.scenes.free_space import is_free
-from paceline.sims.navigation.scenes.furniture import MERGED, PASSABLE, is_connected
+from paceline.sims.navigation.scenes.furniture import NAVIGATION_GAPS, is_connected
 from paceline.sims.navigation.scenes.generator import SPLITS, TIERS, generate_scene, is_wall, scene_seeds
 from paceline.sims.navigation.scenes.geodesic import Graph
 from paceline.sims.navigation.scenes.scene import AGENT_RADIUS, CEILING, Rect, Scene
@@ -73,7 +73,9 @@ def test_gaps_are_either_closed_or_passable():
             for rect in inside:
                 gaps = [rect.x0 - area.x0, rect.y0 - area.y0, area.x1 - rect.x1, area.y1 - rect.y1]
                 gaps += [rect.gap(other) for other in inside if other is not rect]
-                assert not [gap for gap in gaps if MERGED + 1e-6 < gap < PASSABLE - 1e-6]
+                assert not [
+                    gap for gap in gaps if NAVIGATION_GAPS.merged + 1e-6 < gap < NAVIGATION_GAPS.passable - 1e-6
+                ]
 
 
 def test_scenes_differ_in_size_and_in_furniture():

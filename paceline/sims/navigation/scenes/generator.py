@@ -13,7 +13,7 @@ from paceline.errors import UsageError
 from paceline.sims.navigation.scenes.floorplan import FloorPlan, Room, draw_plan
 from paceline.sims.navigation.scenes.free_space import convex_corners
 from paceline.sims.navigation.scenes.furniture import KINDS, SIMPLE_KINDS, Solid, furnish
-from paceline.sims.navigation.scenes.scene import CEILING, Piece, Rect, Scene
+from paceline.sims.navigation.scenes.scene import AGENT_RADIUS, CEILING, Piece, Rect, Scene
 
 SPLITS: dict[str, range] = {
     "train": range(1_000_000),
@@ -29,8 +29,8 @@ OUTER_WALL = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tier:
-    """The size of scenes and of their episodes. A bank pads its tensors to these limits."""
+class SceneLimits:
+    """The size of scenes. A bank pads its tensors to these limits."""
 
     max_boxes: int
     """Boxes of all kinds."""
@@ -41,6 +41,14 @@ class Tier:
     max_obstacles: int
     max_nodes: int
     """Corners where shortest paths can bend."""
+    radius: float = AGENT_RADIUS
+    """Of the agent."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tier(SceneLimits):
+    """The size of scenes and of their episodes."""
+
     min_distance: float
     """Least and largest geodesic distance from start to goal."""
     max_distance: float
