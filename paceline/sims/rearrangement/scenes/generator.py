@@ -127,7 +127,7 @@ def _build(rng: np.random.Generator, plan: FloorPlan, limits: HouseLimits, seed:
         area = plan.rooms[room].area
         if room == number or plan.rooms[room].is_corridor:
             continue
-        num_pieces = int(rng.integers(2, 4 + round(area.width * area.depth / 4.0)))
+        num_pieces = int(rng.integers(4, 7 + round(area.width * area.depth / 3.0)))
         left = most - len(furniture.solids)
         _add(furniture, furnish(rng, area, door_zones(plan, area), ROOM_KINDS, num_pieces, left, gaps=ROBOT_GAPS))
     return _house(rng, plan, walls, furniture, kitchen, seed)
