@@ -41,10 +41,10 @@ class HouseLimits(SceneLimits):
 
 HOUSE_TIERS: dict[str, HouseLimits] = {
     "small": HouseLimits(
-        max_boxes=28, max_walls=4, max_parts=24, max_obstacles=12, max_nodes=24, radius=ROBOT_RADIUS, max_surfaces=16
+        max_boxes=28, max_walls=4, max_parts=24, max_obstacles=12, max_nodes=20, radius=ROBOT_RADIUS, max_surfaces=14
     ),
     "full": HouseLimits(
-        max_boxes=120, max_walls=28, max_parts=96, max_obstacles=72, max_nodes=128, radius=ROBOT_RADIUS, max_surfaces=48
+        max_boxes=84, max_walls=20, max_parts=64, max_obstacles=48, max_nodes=80, radius=ROBOT_RADIUS, max_surfaces=32
     ),
 }
 
