@@ -61,11 +61,18 @@ class Canvas:
         """A rectangle with a yaw: x and y of its centre, its half extents, and its rotation in radians."""
         x, y, half_x, half_y, yaw = box
         height, width, _ = self._image.shape
-        right = (np.arange(width) + 0.5) / self._scale + self._x0 - x
-        up = (self._y1 - (np.arange(height) + 0.5) / self._scale - y)[:, None]
+        center = np.array([(x - self._x0) * self._scale, (self._y1 - y) * self._scale])
+        reach = np.hypot(half_x, half_y) * self._scale + 1
+        low = np.floor(center - reach).astype(int).clip(0)
+        high = np.ceil(center + reach).astype(int).clip(0, (width, height))
+        if (high <= low).any():
+            return
+        right = np.arange(low[0], high[0]) + 0.5 - center[0]
+        up = center[1] - (np.arange(low[1], high[1]) + 0.5)[:, None]
         along, across = np.cos(yaw) * right + np.sin(yaw) * up, np.cos(yaw) * up - np.sin(yaw) * right
-        inside = np.minimum(half_x - np.abs(along), half_y - np.abs(across)) * self._scale
-        self._blend(slice(None), slice(None), (inside + 0.5).clip(0.0, 1.0) * opacity, color)
+        inside = np.minimum(half_x * self._scale - np.abs(along), half_y * self._scale - np.abs(across))
+        rows, columns = slice(low[1], high[1]), slice(low[0], high[0])
+        self._blend(rows, columns, (inside + 0.5).clip(0.0, 1.0) * opacity, color)
 
     def disc(self, x: float, y: float, radius: float, color: Color) -> None:
         place = np.array([(x - self._x0) * self._scale, (self._y1 - y) * self._scale])

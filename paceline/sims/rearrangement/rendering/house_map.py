@@ -28,9 +28,9 @@ def house_map(
 ) -> np.ndarray:
     """uint8 [H, W, 3]: house number `house` with its joints at `values`; the longer side has `size` pixels.
 
-    Open doors and drawers are shown in pale yellow. Objects of `episode` have their own colours, those with goals a blue
-    frame. A red line leads from each of them to its goal, a red frame. `poses` (x, y, heading) are pointed discs. Things
-    inside the fridge and the drawers are drawn on top of them.
+    Pale yellow shows doors and drawers that are fully open. Objects of `episode` have their own colours, and a blue
+    frame if they have a goal. A red line leads to the goal, which has a red frame. `poses` (x, y, heading) are pointed
+    discs. What is inside the fridge and the drawers is drawn on top of them.
     """
     content = bank.house(house)
     canvas = draw_scene(content.scene, size)

@@ -165,12 +165,13 @@ def _zones(run: Run, end: float) -> list[Rect]:
     width = stop - start
     before = FRIDGE_DEPTH + width + 0.15
     swept = Rect(start, 0.0, stop + 0.5, before) if run.hinge_at_end else Rect(start - 0.5, 0.0, stop, before)
-    drawn = COUNTER_DEPTH + DRAWER_LIMIT + HANDLE_LENGTH
+    drawn = COUNTER_DEPTH + 0.03 + DRAWER_LIMIT + HANDLE_LENGTH
+    middle, half = sum(run.cabinet) / 2, max(ROBOT_RADIUS + 0.1, (run.cabinet[1] - run.cabinet[0]) / 2)
     return [
         Rect(run.start, FRIDGE_DEPTH, end, COUNTER_DEPTH + COUNTER_SPACE),
         swept._replace(y0=FRIDGE_DEPTH),
         Rect(start, FRIDGE_DEPTH, stop, before + STAND),
-        Rect(run.cabinet[0], COUNTER_DEPTH, run.cabinet[1], drawn + STAND),
+        Rect(middle - half, FRIDGE_DEPTH, middle + half, drawn + STAND),
     ]
 
 
