@@ -260,7 +260,7 @@ def _try(
         valid &= np.hypot(*np.moveaxis(distance[:, :, own], 2, 0)) >= LEAST_MOVE
     found, stands = _reach(shelves, surfaces, places, valid)
     first, each = found.argmax(1), np.arange(len(rows))
-    is_found = found.any(1)
+    is_found = found[each, first]
     for target, values in ((placed.surfaces, surfaces), (placed.places[..., :2], places), (placed.stands, stands)):
         target[rows[is_found], number] = values[each, first][is_found]
     return is_found

@@ -61,7 +61,7 @@ class Kitchen:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class KitchenRun:
     """The order of a run along its wall, as intervals of the coordinate a."""
 
     fridge: tuple[float, float]
@@ -102,7 +102,7 @@ def _free_intervals(frame: WallFrame, doors: Sequence[Rect]) -> list[tuple[float
     return sorted(free, key=lambda span: span[0] - span[1])
 
 
-def _draw_run(rng: np.random.Generator, frame: WallFrame, low: float, high: float) -> Run | None:
+def _draw_run(rng: np.random.Generator, frame: WallFrame, low: float, high: float) -> KitchenRun | None:
     """A run from `low`; None if the interval is too short."""
 
     def length(least: float, most: float) -> float:
@@ -131,10 +131,10 @@ def _draw_run(rng: np.random.Generator, frame: WallFrame, low: float, high: floa
         counters.append((at, round(at + more, 2)))
     elif to_corner and more == rest > 0:
         cabinet = (cabinet[0], round(high, 2))
-    return Run(fridge=fridge, hinge_at_end=hinge_at_end, cabinet=cabinet, counters=tuple(counters))
+    return KitchenRun(fridge=fridge, hinge_at_end=hinge_at_end, cabinet=cabinet, counters=tuple(counters))
 
 
-def _build(rng: np.random.Generator, frame: WallFrame, run: Run, doors: Sequence[Rect]) -> Kitchen:
+def _build(rng: np.random.Generator, frame: WallFrame, run: KitchenRun, doors: Sequence[Rect]) -> Kitchen:
     color = draw_tone(rng, (70, 60, 50), (225, 215, 205))
     width = run.fridge[1] - run.fridge[0]
     kitchen = Kitchen(
@@ -159,7 +159,7 @@ def _build(rng: np.random.Generator, frame: WallFrame, run: Run, doors: Sequence
     return kitchen
 
 
-def _zones(run: Run, end: float) -> list[Rect]:
+def _zones(run: KitchenRun, end: float) -> list[Rect]:
     """The floor that stays free before a run, up to `end` along the wall."""
     start, stop = run.fridge
     width = stop - start
@@ -175,10 +175,10 @@ def _zones(run: Run, end: float) -> list[Rect]:
     ]
 
 
-def _corner_counter(rng: np.random.Generator, frame: WallFrame, run: Run, doors: Sequence[Rect]) -> Rect | None:
+def _corner_counter(rng: np.random.Generator, frame: WallFrame, run: KitchenRun, doors: Sequence[Rect]) -> Rect | None:
     """A counter along the next wall, in the frame of this one; None without space."""
     start, end = max(run.counters)
-    if end < frame.length or end - start < COUNTER_DEPTH + 0.05 or start < run.cabinet[0] or rng.random() < 0.3:
+    if end < frame.length - 1e-6 or end - start < COUNTER_DEPTH + 0.05 or start < run.cabinet[0] or rng.random() < 0.3:
         return None
     most = frame.depth - COUNTER_DEPTH - ROBOT_GAPS.passable
     length = round(float(rng.uniform(0.6, 1.6)), 2)
