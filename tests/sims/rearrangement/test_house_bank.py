@@ -8,7 +8,7 @@ from paceline.errors import UsageError
 from paceline.sims.navigation.scenes import bank_cache, bank_workers
 from paceline.sims.navigation.scenes.bank import SceneBank
 from paceline.sims.navigation.scenes.generator import scene_seeds
-from paceline.sims.rearrangement.scenes.bank import HouseBank, load_or_generate
+from paceline.sims.rearrangement.scenes.bank import HouseBank, load_or_generate_houses
 from paceline.sims.rearrangement.scenes.generator import HOUSE_TIERS, generate_house
 
 
@@ -101,11 +101,11 @@ def test_copies_on_a_gpu_are_equal(bank):
 
 
 def test_the_cache_is_used(tmp_path, monkeypatch):
-    made = load_or_generate("small", "val", 1, 4, "prepare_groceries", folder=tmp_path)
+    made = load_or_generate_houses("small", "val", 1, 4, "prepare_groceries", folder=tmp_path)
     names = [path.name for path in tmp_path.glob("*.safetensors")]
     assert names == ["small-prepare_groceries-val-1-4-v1-format1.safetensors"]
     monkeypatch.setattr(HouseBank, "of_seeds", None)
-    assert_equal(load_or_generate("small", "val", 1, 4, "prepare_groceries", folder=tmp_path), made)
+    assert_equal(load_or_generate_houses("small", "val", 1, 4, "prepare_groceries", folder=tmp_path), made)
     assert bank_cache.cache_folder(HouseBank).name == "rearrangement"
 
 

@@ -74,7 +74,7 @@ class HouseBank(TensorBank[House]):
         seed: int = 0,
         scenario: str = DEFAULT_SCENARIO,
     ) -> HouseBank:
-        """Bank number `seed` of a split, on the host. `load_or_generate` keeps it in a file."""
+        """Bank number `seed` of a split, on the host. `load_or_generate_houses` keeps it in a file."""
         scenario_named(scenario)
         seeds = with_progress(scene_seeds(split, num_scenes, seed), num_scenes, f"rearrangement, {tier}")
         details = (scenario,)
@@ -133,7 +133,7 @@ class HouseBank(TensorBank[House]):
         }
 
 
-def load_or_generate(
+def load_or_generate_houses(
     tier: str,
     split: str = "train",
     num_scenes: int = 64,
