@@ -16,12 +16,15 @@ import torch
 from paceline.errors import UsageError
 from paceline.sims.navigation.config import PointNavConfig
 from paceline.sims.navigation.scenes import bank_cache, bank_workers
-from paceline.sims.navigation.scenes.bank import VERSION, SceneBank, _checksum
+from paceline.sims.navigation.scenes.bank import SceneBank
 from paceline.sims.navigation.scenes.bank_cache import load_or_generate
 from paceline.sims.navigation.scenes.free_space import is_free
 from paceline.sims.navigation.scenes.generator import TIERS, generate_scene, scene_seeds
+from paceline.sims.navigation.scenes.tensor_bank import checksum
 from paceline.sims.navigation.simulator import Navigation
 from tests.sims.navigation.rooms import divided_room, room
+
+VERSION = SceneBank.VERSION
 
 
 def tensors_of(bank):
@@ -112,7 +115,7 @@ def test_the_cache_is_used_and_repaired(tmp_path, monkeypatch, caplog):
     files = [path for path in tmp_path.iterdir() if path.suffix == ".safetensors"]
     assert [path.name for path in files] == [f"small-val-3-1-v1-format{VERSION}.safetensors"]
     with monkeypatch.context() as patch:
-        patch.setattr(bank_cache.SceneBank, "generate", None)
+        patch.setattr(SceneBank, "of_seeds", None)
         assert_equal(load_or_generate("small", "val", 3, 1, folder=tmp_path), made)
     files[0].write_bytes(b"rubbish")
     assert_equal(load_or_generate("small", "val", 3, 1, folder=tmp_path), made)
@@ -133,10 +136,8 @@ def test_a_full_disk_costs_a_warning(tiny_disk, caplog):
 
 
 def test_concurrent_callers_generate_a_bank_once(tmp_path, monkeypatch):
-    made, generate = [], SceneBank.generate
-    monkeypatch.setattr(
-        bank_cache.SceneBank, "generate", lambda *arguments: made.append(arguments) or generate(*arguments)
-    )
+    made, of_seeds = [], SceneBank.of_seeds
+    monkeypatch.setattr(SceneBank, "of_seeds", lambda *arguments: made.append(arguments) or of_seeds(*arguments))
     got = []
     threads = [
         threading.Thread(target=lambda: got.append(load_or_generate("small", "train", 3, folder=tmp_path)))
@@ -162,11 +163,12 @@ def test_the_user_s_cache_folder(monkeypatch, tmp_path):
 
 def test_banks_are_the_same_in_every_process():
     program = (
-        "from paceline.sims.navigation.scenes.bank import VERSION, SceneBank, _checksum;"
-        "print(_checksum(SceneBank.generate('small', 'test', 2)._tensors))"
+        "from paceline.sims.navigation.scenes.bank import SceneBank;"
+        "from paceline.sims.navigation.scenes.tensor_bank import checksum;"
+        "print(checksum(SceneBank.generate('small', 'test', 2)._tensors))"
     )
     there = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout
-    assert int(there) == _checksum(tensors_of(SceneBank.generate("small", "test", 2)))
+    assert int(there) == checksum(tensors_of(SceneBank.generate("small", "test", 2)))
 
 
 def test_scenes_are_replaced_while_a_simulator_runs():
@@ -256,18 +258,19 @@ def test_workers_start_only_for_more_scenes_than_they_could_make_meanwhile(monke
 
     monkeypatch.setattr(bank_workers, "_run", start)
     monkeypatch.setattr(bank_workers, "available_core_ids", lambda: list(range(8)))
-    monkeypatch.setattr(SceneBank, "generate", lambda *arguments: arguments)
+    monkeypatch.setattr(SceneBank, "of_seeds", lambda seeds, *arguments: arguments)
     if workers:
         with pytest.raises(Started, match=str(workers)):
-            bank_workers.generate(tier, "train", scenes, 0)
+            bank_workers.generate(SceneBank, tier, "train", scenes, 0)
     else:
-        assert bank_workers.generate(tier, "train", scenes, 0) == (tier, "train", scenes, 0)
+        label = SceneBank.label_of(tier, "train", scenes, 0)
+        assert bank_workers.generate(SceneBank, tier, "train", scenes, 0) == (tier, label, ())
 
 
 def test_workers_make_the_same_bank():
     """The same bytes in the same order, however scenes are divided among workers."""
     alone = SceneBank.generate("small", "val", 7, 2)
-    together = bank_workers.generate("small", "val", 7, 2, workers=2)
+    together = bank_workers.generate(SceneBank, "small", "val", 7, 2, workers=2)
     assert together.label == alone.label
     assert_equal(together, alone)
 
@@ -275,9 +278,9 @@ def test_workers_make_the_same_bank():
 def test_what_does_not_exist_is_refused_before_any_worker_starts(monkeypatch):
     monkeypatch.setattr(bank_workers, "_run", None)
     with pytest.raises(UsageError, match="split 'vale' does not exist"):
-        bank_workers.generate("small", "vale", 64, 0, workers=2)
+        bank_workers.generate(SceneBank, "small", "vale", 64, 0, workers=2)
     with pytest.raises(UsageError, match="tier"):
-        bank_workers.generate("smal", "val", 64, 0, workers=2)
+        bank_workers.generate(SceneBank, "smal", "val", 64, 0, workers=2)
 
 
 def test_the_error_of_a_worker_is_reported():
@@ -288,7 +291,7 @@ def test_the_error_of_a_worker_is_reported():
 
 def test_a_worker_ends_if_its_parent_ended_before_it_started():
     with pytest.raises(SystemExit, match="has ended"):
-        next(bank_workers._scenes("small", [1], parent=os.getpid()))
+        next(bank_workers._watched([1], parent=os.getpid()))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

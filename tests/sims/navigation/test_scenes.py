@@ -1,14 +1,16 @@
 """Apartments: valid, connected, varied, and reproducible from a seed."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from paceline.errors import UsageError
 from paceline.sims.navigation import config
-from paceline.sims.navigation.scenes.free_space import is_free
-from paceline.sims.navigation.scenes.furniture import MERGED, PASSABLE, is_connected
+from paceline.sims.navigation.scenes.free_space import convex_corners, is_free
+from paceline.sims.navigation.scenes.furniture import NAVIGATION_GAPS, Gaps, furnish, is_connected
 from paceline.sims.navigation.scenes.generator import SPLITS, TIERS, generate_scene, is_wall, scene_seeds
-from paceline.sims.navigation.scenes.geodesic import Graph
+from paceline.sims.navigation.scenes.geodesic import Graph, shortest_path
 from paceline.sims.navigation.scenes.scene import AGENT_RADIUS, CEILING, Rect, Scene
 from tests.sims.navigation.rooms import divided_room, room
 
@@ -73,7 +75,37 @@ def test_gaps_are_either_closed_or_passable():
             for rect in inside:
                 gaps = [rect.x0 - area.x0, rect.y0 - area.y0, area.x1 - rect.x1, area.y1 - rect.y1]
                 gaps += [rect.gap(other) for other in inside if other is not rect]
-                assert not [gap for gap in gaps if MERGED + 1e-6 < gap < PASSABLE - 1e-6]
+                assert not [
+                    gap for gap in gaps if NAVIGATION_GAPS.merged + 1e-6 < gap < NAVIGATION_GAPS.passable - 1e-6
+                ]
+
+
+def test_a_wider_agent_does_not_pass_a_narrow_gap():
+    scene = room(boxes=[(2.9, 0.0, 3.1, 1.0, 0.0, CEILING), (2.9, 1.4, 3.1, 4.0, 0.0, CEILING)])
+    assert len(shortest_path(scene, (1.0, 2.0), (5.0, 2.0))) > 2
+    wide = replace(scene, radius=0.25)
+    with pytest.raises(UsageError, match="cannot be reached"):
+        shortest_path(wide, (1.0, 2.0), (5.0, 2.0))
+    point = np.array([(2.7, 2.0)])
+    assert is_free(scene, point).all() and not is_free(wide, point).any()
+    corners = convex_corners(replace(room(boxes=[(2.0, 1.0, 3.0, 2.0, 0.0, 1.0)]), radius=0.25))
+    assert np.abs(corners - (2.5, 1.5)).max() == pytest.approx(0.75, abs=1e-3)
+    with pytest.raises(UsageError, match=r"wider than 0.5 m both ways"):
+        replace(room(0.45, 4.0), radius=0.25)
+
+
+def test_furniture_leaves_gaps_for_a_wider_agent():
+    gaps, area = Gaps(radius=0.25, merged=0.4, passable=0.7), Rect(0.0, 0.0, 6.0, 5.0)
+    there = Rect(2.0, 2.0, 4.0, 3.0)
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        pieces = furnish(rng, area, [], ["chest", "block"], 12, 99, gaps=gaps, others=[there])
+        found = [there, *(solids[0][0] for _, solids in pieces)]
+        assert len(found) > 3
+        for rect in found[1:]:
+            distances = [rect.gap(other) for other in found if other is not rect]
+            assert not [gap for gap in distances if gap < 0 or 0.4 + 1e-6 < gap < 0.7 - 1e-6]
+        assert is_connected(area.grown(-0.25), [rect.grown(0.25) for rect in found])
 
 
 def test_scenes_differ_in_size_and_in_furniture():

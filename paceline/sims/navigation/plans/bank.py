@@ -28,7 +28,7 @@ def plan_bank(path: str | Path) -> SceneBank:
     scenes = [sound_scene(file) for file in files]
     digest = hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()
     label = f"plans-{digest[:12]}"
-    return load_or_make(label, f"preparing the floor plans of {path}", lambda: _make(files, scenes, label))
+    return load_or_make(SceneBank, label, f"preparing the floor plans of {path}", lambda: _make(files, scenes, label))
 
 
 def _make(files: Sequence[Path], scenes: Sequence[Scene], label: str) -> SceneBank:

@@ -65,7 +65,7 @@ def check_plan(plan: Plan, scene: Scene) -> Iterator[Problem]:
 
 def free_cells(scene: Scene) -> Cells:
     """The places of the agent's centre."""
-    return Cells.of(scene.interior.grown(-AGENT_RADIUS), _grown(scene.obstacles, AGENT_RADIUS))
+    return Cells.of(scene.interior.grown(-scene.radius), _grown(scene.obstacles, scene.radius))
 
 
 def free_area(scene: Scene) -> float:

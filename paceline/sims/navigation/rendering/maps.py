@@ -57,6 +57,23 @@ class Canvas:
         for start, end, color in zip(places[:-1], places[1:], colors, strict=True):
             self._capsule(start, end, radius, color)
 
+    def box(self, box: Sequence[float], color: Color, opacity: float = 1.0) -> None:
+        """A rectangle with a yaw: x and y of its centre, its half extents, and its rotation in radians."""
+        x, y, half_x, half_y, yaw = box
+        height, width, _ = self._image.shape
+        center = np.array([(x - self._x0) * self._scale, (self._y1 - y) * self._scale])
+        reach = np.hypot(half_x, half_y) * self._scale + 1
+        low = np.floor(center - reach).astype(int).clip(0)
+        high = np.ceil(center + reach).astype(int).clip(0, (width, height))
+        if (high <= low).any():
+            return
+        right = np.arange(low[0], high[0]) + 0.5 - center[0]
+        up = center[1] - (np.arange(low[1], high[1]) + 0.5)[:, None]
+        along, across = np.cos(yaw) * right + np.sin(yaw) * up, np.cos(yaw) * up - np.sin(yaw) * right
+        inside = np.minimum(half_x * self._scale - np.abs(along), half_y * self._scale - np.abs(across))
+        rows, columns = slice(low[1], high[1]), slice(low[0], high[0])
+        self._blend(rows, columns, (inside + 0.5).clip(0.0, 1.0) * opacity, color)
+
     def disc(self, x: float, y: float, radius: float, color: Color) -> None:
         place = np.array([(x - self._x0) * self._scale, (self._y1 - y) * self._scale])
         self._capsule(place, place, max(2.0, radius * self._scale), color)
@@ -96,6 +113,27 @@ def top_down(
     `trajectories` [L, 2] turn from dark to light over time. `path` is green, `start` a blue square, `goal` a red square
     and `pose` (x, y, heading) a pointed disc. `marks` are red areas.
     """
+    canvas = draw_scene(scene, size)
+    if path is not None:
+        canvas.line(np.asarray(path, np.float64), [PATH] * (len(path) - 1), 0.07)
+    for index, points in enumerate(trajectories):
+        canvas.line(np.asarray(points, np.float64), _gradient(index, len(points) - 1), 0.09)
+    for place, color in ((start, START), (goal, GOAL)):
+        if place is not None:
+            x, y = float(place[0]), float(place[1])
+            canvas.rectangle(x - 0.17, y - 0.17, x + 0.17, y + 0.17, (255, 255, 255))
+            canvas.rectangle(x - 0.13, y - 0.13, x + 0.13, y + 0.13, color)
+    if pose is not None:
+        draw_pose(canvas, *map(float, pose))
+    for area in marks:
+        # Thin areas are drawn wide enough to be seen.
+        grow_x, grow_y = (max(0.0, 0.06 - side) / 2 for side in (area.width, area.depth))
+        canvas.rectangle(area.x0 - grow_x, area.y0 - grow_y, area.x1 + grow_x, area.y1 + grow_y, MARK, 0.7)
+    return canvas.pixels()
+
+
+def draw_scene(scene: Scene, size: int) -> Canvas:
+    """Floor, walls, doors and furniture. The longer side of the image has `size` pixels."""
     area = scene.interior.grown(0.2)
     canvas = Canvas(*area, pixels_per_metre=size / max(area.width, area.depth))
     canvas.rectangle(*scene.interior, FLOOR)
@@ -109,22 +147,7 @@ def top_down(
         else:
             red, green, blue = (round(0.55 * value + 0.45 * 215) for value in scene.colors[index].tolist())
             canvas.rectangle(x0, y0, x1, y1, (red, green, blue))
-    if path is not None:
-        canvas.line(np.asarray(path, np.float64), [PATH] * (len(path) - 1), 0.07)
-    for index, points in enumerate(trajectories):
-        canvas.line(np.asarray(points, np.float64), _gradient(index, len(points) - 1), 0.09)
-    for place, color in ((start, START), (goal, GOAL)):
-        if place is not None:
-            x, y = float(place[0]), float(place[1])
-            canvas.rectangle(x - 0.17, y - 0.17, x + 0.17, y + 0.17, (255, 255, 255))
-            canvas.rectangle(x - 0.13, y - 0.13, x + 0.13, y + 0.13, color)
-    if pose is not None:
-        _draw_pose(canvas, *map(float, pose))
-    for area in marks:
-        # Thin areas are drawn wide enough to be seen.
-        grow_x, grow_y = (max(0.0, 0.06 - side) / 2 for side in (area.width, area.depth))
-        canvas.rectangle(area.x0 - grow_x, area.y0 - grow_y, area.x1 + grow_x, area.y1 + grow_y, MARK, 0.7)
-    return canvas.pixels()
+    return canvas
 
 
 def centered(image: np.ndarray, height: int, width: int) -> np.ndarray:
@@ -135,7 +158,8 @@ def centered(image: np.ndarray, height: int, width: int) -> np.ndarray:
     return board
 
 
-def _draw_pose(canvas: Canvas, x: float, y: float, heading: float) -> None:
+def draw_pose(canvas: Canvas, x: float, y: float, heading: float) -> None:
+    """A pointed disc."""
     tip = np.array([[x, y], [x + 0.28 * np.cos(heading), y + 0.28 * np.sin(heading)]])
     canvas.line(tip, [(250, 204, 21)], 0.08)
     canvas.disc(x, y, 0.13, (30, 30, 30))

@@ -18,13 +18,13 @@ from paceline.sims.navigation.scenes.farthest import farthest_places, floor_corn
 from paceline.sims.navigation.scenes.free_space import is_free
 from paceline.sims.navigation.scenes.generator import Tier
 from paceline.sims.navigation.scenes.geodesic import Graph
-from paceline.sims.navigation.scenes.scene import AGENT_RADIUS, Scene
+from paceline.sims.navigation.scenes.scene import Scene
 
 NUM_STARTS = 384
 NUM_GOALS = 64
 NUM_EPISODES = 256
-CLEARANCE = AGENT_RADIUS + 0.05
-"""Distance of starts and goals from obstacles."""
+CLEARANCE = 0.05
+"""Distance of the agent's side from obstacles at starts and goals."""
 STRAIGHT = 1.1
 
 
@@ -61,15 +61,15 @@ def draw_episodes(scene: Scene, graph: Graph, tier: Tier) -> Episodes:
 
 def _places(scene: Scene, rng: np.random.Generator, count: int) -> np.ndarray:
     """[count, 2]: uniform over the free floor."""
-    found = np.empty((0, 2))
+    clearance, found = scene.radius + CLEARANCE, np.empty((0, 2))
     low, high = np.array(scene.interior[:2]), np.array(scene.interior[2:])
     for _ in range(100):
         points = rng.uniform(low, high, (2 * count, 2))
-        found = np.concatenate([found, points[is_free(scene, points, CLEARANCE)]])
+        found = np.concatenate([found, points[is_free(scene, points, clearance)]])
         if len(found) >= count:
             return found[:count]
     raise UsageError(
-        f"hardly any free floor is {CLEARANCE:g} m or more away from walls and obstacles; allowed: more of it, because "
+        f"hardly any free floor is {clearance:g} m or more away from walls and obstacles; allowed: more of it, because "
         "episodes start and end there"
     )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from paceline.sims.navigation.scenes.free_space import NODE, is_free
+from paceline.sims.navigation.scenes.free_space import Growths, is_free
 from paceline.sims.navigation.scenes.scene import Scene
 
 
@@ -24,8 +24,9 @@ def farthest_places(candidates: np.ndarray, distances: np.ndarray) -> np.ndarray
 def floor_corners(scene: Scene) -> np.ndarray:
     """float64 [P, 2]: all corners of the floor where the agent can be, of the outer walls and of obstacles, and where
     two of them meet."""
-    grown = scene.obstacles + np.array([-1, -1, 1, 1]) * NODE
-    rects = np.concatenate([grown, [scene.interior.grown(-NODE)]])
+    node = Growths.of(scene.radius).node
+    grown = scene.obstacles + np.array([-1, -1, 1, 1]) * node
+    rects = np.concatenate([grown, [scene.interior.grown(-node)]])
     x0, y0, x1, y1 = rects.T
     edges_x, along_y = np.concatenate([x0, x1]), np.tile(np.column_stack([y0, y1]), (2, 1))
     edges_y, along_x = np.concatenate([y0, y1]), np.tile(np.column_stack([x0, x1]), (2, 1))
@@ -33,4 +34,4 @@ def floor_corners(scene: Scene) -> np.ndarray:
     meet &= (edges_x[:, None] >= along_x[:, 0]) & (edges_x[:, None] <= along_x[:, 1])
     vertical, horizontal = np.nonzero(meet)
     points = np.unique(np.column_stack([edges_x[vertical], edges_y[horizontal]]), axis=0)
-    return points[is_free(scene, points, NODE)]
+    return points[is_free(scene, points, node)]

@@ -1,7 +1,7 @@
 """Furniture of several heights, placed so that every place stays reachable and no gap is ambiguous.
 
-The gap between two neighbours is either too narrow to pass (at most `MERGED`) or wide enough (at least `PASSABLE`). The
-free floor of a room is connected and includes its doors.
+The gap between two neighbours is either too narrow to pass (at most `Gaps.merged`) or wide enough (at least
+`Gaps.passable`). The free floor of a room is connected and includes its doors.
 """
 
 from __future__ import annotations
@@ -14,14 +14,26 @@ import numpy as np
 from paceline.sims.navigation.scenes.cells import Cells
 from paceline.sims.navigation.scenes.scene import AGENT_RADIUS, Rect
 
-MERGED = 0.1
-PASSABLE = 0.5
 ATTEMPTS = 6
 """Places to try for one piece before the next piece is drawn."""
 
 Span = tuple[float, float]
 Solid = tuple[Rect, float, float]
 """A footprint, and the heights of its lower and upper side."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gaps:
+    """The gaps between neighbours that suit an agent."""
+
+    radius: float = AGENT_RADIUS
+    merged: float = 0.1
+    """Largest gap that is too narrow to pass."""
+    passable: float = 0.5
+    """Least gap that is wide enough."""
+
+
+NAVIGATION_GAPS = Gaps()
 
 
 @dataclass(frozen=True)
@@ -86,19 +98,22 @@ def furnish(
     kinds: Sequence[str],
     num_pieces: int,
     max_boxes: int,
+    *,
+    gaps: Gaps = NAVIGATION_GAPS,
+    others: Sequence[Rect] = (),
 ) -> list[tuple[str, list[Solid]]]:
     """Up to `num_pieces` pieces in `room`, of at most `max_boxes` boxes in total, none of them on `keep_free`.
 
-    A piece is a kind and its solids.
+    A piece is a kind and its solids. `others` are the footprints of what stands in the room already.
     """
     pieces: list[tuple[str, list[Solid]]] = []
-    footprints: list[Rect] = []
+    footprints = list(others)
     for _ in range(num_pieces):
         name = str(rng.choice(list(kinds)))
         kind = KINDS[name]
         for _ in range(ATTEMPTS):
             placed = _place(rng, room, kind)
-            if placed is None or not _fits(placed[0], room, footprints, keep_free):
+            if placed is None or not _fits(placed[0], room, footprints, keep_free, gaps):
                 continue
             solids = _solids(rng, kind, *placed)
             if sum(len(boxes) for _, boxes in pieces) + len(solids) > max_boxes:
@@ -136,15 +151,15 @@ def _solids(rng: np.random.Generator, kind: Kind, area: Rect, side: int) -> list
     return [(area, 0.0, height)] if kind.shape is None else kind.shape(area, height, side)
 
 
-def _fits(area: Rect, room: Rect, others: Sequence[Rect], keep_free: Sequence[Rect]) -> bool:
+def _fits(area: Rect, room: Rect, others: Sequence[Rect], keep_free: Sequence[Rect], gaps: Gaps) -> bool:
     walls = (area.x0 - room.x0, area.y0 - room.y0, room.x1 - area.x1, room.y1 - area.y1)
-    gaps = [*walls, *(area.gap(other) for other in others)]
-    if any(gap < -1e-6 or MERGED < gap < PASSABLE for gap in gaps):
+    found = [*walls, *(area.gap(other) for other in others)]
+    if any(gap < -1e-6 or gaps.merged < gap < gaps.passable for gap in found):
         return False
     if any(area.gap(zone) < 0 for zone in keep_free):
         return False
-    floor = room.grown(-AGENT_RADIUS)
-    return is_connected(floor, [other.grown(AGENT_RADIUS) for other in (*others, area)])
+    floor = room.grown(-gaps.radius)
+    return is_connected(floor, [other.grown(gaps.radius) for other in (*others, area)])
 
 
 def is_connected(floor: Rect, obstacles: Sequence[Rect]) -> bool:

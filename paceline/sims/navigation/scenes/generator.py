@@ -13,7 +13,7 @@ from paceline.errors import UsageError
 from paceline.sims.navigation.scenes.floorplan import FloorPlan, Room, draw_plan
 from paceline.sims.navigation.scenes.free_space import convex_corners
 from paceline.sims.navigation.scenes.furniture import KINDS, SIMPLE_KINDS, Solid, furnish
-from paceline.sims.navigation.scenes.scene import CEILING, Piece, Rect, Scene
+from paceline.sims.navigation.scenes.scene import AGENT_RADIUS, CEILING, Piece, Rect, Scene
 
 SPLITS: dict[str, range] = {
     "train": range(1_000_000),
@@ -29,8 +29,8 @@ OUTER_WALL = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tier:
-    """The size of scenes and of their episodes. A bank pads its tensors to these limits."""
+class SceneLimits:
+    """The size of scenes. A bank pads its tensors to these limits."""
 
     max_boxes: int
     """Boxes of all kinds."""
@@ -41,6 +41,14 @@ class Tier:
     max_obstacles: int
     max_nodes: int
     """Corners where shortest paths can bend."""
+    radius: float = AGENT_RADIUS
+    """Of the agent."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tier(SceneLimits):
+    """The size of scenes and of their episodes."""
+
     min_distance: float
     """Least and largest geodesic distance from start to goal."""
     max_distance: float
@@ -79,14 +87,19 @@ def generate_scene(tier: str, seed: int) -> Scene:
     while True:
         plan = _small_plan(rng) if tier == "small" else _full_plan(rng)
         scene = _build(rng, tier, plan, seed)
-        num_walls = int(is_wall(scene.boxes).sum())
-        if (
-            num_walls <= limits.max_walls
-            and len(scene.boxes) - num_walls <= limits.max_parts
-            and len(scene.obstacles) <= limits.max_obstacles
-            and len(convex_corners(scene)) <= limits.max_nodes
-        ):
+        if fits(scene, limits):
             return scene
+
+
+def fits(scene: Scene, limits: SceneLimits) -> bool:
+    """Whether a scene is within limits."""
+    num_walls = int(is_wall(scene.boxes).sum())
+    return (
+        num_walls <= limits.max_walls
+        and len(scene.boxes) - num_walls <= limits.max_parts
+        and len(scene.obstacles) <= limits.max_obstacles
+        and len(convex_corners(scene)) <= limits.max_nodes
+    )
 
 
 def is_wall(boxes: np.ndarray) -> np.ndarray:
@@ -98,10 +111,10 @@ def _small_plan(rng: np.random.Generator) -> FloorPlan:
     """One room, two rooms with an opening, or two rooms with a door."""
     kind = rng.choice(["one", "open", "door"], p=[0.2, 0.2, 0.6])
     if kind == "one":
-        interior = _interior(rng.uniform(3.2, 5.2), rng.uniform(3.2, 5.2))
+        interior = interior_of(rng.uniform(3.2, 5.2), rng.uniform(3.2, 5.2))
         return draw_plan(rng, interior, 1, loop_chance=0.0, open_chance=0.0)
     sides = rng.uniform(4.8, 7.0), rng.uniform(2.8, 4.2)
-    interior = _interior(*(sides if rng.random() < 0.5 else sides[::-1]))
+    interior = interior_of(*(sides if rng.random() < 0.5 else sides[::-1]))
     return draw_plan(rng, interior, 2, loop_chance=0.0, open_chance=1.0 if kind == "open" else 0.0)
 
 
@@ -112,18 +125,16 @@ def _full_plan(rng: np.random.Generator) -> FloorPlan:
     width, depth = min(20.0, (floor * aspect) ** 0.5), min(15.0, (floor / aspect) ** 0.5)
     if rng.random() < 0.3 and width <= 15.0:
         width, depth = depth, width
-    return draw_plan(rng, _interior(width, depth), num_rooms, loop_chance=0.35, open_chance=0.25)
+    return draw_plan(rng, interior_of(width, depth), num_rooms, loop_chance=0.35, open_chance=0.25)
 
 
-def _interior(width: float, depth: float) -> Rect:
+def interior_of(width: float, depth: float) -> Rect:
+    """A rectangle of whole centimetres."""
     return Rect(0.0, 0.0, round(float(width), 2), round(float(depth), 2))
 
 
 def _build(rng: np.random.Generator, tier: str, plan: FloorPlan, seed: int) -> Scene:
-    solids = [(rect, 0.0, CEILING) for rect in _outer_walls(plan.interior)]
-    for wall in plan.walls:
-        solids += [(rect, 0.0, CEILING) for rect in wall.solid_parts()]
-        solids += [(wall.across(*door), round(float(rng.uniform(*LINTELS)), 2), CEILING) for door in wall.doors]
+    solids = draw_walls(rng, plan)
     num_structure = len(solids)
     furniture: list[Piece] = []
     for room in rng.permutation(len(plan.rooms)):
@@ -133,14 +144,23 @@ def _build(rng: np.random.Generator, tier: str, plan: FloorPlan, seed: int) -> S
     boxes = np.array([(*rect, low, high) for rect, low, high in solids])
     return Scene(
         boxes=boxes,
-        colors=_colors(rng, num_structure, len(solids)),
+        colors=draw_colors(rng, num_structure, len(solids)),
         interior=plan.interior,
-        floor_color=_tone(rng, (95, 75, 55), (185, 165, 140)),
-        ceiling_color=_tone(rng, (215, 215, 210), (245, 245, 240)),
+        floor_color=draw_tone(rng, (95, 75, 55), (185, 165, 140)),
+        ceiling_color=draw_tone(rng, (215, 215, 210), (245, 245, 240)),
         rooms=tuple(room.area for room in plan.rooms),
         furniture=tuple(furniture),
         seed=seed,
     )
+
+
+def draw_walls(rng: np.random.Generator, plan: FloorPlan) -> list[Solid]:
+    """The outer walls, the inner walls, and the lintels of the doors."""
+    solids = [(rect, 0.0, CEILING) for rect in _outer_walls(plan.interior)]
+    for wall in plan.walls:
+        solids += [(rect, 0.0, CEILING) for rect in wall.solid_parts()]
+        solids += [(wall.across(*door), round(float(rng.uniform(*LINTELS)), 2), CEILING) for door in wall.doors]
+    return solids
 
 
 def _outer_walls(interior: Rect) -> list[Rect]:
@@ -166,10 +186,10 @@ def _furniture(
         kinds, num_pieces = list(SIMPLE_KINDS), int(rng.integers(1, 4 if len(plan.rooms) > 1 else 6))
     else:
         kinds, num_pieces = list(KINDS), int(rng.integers(2, 4 + round(floor / 4.0)))
-    return furnish(rng, area, _door_zones(plan, area), kinds, num_pieces, max_boxes)
+    return furnish(rng, area, door_zones(plan, area), kinds, num_pieces, max_boxes)
 
 
-def _door_zones(plan: FloorPlan, room: Rect) -> list[Rect]:
+def door_zones(plan: FloorPlan, room: Rect) -> list[Rect]:
     """The floor in front of each door of a room."""
     zones = []
     for wall in plan.walls:
@@ -182,14 +202,15 @@ def _door_zones(plan: FloorPlan, room: Rect) -> list[Rect]:
     return zones
 
 
-def _colors(rng: np.random.Generator, num_structure: int, num_boxes: int) -> np.ndarray:
+def draw_colors(rng: np.random.Generator, num_structure: int, num_boxes: int) -> np.ndarray:
     """Shades of one colour for walls, any colours for furniture."""
-    wall = np.array(_tone(rng, (165, 160, 145), (235, 230, 225)))
+    wall = np.array(draw_tone(rng, (165, 160, 145), (235, 230, 225)))
     structure = np.clip(wall + rng.integers(-12, 13, (num_structure, 1)), 0, 255)
     furniture = rng.integers(40, 226, (num_boxes - num_structure, 3))
     return np.concatenate([structure, furniture]).astype(np.uint8)
 
 
-def _tone(rng: np.random.Generator, low: tuple[int, ...], high: tuple[int, ...]) -> tuple[int, int, int]:
+def draw_tone(rng: np.random.Generator, low: tuple[int, ...], high: tuple[int, ...]) -> tuple[int, int, int]:
+    """A colour between two others."""
     red, green, blue = (int(rng.integers(a, b + 1)) for a, b in zip(low, high, strict=True))
     return red, green, blue

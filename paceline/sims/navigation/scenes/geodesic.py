@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from paceline.errors import UsageError
-from paceline.sims.navigation.scenes.free_space import NODE, SIGHT, convex_corners, is_free
+from paceline.sims.navigation.scenes.free_space import NODE, Growths, convex_corners, is_free
 from paceline.sims.navigation.scenes.geometry import FAR, boxed, is_blocked
 from paceline.sims.navigation.scenes.scene import Scene
 
@@ -34,23 +34,25 @@ class Graph:
     """float64 [V, 2]."""
     between: np.ndarray
     """float64 [V, V]: lengths of shortest paths; inf without a path."""
+    radius: float
+    """Of the agent."""
 
     @classmethod
     def of(cls, scene: Scene) -> Graph:
         nodes = convex_corners(scene)
-        direct = np.where(sees(nodes, nodes, scene.obstacles), _distances(nodes, nodes), np.inf)
-        return cls(scene.obstacles, nodes, _all_pairs(direct))
+        direct = np.where(sees(nodes, nodes, scene.obstacles, scene.radius), _distances(nodes, nodes), np.inf)
+        return cls(scene.obstacles, nodes, _all_pairs(direct), scene.radius)
 
     def to_goals(self, goals: np.ndarray) -> np.ndarray:
         """[V, G]: the distance from every node to each of `goals` [G, 2]."""
-        return _over_nodes(self.between, _over_sight(self.nodes, goals, self.obstacles))
+        return _over_nodes(self.between, self.over_sight(self.nodes, goals))
 
     def between_points(self, points: np.ndarray, goals: np.ndarray, to_goals: np.ndarray | None = None) -> np.ndarray:
         """[P, G]: distances from `points` [P, 2] to `goals` [G, 2]; inf without a path. `to_goals` [V, G] is the result
         of that method, if it is known."""
-        direct = _over_sight(points, goals, self.obstacles)
+        direct = self.over_sight(points, goals)
         to_goals = self.to_goals(goals) if to_goals is None else to_goals
-        over = _over_nodes(_over_sight(points, self.nodes, self.obstacles), to_goals)
+        over = _over_nodes(self.over_sight(points, self.nodes), to_goals)
         return np.minimum(direct, over)
 
     def to_rects(self, rects: np.ndarray, points: np.ndarray | None = None) -> np.ndarray:
@@ -59,25 +61,31 @@ class Graph:
         from_nodes = _over_nodes(self.between, self.to_touch(self.nodes, rects))
         if points is None:
             return from_nodes
-        over = _over_nodes(_over_sight(points, self.nodes, self.obstacles), from_nodes)
+        over = _over_nodes(self.over_sight(points, self.nodes), from_nodes)
         return np.minimum(self.to_touch(points, rects), over)
 
     def to_touch(self, points: np.ndarray, rects: np.ndarray) -> np.ndarray:
         """[P, M]: straight distances from `points` to where the agent touches `rects`; inf if that place is hidden."""
         if not len(points) or not len(rects):
             return np.empty((len(points), len(rects)))
-        touch = touching(torch.from_numpy(points), torch.from_numpy(rects).expand(len(points), -1, -1))
+        reach = Growths.of(self.radius).node
+        touch = touching(torch.from_numpy(points), torch.from_numpy(rects).expand(len(points), -1, -1), reach)
         lengths = (touch - torch.from_numpy(points)[:, None]).norm(dim=2)
         if len(self.obstacles):
-            grown = boxed(torch.from_numpy(self.obstacles + np.array([-1, -1, 1, 1]) * SIGHT))
+            grown = boxed(torch.from_numpy(self.obstacles + np.array([-1, -1, 1, 1]) * self.radius))
             hidden = is_blocked(torch.from_numpy(points), touch, grown.expand(len(points), -1, -1))
             lengths = lengths.masked_fill(hidden, torch.inf)
         return lengths.numpy()
 
+    def over_sight(self, points: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        """[P, V]: straight distances from `points` [P, 2] to `targets` [V, 2]; inf to hidden ones."""
+        return np.where(sees(points, targets, self.obstacles, self.radius), _distances(points, targets), np.inf)
 
-def touching(positions: Tensor, rects: Tensor) -> Tensor:
-    """[N, M, 2]: the place nearest to each of `positions` [N, 2] where the agent touches each of `rects` [N, M, 4]."""
-    low, high = rects[..., :2] - NODE, rects[..., 2:] + NODE
+
+def touching(positions: Tensor, rects: Tensor, reach: float = NODE) -> Tensor:
+    """[N, M, 2]: the place nearest to each of `positions` [N, 2] where the agent touches each of `rects` [N, M, 4],
+    which it does at a distance of `reach`."""
+    low, high = rects[..., :2] - reach, rects[..., 2:] + reach
     return torch.minimum(torch.maximum(positions[:, None], low), high)
 
 
@@ -113,10 +121,10 @@ def shortest_path(scene: Scene, start: tuple[float, float], goal: tuple[float, f
     path = [np.array(start, np.float64)]
     while True:
         here = path[-1][None]
-        over_nodes = _over_sight(here, graph.nodes, graph.obstacles)[0]
+        over_nodes = graph.over_sight(here, graph.nodes)[0]
         over_nodes[over_nodes == 0.0] = np.inf  # the current node itself
         over_nodes += to_goal
-        direct = _over_sight(here, goals, graph.obstacles)[0, 0]
+        direct = graph.over_sight(here, goals)[0, 0]
         if direct <= over_nodes.min(initial=np.inf):
             if not np.isfinite(direct):
                 raise UsageError(f"the goal {tuple(goal)} cannot be reached from {tuple(start)}; allowed: one that can")
@@ -124,14 +132,14 @@ def shortest_path(scene: Scene, start: tuple[float, float], goal: tuple[float, f
         path.append(graph.nodes[over_nodes.argmin()])
 
 
-def sees(points: np.ndarray, targets: np.ndarray, obstacles: np.ndarray) -> np.ndarray:
-    """bool [P, V]: whether nothing is between `points` [P, 2] and `targets` [V, 2].
+def sees(points: np.ndarray, targets: np.ndarray, obstacles: np.ndarray, radius: float) -> np.ndarray:
+    """bool [P, V]: whether an agent can walk straight from `points` [P, 2] to `targets` [V, 2].
 
-    The outer walls never are, because the interior is convex.
+    The outer walls are never in the way, because the interior is convex.
     """
     if not (len(points) and len(targets) and len(obstacles)):
         return np.ones((len(points), len(targets)), bool)
-    grown = boxed(torch.from_numpy(obstacles + np.array([-1, -1, 1, 1]) * SIGHT))
+    grown = boxed(torch.from_numpy(obstacles + np.array([-1, -1, 1, 1]) * radius))
     far = torch.from_numpy(np.ascontiguousarray(targets, np.float64))
     rows = max(1, _PAIRS_AT_ONCE // (len(targets) * len(obstacles)))
     parts = []
@@ -143,11 +151,6 @@ def sees(points: np.ndarray, targets: np.ndarray, obstacles: np.ndarray) -> np.n
 def _distances(points: np.ndarray, targets: np.ndarray) -> np.ndarray:
     difference = points[:, None] - targets[None]
     return np.sqrt(np.einsum("pvk,pvk->pv", difference, difference))
-
-
-def _over_sight(points: np.ndarray, targets: np.ndarray, obstacles: np.ndarray) -> np.ndarray:
-    """[P, V]: straight distances to visible targets, inf to others."""
-    return np.where(sees(points, targets, obstacles), _distances(points, targets), np.inf)
 
 
 def _all_pairs(direct: np.ndarray) -> np.ndarray:

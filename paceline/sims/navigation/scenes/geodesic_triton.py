@@ -6,15 +6,17 @@ Legend: as in `geodesic`; K scenes.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from paceline.sims.navigation.scenes.bank import SceneBank
+from paceline.sims.navigation.scenes.tensor_bank import TensorBank
 
 
-def query(bank: SceneBank, scenes: Tensor, table: Tensor, at: Tensor, positions: Tensor, goals: Tensor) -> Tensor:
+def query(bank: TensorBank[Any], scenes: Tensor, table: Tensor, at: Tensor, positions: Tensor, goals: Tensor) -> Tensor:
     """[N]: distances from `positions` [N, 2] in `scenes` [N] to the nearest of `goals` [N, M, 2].
 
     The distances of the nodes to them are in row `at` [N] of the scene's part of `table` [K, G, V].

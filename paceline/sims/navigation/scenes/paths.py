@@ -7,12 +7,12 @@ Legend: N places, K scenes, G goals of a table, V nodes, M targets.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from paceline.sims.navigation.scenes import geodesic
-from paceline.sims.navigation.scenes.bank import SceneBank
+from paceline.sims.navigation.scenes.tensor_bank import TensorBank
 
 
 class Destinations(NamedTuple):
@@ -31,7 +31,7 @@ class Destinations(NamedTuple):
 class Paths:
     """Shortest paths in the scenes of a bank."""
 
-    def __init__(self, bank: SceneBank) -> None:
+    def __init__(self, bank: TensorBank[Any]) -> None:
         self._bank = bank
         self._most = (bank.limits.max_obstacles, bank.limits.max_nodes)
 

@@ -70,6 +70,8 @@ class Scene:
     ceiling_color: tuple[int, int, int] = (225, 225, 220)
     rooms: tuple[Rect, ...] = ()
     furniture: tuple[Piece, ...] = ()
+    radius: float = AGENT_RADIUS
+    """The radius of the agent that moves here."""
     seed: int = -1
     """The seed that it was generated from; -1 for a scene made by hand."""
     obstacles: np.ndarray = field(init=False)
@@ -85,10 +87,10 @@ class Scene:
             raise UsageError(f"colours of a scene have shape {np.shape(self.colors)}; allowed: {(len(boxes), 3)}")
         if any(not piece.boxes or not set(piece.boxes) <= set(range(len(boxes))) for piece in self.furniture):
             raise UsageError(f"a piece of furniture has no boxes, or unknown ones; allowed: 0 to {len(boxes) - 1}")
-        if min(self.interior.width, self.interior.depth) <= 2 * AGENT_RADIUS:
+        if min(self.interior.width, self.interior.depth) <= 2 * self.radius:
             raise UsageError(
                 f"the interior {tuple(self.interior)} of a scene is narrower than the agent; allowed: wider than "
-                f"{2 * AGENT_RADIUS:g} m both ways"
+                f"{2 * self.radius:g} m both ways"
             )
         object.__setattr__(self, "boxes", boxes)
         object.__setattr__(self, "obstacles", _footprints(boxes, self.interior))

@@ -1,0 +1,1 @@
+"""Procedural apartments with a kitchen as tensors: fridge, drawers, surfaces and episodes."""
