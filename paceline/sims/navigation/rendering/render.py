@@ -34,21 +34,33 @@ _MISSED = 1e12
 
 
 class Camera:
-    """The rays of a square image of `resolution` pixels a side, with a field of view of 90 degrees."""
+    """The rays of a square image of `resolution` pixels a side: u from -1 to 1, v from `shift` + 1 to `shift` - 1.
 
-    def __init__(self, resolution: int, device: str | torch.device = "cpu") -> None:
-        self.resolution = resolution
+    Without a shift the field of view is 90 degrees both ways. A shift moves the image up or down in its vertical plane,
+    as the lens of a view camera does; the camera still looks horizontally.
+    """
+
+    def __init__(
+        self,
+        resolution: int,
+        device: str | torch.device = "cpu",
+        *,
+        height: float = CAMERA_HEIGHT,
+        shift: float = 0.0,
+    ) -> None:
+        self.resolution, self.height = resolution, height
         centers = (torch.arange(resolution, dtype=torch.float64) + 0.5) * (2.0 / resolution) - 1.0
         self.right = centers.float().to(device)
         """[W]: u of each column."""
-        inverse_up = 1.0 / (-centers + _NUDGE)
+        up = shift - centers
+        self.up = up.float().to(device)
+        """[H]: v of each row."""
+        inverse_up = 1.0 / (up + _NUDGE)
         self.inverse_up = inverse_up.float().to(device)
         """[H]: 1 / v of each row."""
-        self.planes = (
-            torch.maximum(-CAMERA_HEIGHT * inverse_up, (CEILING - CAMERA_HEIGHT) * inverse_up).float().to(device)
-        )
+        self.planes = torch.maximum(-height * inverse_up, (CEILING - height) * inverse_up).float().to(device)
         """[H]: the depth of the floor or the ceiling in each row."""
-        self.is_floor = (centers > 0).to(device)
+        self.is_floor = (up < 0).to(device)
         """bool [H]."""
         self.shades = torch.tensor(FACE_SHADES, device=device)
 
@@ -67,7 +79,7 @@ def trace(bank: SceneBank, camera: Camera, scenes: Tensor, poses: Tensor, surfac
     walls, nearest = near[:, :num_walls].masked_fill(near[:, :num_walls] > far[:, :num_walls], FAR).min(1)
     depth = torch.minimum(walls[:, None, :], camera.planes[:, None])
     seen = _backdrop(camera, bank, walls, nearest, sides) if sides is not None else None
-    low, high = (bank.heights[scenes].sub_(CAMERA_HEIGHT)[..., None] * camera.inverse_up).unbind(2)
+    low, high = (bank.heights[scenes].sub_(camera.height)[..., None] * camera.inverse_up).unbind(2)
     from_row, to_row = torch.minimum(low, high)[..., None], torch.maximum(low, high)[..., None]  # [N, P, H, 1]
     from_column, to_column = near[:, num_walls:, None], far[:, num_walls:, None]  # [N, P, 1, W]
     enter, leave = torch.empty_like(depth), torch.empty_like(depth)
@@ -124,16 +136,20 @@ def encode_depth(depth: Tensor, dtype: torch.dtype) -> Tensor:
 
 def shade(bank: SceneBank, camera: Camera, scenes: Tensor, poses: Tensor, view: View) -> Tensor:
     """uint8 [N, 3, H, W]: colours, shaded by the side and slightly by distance. The floor has tiles."""
+    return paint(bank.colors[scenes], bank.limits.max_walls + bank.limits.max_parts, camera, poses, view)
+
+
+def paint(colors: Tensor, floor: int, camera: Camera, poses: Tensor, view: View) -> Tensor:
+    """See `shade`. `colors` [N, boxes, 3] are those of all boxes by their numbers; the floor is box number `floor`."""
     assert view.surfaces is not None
-    num, side = len(scenes), camera.resolution
+    num, side = len(poses), camera.resolution
     box, face = view.surfaces // 3, view.surfaces % 3
     light = camera.shades[face] * (1.0 - 0.45 * view.depth)
     along_x, along_y = directions(camera, poses)
     metres = view.depth * MAX_DEPTH
     tile_x = torch.addcmul(poses[:, 0, None, None], metres, along_x[:, None]).mul_(2.0).floor_()
     tile_y = torch.addcmul(poses[:, 1, None, None], metres, along_y[:, None]).mul_(2.0).floor_()
-    dark = (view.surfaces == 3 * (bank.limits.max_walls + bank.limits.max_parts) + 2) & ((tile_x + tile_y) % 2 == 1)
+    dark = (view.surfaces == 3 * floor + 2) & ((tile_x + tile_y) % 2 == 1)
     light = light * torch.where(dark, 0.88, 1.0)
-    colors = bank.colors[scenes].float()  # [N, B + 2, 3]
-    seen = colors.gather(1, box.reshape(num, -1, 1).expand(-1, -1, 3)).view(num, side, side, 3)
+    seen = colors.float().gather(1, box.reshape(num, -1, 1).expand(-1, -1, 3)).view(num, side, side, 3)
     return (seen * light[..., None]).round_().to(torch.uint8).permute(0, 3, 1, 2).contiguous()

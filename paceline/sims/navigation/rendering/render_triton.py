@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from paceline.sims.navigation.rendering.render import CAMERA_HEIGHT, MAX_DEPTH, Camera, View
+from paceline.sims.navigation.rendering.render import MAX_DEPTH, Camera, View
 from paceline.sims.navigation.scenes.bank import SceneBank
 
 _PIXELS_PER_PROGRAM = 2048
@@ -54,7 +54,7 @@ def trace(
         bank.limits.max_walls,
         bank.limits.max_parts,
         side,
-        CAMERA_HEIGHT,
+        camera.height,
         1.0 / MAX_DEPTH,
         HAS_ONLY=only is not None,
         SURFACES=surfaces,
