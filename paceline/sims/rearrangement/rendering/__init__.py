@@ -1,0 +1,1 @@
+"""Images: what the cameras on the robots' heads see."""
