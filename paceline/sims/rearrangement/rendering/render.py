@@ -56,6 +56,8 @@ def trace(
     step = max(1, _PIXELS_AT_ONCE // camera.resolution**2)
     groups = [slice(first, first + step) for first in range(0, len(scenes), step)]
     views = [_trace(static, camera, scenes[g], poses[g], boxes[g], capsules[g], surfaces) for g in groups]
+    if len(views) == 1:
+        return views[0]
     seen = [view.surfaces for view in views if view.surfaces is not None]
     return View(torch.cat([view.depth for view in views]), torch.cat(seen) if surfaces else None)
 
