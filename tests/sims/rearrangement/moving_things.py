@@ -38,7 +38,7 @@ def random_views(count, seed=0, num_boxes=24, num_links=4):
     size = uniform(count, num_boxes, 3, low=0.02, high=0.3)
     heights, yaw = uniform(count, num_boxes, 1, low=0.1, high=1.8), uniform(count, num_boxes, 1, low=-7.0, high=7.0)
     boxes = torch.cat((middle, heights, size, yaw), 2)
-    boxes[:, num_boxes * 3 // 4 :] = torch.tensor(FAR_AWAY)
+    boxes[:, num_boxes - num_boxes // 4 :] = torch.tensor(FAR_AWAY)
     return scenes, camera_poses(bases), boxes, arms(bases, uniform, num_links)
 
 
@@ -52,4 +52,4 @@ def arms(bases, uniform, num_links):
         end = joint + uniform(count, 1, low=0.2, high=0.5) * way
         links.append(torch.cat((joint, end, uniform(count, 1, low=0.03, high=0.08)), 1))
         joint = end
-    return torch.stack(links, 1)
+    return torch.stack(links, 1) if links else torch.zeros(count, 0, 7)
