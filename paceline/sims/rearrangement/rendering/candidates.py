@@ -8,6 +8,7 @@ Legend: N cameras, F walls, P parts (static boxes that are no walls), D moving b
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple, Protocol
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor
 from paceline.sims.navigation.rendering.render import Camera
 
 _MARGIN = 1e-3
-"""Boxes that miss the field of view by less, in metres, are kept. It is far more than the rounding errors."""
+"""Boxes that miss the field of view by about so much, in metres, are kept. It is far more than rounding errors."""
 
 
 class HasBoxes(Protocol):
@@ -113,13 +114,11 @@ def _moving_frames(boxes: Tensor, poses: Tensor) -> Tensor:
 
 
 def _in_view(frames: Tensor, farthest: Tensor) -> Tensor:
-    """bool [N, boxes]: whether a part of each rectangle is ahead, and not beyond the left or the right border."""
-    x0, y0, x1, y1, headings, _, _ = frames.unbind(2)
-    x, y, half_x, half_y = (x0 + x1) / 2, (y0 + y1) / 2, (x1 - x0) / 2, (y1 - y0) / 2
+    """bool [N, boxes]: whether a circle around each rectangle reaches into the field of view, 45 degrees each way."""
+    low, high, headings = frames[..., :2], frames[..., 2:4], frames[..., 4]
+    x, y = (low + high).mul_(0.5).unbind(2)
+    radius = (high - low).sum(2).mul_(0.5)
     cos, sin = headings.cos(), headings.sin()
-    more, less = cos + sin, cos - sin
-    ahead, reach = x * cos + y * sin, half_x * cos.abs() + half_y * sin.abs()
-    into_left = x * more - y * less + half_x * more.abs() + half_y * less.abs()
-    into_right = x * less + y * more + half_x * less.abs() + half_y * more.abs()
-    inside = torch.minimum(torch.minimum(into_left, into_right), ahead + reach)
-    return torch.minimum(inside, farthest[:, None] - (ahead - reach)) > -_MARGIN
+    ahead, aside = x * cos + y * sin, x * sin - y * cos
+    inside = torch.add(ahead - aside.abs_(), radius, alpha=math.sqrt(2.0))
+    return torch.minimum(inside, farthest[:, None] + radius - ahead) > -_MARGIN
