@@ -202,6 +202,17 @@ def test_capsules_along_the_view_equal_the_oracle():
     assert wrong_pixels(bank, static, head_camera(24), scenes, poses, boxes, torch.tensor([capsules])) <= 1
 
 
+def test_capsules_close_to_the_camera_equal_the_oracle():
+    """They pass beside the camera, above and below it, or around it."""
+    bank, static = static_boxes()
+    rng = torch.Generator().manual_seed(0)
+    scenes, poses, boxes, _ = random_views(12, num_boxes=0)
+    heads = torch.cat((poses[:, :2], torch.full((12, 1), HEAD_HEIGHT)), 1)[:, None].repeat(1, 2, 2)
+    ends = heads + 0.5 * torch.rand(12, 2, 6, generator=rng) - 0.25
+    capsules = torch.cat((ends, 0.02 + 0.1 * torch.rand(12, 2, 1, generator=rng)), 2)
+    assert wrong_pixels(bank, static, head_camera(12), scenes, poses, boxes, capsules) <= 1
+
+
 def test_everything_is_seen_somewhere():
     """The random scenes show all kinds of things."""
     _, static = static_boxes()

@@ -9,7 +9,7 @@ Legend: N cameras, F walls, P parts (static boxes that are no walls), D moving b
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,19 +18,6 @@ from paceline.sims.navigation.rendering.render import Camera
 
 _MARGIN = 1e-3
 """Boxes that miss the field of view by about so much, in metres, are kept. It is far more than rounding errors."""
-
-
-class HasBoxes(Protocol):
-    """A bank of scenes."""
-
-    @property
-    def footprints(self) -> Tensor: ...
-    @property
-    def heights(self) -> Tensor: ...
-    @property
-    def colors(self) -> Tensor: ...
-    @property
-    def counts(self) -> Tensor: ...
 
 
 class StaticBoxes(NamedTuple):
@@ -46,7 +33,8 @@ class StaticBoxes(NamedTuple):
     """int64 [K, 2 or more]: the number of walls, and of parts; the others are padding."""
 
     @classmethod
-    def of(cls, bank: HasBoxes) -> StaticBoxes:
+    def of(cls, bank: Any) -> StaticBoxes:
+        """The boxes of a bank that has these tensors as attributes. The tensors are shared, not copied."""
         return cls(bank.footprints, bank.heights, bank.colors, bank.counts)
 
     def relative_footprints(self, scenes: Tensor, poses: Tensor, some: slice) -> Tensor:

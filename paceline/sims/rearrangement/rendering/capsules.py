@@ -19,7 +19,8 @@ _MARGIN = 1e-3
 _TINY = 1e-9
 _UPRIGHT = 1.57
 """An angle just below a right angle."""
-_ANYWHERE = 3.0
+_ANYWHERE = 7.0
+"""An angle of more than a full turn."""
 _LEAST = 1e-18
 
 
@@ -63,8 +64,10 @@ def _slopes(ends: Tensor, part: Tensor, radius: Tensor) -> tuple[Tensor, Tensor]
     angle = torch.atan2(above, ahead)
     share = radius / torch.hypot(ahead, above).clamp_(min=_TINY)
     half = share.clamp(max=1.0).asin_()
-    # A capsule around the camera, or one that passes behind it, can be anywhere.
-    half += _ANYWHERE * ((share.amax(0) >= 1.0) | ((angle[0] - angle[1]).abs_() > 3.0))
+    # A capsule that passes close to the camera can be anywhere. Then the ways to its ends form a right angle or more,
+    # or one of its balls reaches the camera.
+    product = ahead[0] * ahead[1] + above[0] * above[1]
+    half += _ANYWHERE * ((share.amax(0) >= 1.0) | (product < radius * radius))
     lowest, highest = (angle - half).amin(0), (angle + half).amax(0)
     return lowest.clamp_(-_UPRIGHT, _UPRIGHT).tan_(), highest.clamp_(-_UPRIGHT, _UPRIGHT).tan_()
 

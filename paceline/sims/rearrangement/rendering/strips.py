@@ -35,12 +35,13 @@ class Strips(NamedTuple):
         last = camera.row_of(lowest).ceil_().clamp_(-1, side - 1).long()
         counts = torch.div((last - first).add_(_ROWS).clamp_(min=0), _ROWS, rounding_mode="floor")
         owners = torch.repeat_interleave(counts)
-        # The pixels in row 0, and how many strips all columns before this one have.
+        # The pixel in row 0 of each column.
         top = torch.div(columns, side, rounding_mode="floor").mul_(side * (side - 1)).add_(columns)
-        offset = first.sub_(counts.cumsum(0).sub_(counts), alpha=_ROWS)
-        offset, last, top = torch.stack((offset, last, top)).index_select(1, owners)
-        offset.add_(torch.arange(0, _ROWS * len(owners), _ROWS, device=owners.device))
-        rows = torch.minimum(offset + torch.arange(_ROWS, device=owners.device)[:, None], last)
+        # A strip's number, less the number of strips of the columns before its own, is its place in its column.
+        start = first.sub_(counts.cumsum(0).sub_(counts), alpha=_ROWS)
+        start, last, top = torch.stack((start, last, top)).index_select(1, owners)
+        start.add_(torch.arange(0, _ROWS * len(owners), _ROWS, device=owners.device))
+        rows = torch.minimum(start + torch.arange(_ROWS, device=owners.device)[:, None], last)
         return cls(owners, rows, torch.add(top, rows, alpha=side))
 
     def along_rows(self, values: Tensor) -> Tensor:
