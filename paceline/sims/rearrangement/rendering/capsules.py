@@ -99,7 +99,7 @@ def _enter(forms: Tensor, right: Tensor, up: Tensor) -> Tensor:
     square[0].addcmul_(along, along, value=-1.0).clamp_(min=_TINY)
     lacking = (square * forms[12:15, None]).addcmul_(linear, linear, value=-1.0)
     # Roots of negative numbers are not used, and those of zero are slow.
-    depth = (linear - lacking.clamp(max=-_LEAST).neg_().sqrt_()).div_(square)
+    depth = linear.sub_(lacking.clamp(max=-_LEAST).neg_().sqrt_()).div_(square)
     # Beyond the ends of the axis the cylinder does not count.
     beyond = (depth[0] * along).sub_(forms[16]).abs_().sub_(forms[17])
     torch.maximum(lacking[0], beyond, out=lacking[0])
