@@ -29,28 +29,44 @@ FACE_SHADES = (0.86, 0.72, 1.0)
 """Brightness of sides that face x, sides that face y, and horizontal sides."""
 _NUDGE = 1e-9
 """Added to directions, so that none of them is zero."""
-_MISSED = 1e12
+MISSED = 1e12
 """Scales the smallest difference beyond any depth. This is faster than a mask."""
 
 
 class Camera:
-    """The rays of a square image of `resolution` pixels a side, with a field of view of 90 degrees."""
+    """The rays of a square image of `resolution` pixels a side: u from -1 to 1, v from `shift` + 1 to `shift` - 1.
 
-    def __init__(self, resolution: int, device: str | torch.device = "cpu") -> None:
-        self.resolution = resolution
+    Without a shift the field of view is 90 degrees both ways. A shift moves the image up or down in its vertical plane,
+    as the lens of a view camera does; the camera still looks horizontally.
+    """
+
+    def __init__(
+        self,
+        resolution: int,
+        device: str | torch.device = "cpu",
+        *,
+        height: float = CAMERA_HEIGHT,
+        shift: float = 0.0,
+    ) -> None:
+        self.resolution, self.height, self.shift = resolution, height, shift
         centers = (torch.arange(resolution, dtype=torch.float64) + 0.5) * (2.0 / resolution) - 1.0
         self.right = centers.float().to(device)
         """[W]: u of each column."""
-        inverse_up = 1.0 / (-centers + _NUDGE)
+        up = shift - centers
+        self.up = up.float().to(device)
+        """[H]: v of each row."""
+        inverse_up = 1.0 / (up + _NUDGE)
         self.inverse_up = inverse_up.float().to(device)
         """[H]: 1 / v of each row."""
-        self.planes = (
-            torch.maximum(-CAMERA_HEIGHT * inverse_up, (CEILING - CAMERA_HEIGHT) * inverse_up).float().to(device)
-        )
+        self.planes = torch.maximum(-height * inverse_up, (CEILING - height) * inverse_up).float().to(device)
         """[H]: the depth of the floor or the ceiling in each row."""
-        self.is_floor = (centers > 0).to(device)
+        self.is_floor = (up < 0).to(device)
         """bool [H]."""
         self.shades = torch.tensor(FACE_SHADES, device=device)
+
+    def row_of(self, slopes: Tensor) -> Tensor:
+        """The rows, as fractions, whose rays have these slopes v."""
+        return (self.shift + 1.0 - slopes).mul_(0.5 * self.resolution).sub_(0.5)
 
 
 class View(NamedTuple):
@@ -62,12 +78,13 @@ class View(NamedTuple):
 
 def trace(bank: SceneBank, camera: Camera, scenes: Tensor, poses: Tensor, surfaces: bool = False) -> View:
     """The views of cameras at `poses` [N, 3] (x, y, heading) in `scenes` [N]."""
-    near, far, sides = _by_column(bank.footprints[scenes], *directions(camera, poses), poses[:, :2], surfaces)
+    rects = bank.footprints[scenes] - poses[:, :2].repeat(1, 2)[:, None]
+    near, far, sides = by_column(rects, *directions(camera, poses[:, 2]), surfaces)
     num_walls = bank.limits.max_walls
     walls, nearest = near[:, :num_walls].masked_fill(near[:, :num_walls] > far[:, :num_walls], FAR).min(1)
     depth = torch.minimum(walls[:, None, :], camera.planes[:, None])
-    seen = _backdrop(camera, bank, walls, nearest, sides) if sides is not None else None
-    low, high = (bank.heights[scenes].sub_(CAMERA_HEIGHT)[..., None] * camera.inverse_up).unbind(2)
+    seen = backdrop(camera, bank.footprints.shape[1], walls, nearest, sides) if sides is not None else None
+    low, high = (bank.heights[scenes].sub_(camera.height)[..., None] * camera.inverse_up).unbind(2)
     from_row, to_row = torch.minimum(low, high)[..., None], torch.maximum(low, high)[..., None]  # [N, P, H, 1]
     from_column, to_column = near[:, num_walls:, None], far[:, num_walls:, None]  # [N, P, 1, W]
     enter, leave = torch.empty_like(depth), torch.empty_like(depth)
@@ -76,7 +93,7 @@ def trace(bank: SceneBank, camera: Camera, scenes: Tensor, poses: Tensor, surfac
         torch.maximum(column_in, row_in, out=enter)
         torch.minimum(column_out, row_out, out=leave)
         # A ray that leaves before it enters misses the box: the scaled difference moves it beyond all depths.
-        torch.maximum(enter, torch.sub(enter, leave, out=leave).mul_(_MISSED), out=enter)
+        torch.maximum(enter, torch.sub(enter, leave, out=leave).mul_(MISSED), out=enter)
         if seen is not None and sides is not None:
             box = num_walls + part
             face = torch.where(row_in > column_in, 2, sides[:, box, None])
@@ -85,19 +102,20 @@ def trace(bank: SceneBank, camera: Camera, scenes: Tensor, poses: Tensor, surfac
     return View(depth.mul_(1.0 / MAX_DEPTH).clamp_(max=1.0), seen)
 
 
-def directions(camera: Camera, poses: Tensor) -> tuple[Tensor, Tensor]:
-    """[N, W] each: the x and y components of each column's ray, per unit of depth."""
-    cos, sin = poses[:, 2, None].cos(), poses[:, 2, None].sin()
+def directions(camera: Camera, headings: Tensor) -> tuple[Tensor, Tensor]:
+    """[N, W] each: the x and y components of each column's ray, per unit of depth, for `headings` [N]."""
+    cos, sin = headings[:, None].cos(), headings[:, None].sin()
     return torch.addcmul(cos, sin, camera.right).add_(_NUDGE), torch.addcmul(sin, cos, camera.right, value=-1).add_(
         _NUDGE
     )
 
 
-def _by_column(
-    rects: Tensor, along_x: Tensor, along_y: Tensor, origins: Tensor, sides: bool
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """[N, B, W]: the depths where each column's ray enters and leaves each rectangle, and the side that it hits."""
-    x0, y0, x1, y1 = (rects - origins.repeat(1, 2)[:, None])[..., None].unbind(2)
+def by_column(rects: Tensor, along_x: Tensor, along_y: Tensor, sides: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+    """[N, B, W]: the depths where each column's ray enters and leaves each rectangle, and the side that it hits.
+
+    `rects` [N, B, 4] are relative to the camera. The side is 0 if it faces x and 1 if it faces y.
+    """
+    x0, y0, x1, y1 = rects[..., None].unbind(2)
     over_x, over_y = along_x.reciprocal()[:, None], along_y.reciprocal()[:, None]
     a, b = x0 * over_x, x1 * over_x
     near_x, far_x = torch.minimum(a, b), torch.maximum(a, b, out=b)
@@ -108,9 +126,11 @@ def _by_column(
     return torch.maximum(near_x, near_y).clamp_(min=0.0), torch.minimum(far_x, far_y, out=far_x), side
 
 
-def _backdrop(camera: Camera, bank: SceneBank, walls: Tensor, nearest: Tensor, sides: Tensor) -> Tensor:
-    """int64 [N, H, W]: the surfaces of walls, floor and ceiling."""
-    num_boxes = bank.limits.max_walls + bank.limits.max_parts
+def backdrop(camera: Camera, num_boxes: int, walls: Tensor, nearest: Tensor, sides: Tensor) -> Tensor:
+    """int64 [N, H, W]: the surfaces of walls, floor and ceiling.
+
+    `walls` [N, W] are the depths of the nearest walls, `nearest` int64 [N, W] their numbers.
+    """
     wall = 3 * nearest + sides.gather(1, nearest[:, None])[:, 0]
     plane = torch.where(camera.is_floor, 3 * num_boxes + 2, 3 * num_boxes + 5)
     return torch.where(walls[:, None, :] < camera.planes[:, None], wall[:, None, :], plane[:, None])
@@ -124,16 +144,20 @@ def encode_depth(depth: Tensor, dtype: torch.dtype) -> Tensor:
 
 def shade(bank: SceneBank, camera: Camera, scenes: Tensor, poses: Tensor, view: View) -> Tensor:
     """uint8 [N, 3, H, W]: colours, shaded by the side and slightly by distance. The floor has tiles."""
+    return paint(bank.colors[scenes], bank.limits.max_walls + bank.limits.max_parts, camera, poses, view)
+
+
+def paint(colors: Tensor, floor: int, camera: Camera, poses: Tensor, view: View) -> Tensor:
+    """See `shade`. `colors` [N, boxes, 3] are those of all boxes by their numbers; the floor is box number `floor`."""
     assert view.surfaces is not None
-    num, side = len(scenes), camera.resolution
+    num, side = len(poses), camera.resolution
     box, face = view.surfaces // 3, view.surfaces % 3
     light = camera.shades[face] * (1.0 - 0.45 * view.depth)
-    along_x, along_y = directions(camera, poses)
+    along_x, along_y = directions(camera, poses[:, 2])
     metres = view.depth * MAX_DEPTH
     tile_x = torch.addcmul(poses[:, 0, None, None], metres, along_x[:, None]).mul_(2.0).floor_()
     tile_y = torch.addcmul(poses[:, 1, None, None], metres, along_y[:, None]).mul_(2.0).floor_()
-    dark = (view.surfaces == 3 * (bank.limits.max_walls + bank.limits.max_parts) + 2) & ((tile_x + tile_y) % 2 == 1)
+    dark = (view.surfaces == 3 * floor + 2) & ((tile_x + tile_y) % 2 == 1)
     light = light * torch.where(dark, 0.88, 1.0)
-    colors = bank.colors[scenes].float()  # [N, B + 2, 3]
-    seen = colors.gather(1, box.reshape(num, -1, 1).expand(-1, -1, 3)).view(num, side, side, 3)
+    seen = colors.float().gather(1, box.reshape(num, -1, 1).expand(-1, -1, 3)).view(num, side, side, 3)
     return (seen * light[..., None]).round_().to(torch.uint8).permute(0, 3, 1, 2).contiguous()

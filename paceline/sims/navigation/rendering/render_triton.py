@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from paceline.sims.navigation.rendering.render import CAMERA_HEIGHT, MAX_DEPTH, Camera, View
+from paceline.sims.navigation.rendering.render import MAX_DEPTH, Camera, View
 from paceline.sims.navigation.scenes.bank import SceneBank
 
 _PIXELS_PER_PROGRAM = 2048
@@ -53,8 +53,9 @@ def trace(
         seen if seen is not None else depth,
         bank.limits.max_walls,
         bank.limits.max_parts,
+        bank.counts.shape[1],
         side,
-        CAMERA_HEIGHT,
+        camera.height,
         1.0 / MAX_DEPTH,
         HAS_ONLY=only is not None,
         SURFACES=surfaces,
@@ -66,16 +67,90 @@ def trace(
 
 
 @triton.jit
-def _span(footprint, x, y, over_x, over_y):
-    """The depths where the columns' rays enter and leave a rectangle, and whether they hit a side that faces y."""
-    a = (tl.load(footprint) - x) * over_x
-    b = (tl.load(footprint + 2) - x) * over_x
+def span(x0, y0, x1, y1, over_x, over_y):
+    """The depths where the columns' rays enter and leave a rectangle, and whether they hit a side that faces y.
+
+    The rectangle is relative to the camera.
+    """
+    a, b = x0 * over_x, x1 * over_x
     near_x, far_x = tl.minimum(a, b), tl.maximum(a, b)
-    a = (tl.load(footprint + 1) - y) * over_y
-    b = (tl.load(footprint + 3) - y) * over_y
+    a, b = y0 * over_y, y1 * over_y
     near_y, far_y = tl.minimum(a, b), tl.maximum(a, b)
     near = tl.maximum(tl.maximum(near_x, near_y), 0.0)
     return near, tl.minimum(far_x, far_y), (near_y > near_x).to(tl.int32)
+
+
+@triton.jit
+def _span_of(footprint, x, y, over_x, over_y):
+    x0, y0 = tl.load(footprint) - x, tl.load(footprint + 1) - y
+    x1, y1 = tl.load(footprint + 2) - x, tl.load(footprint + 3) - y
+    return span(x0, y0, x1, y1, over_x, over_y)
+
+
+@triton.jit
+def draw_box(depth, seen, near, far, across_y, low, high, over_up, number, SURFACES: tl.constexpr):
+    """`depth` and `seen` with one more box, whose heights `low` and `high` are relative to the camera."""
+    at_low, at_high = low * over_up, high * over_up
+    from_row, to_row = tl.minimum(at_low, at_high), tl.maximum(at_low, at_high)
+    enter = tl.maximum(near[None, :], from_row[:, None])
+    enter = tl.where(enter <= tl.minimum(far[None, :], to_row[:, None]), enter, 1e9)
+    if SURFACES:
+        face = tl.where(from_row[:, None] > near[None, :], 2, across_y[None, :])
+        seen = tl.where(enter < depth, 3 * number + face, seen)
+    return tl.minimum(depth, enter), seen
+
+
+@triton.jit
+def draw_scene(
+    footprints,
+    heights,
+    counts,
+    scene,
+    x,
+    y,
+    over_x,
+    over_y,
+    over_up,
+    plane,
+    max_walls,
+    max_parts,
+    num_counts,
+    camera_height,
+    SURFACES: tl.constexpr,
+    BLOCK_H: tl.constexpr,
+    BLOCK_W: tl.constexpr,
+):
+    """The depths of the nearest walls, the depths of all pixels, and their surfaces."""
+    far_away = 1e9
+    boxes = footprints + scene * (max_walls + max_parts) * 4
+    num_walls = tl.load(counts + num_counts * scene).to(tl.int32)
+    num_parts = tl.load(counts + num_counts * scene + 1).to(tl.int32)
+
+    wall = tl.full([BLOCK_W], far_away, tl.float32)
+    wall_seen = tl.zeros([BLOCK_W], tl.int32)
+    for index in range(num_walls):
+        near, far, across_y = _span_of(boxes + 4 * index, x, y, over_x, over_y)
+        near = tl.where(near <= far, near, far_away)
+        if SURFACES:
+            wall_seen = tl.where(near < wall, 3 * index + across_y, wall_seen)
+        wall = tl.minimum(wall, near)
+
+    depth = tl.minimum(wall[None, :], plane[:, None])
+    seen = tl.zeros([BLOCK_H, BLOCK_W], tl.int32)
+    if SURFACES:
+        # Rows that look down see the floor, whose number follows that of the last box.
+        level = 3 * (max_walls + max_parts) + tl.where(over_up < 0, 2, 5)
+        seen = tl.where(wall[None, :] < plane[:, None], wall_seen[None, :], level[:, None])
+    for part in range(num_parts):
+        near, far, across_y = _span_of(boxes + 4 * (max_walls + part), x, y, over_x, over_y)
+        visible = (near <= far) & (near < wall)
+        if tl.max(visible.to(tl.int32), axis=0) > 0:
+            height = heights + (scene * max_parts + part) * 2
+            low, high = tl.load(height) - camera_height, tl.load(height + 1) - camera_height
+            depth, seen = draw_box(
+                depth, seen, near, far, across_y, low, high, over_up, max_walls + part, SURFACES=SURFACES
+            )
+    return wall, depth, seen
 
 
 @triton.jit
@@ -95,6 +170,7 @@ def _trace(
     new_seen,
     max_walls,
     max_parts,
+    num_counts,
     side,
     camera_height,
     scale,
@@ -114,7 +190,6 @@ def _trace(
             if SURFACES:
                 tl.store(new_seen + pixels, tl.load(old_seen + pixels, mask=inside), mask=inside)
             return
-    far_away = 1e9
     scene = tl.load(scenes + camera)
     x, y, heading = tl.load(poses + 3 * camera), tl.load(poses + 3 * camera + 1), tl.load(poses + 3 * camera + 2)
     cos, sin = tl.cos(heading), tl.sin(heading)
@@ -123,40 +198,25 @@ def _trace(
     over_y = 1.0 / (sin - cos * u + 1e-9)
     over_up = tl.load(inverse_up + rows, mask=rows < side, other=1.0)
     plane = tl.load(planes + rows, mask=rows < side, other=0.0)
-    boxes = footprints + scene * (max_walls + max_parts) * 4
-    num_walls = tl.load(counts + 4 * scene).to(tl.int32)
-    num_parts = tl.load(counts + 4 * scene + 1).to(tl.int32)
-
-    wall = tl.full([BLOCK_W], far_away, tl.float32)
-    wall_seen = tl.zeros([BLOCK_W], tl.int32)
-    for index in range(num_walls):
-        near, far, across_y = _span(boxes + 4 * index, x, y, over_x, over_y)
-        near = tl.where(near <= far, near, far_away)
-        if SURFACES:
-            wall_seen = tl.where(near < wall, 3 * index + across_y, wall_seen)
-        wall = tl.minimum(wall, near)
-
-    depth = tl.minimum(wall[None, :], plane[:, None])
-    seen = tl.zeros([BLOCK_H, BLOCK_W], tl.int32)
-    if SURFACES:
-        # Rows that look down see the floor, whose number follows that of the last box.
-        level = 3 * (max_walls + max_parts) + tl.where(over_up < 0, 2, 5)
-        seen = tl.where(wall[None, :] < plane[:, None], wall_seen[None, :], level[:, None])
-    for part in range(num_parts):
-        near, far, across_y = _span(boxes + 4 * (max_walls + part), x, y, over_x, over_y)
-        visible = (near <= far) & (near < wall)
-        if tl.max(visible.to(tl.int32), axis=0) > 0:
-            height = heights + (scene * max_parts + part) * 2
-            low = (tl.load(height) - camera_height) * over_up
-            high = (tl.load(height + 1) - camera_height) * over_up
-            from_row, to_row = tl.minimum(low, high), tl.maximum(low, high)
-            enter = tl.maximum(near[None, :], from_row[:, None])
-            enter = tl.where(enter <= tl.minimum(far[None, :], to_row[:, None]), enter, far_away)
-            if SURFACES:
-                face = tl.where(from_row[:, None] > near[None, :], 2, across_y[None, :])
-                seen = tl.where(enter < depth, 3 * (max_walls + part) + face, seen)
-            depth = tl.minimum(depth, enter)
-
+    _, depth, seen = draw_scene(
+        footprints,
+        heights,
+        counts,
+        scene,
+        x,
+        y,
+        over_x,
+        over_y,
+        over_up,
+        plane,
+        max_walls,
+        max_parts,
+        num_counts,
+        camera_height,
+        SURFACES=SURFACES,
+        BLOCK_H=BLOCK_H,
+        BLOCK_W=BLOCK_W,
+    )
     tl.store(new_depth + pixels, tl.minimum(depth * scale, 1.0), mask=inside)
     if SURFACES:
         tl.store(new_seen + pixels, seen, mask=inside)
