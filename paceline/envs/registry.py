@@ -73,6 +73,12 @@ FAMILIES: dict[str, Family] = {
         example="parkour:walker?difficulty=0.5",
         about="a planar walker or a humanoid in MuJoCo runs over gaps, hurdles and other obstacles",
     ),
+    "rearrange": Family(
+        module="paceline.sims.rearrangement.family",
+        extra=None,
+        example="rearrange:pick",
+        about="a mobile manipulator in kitchens and flats: navigate, pick, place, open and close",
+    ),
     "pettingzoo": Family(
         module="paceline.envs.pettingzoo",
         extra="pettingzoo",

@@ -10,7 +10,7 @@ from paceline.config import Config
 from paceline.envs.registry import FAMILIES
 from paceline.errors import UsageError, closest
 from paceline.own_code import find as find_own
-from paceline.recipes import atari, classic, control, doom, mujoco, navigation, pointnav, selfplay
+from paceline.recipes import atari, classic, control, doom, mujoco, navigation, pointnav, rearrangement, selfplay
 
 RECIPES: dict[str, Callable[[], Config]] = {
     "pointnav": pointnav.pointnav,
@@ -26,6 +26,7 @@ RECIPES: dict[str, Callable[[], Config]] = {
     "explore-small": navigation.explore_small,
     "objectnav": navigation.objectnav,
     "objectnav-small": navigation.objectnav_small,
+    **rearrangement.recipes(),
     "cartpole": classic.cartpole,
     "memory": classic.memory,
     "duel-selfplay": selfplay.duel_selfplay,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Self, get_type_hints
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
-from paceline.errors import UsageError, closest
+from paceline.errors import UsageError
+from paceline.sims.options import Options, option_names
 
 TIERS = ("small", "full")
 SPLITS = ("train", "val", "test")
@@ -17,12 +18,30 @@ REPLACED = ("tier", "split", "scenes", "bank_seed")
 """Options of generated scenes. Floor plans and scene files replace them."""
 
 
+_CHOICES = {"tier": TIERS, "split": SPLITS, "sensors": SENSORS, "depth_dtype": DEPTH_DTYPES}
+_RANGES: dict[str, tuple[float, float]] = {
+    "scenes": (1, 100_000),
+    "bank_seed": (0, math.inf),
+    "resolution": (1, MAX_RESOLUTION),
+    "max_episode_steps": (1, 1_000_000),
+    "success_distance": (0.0, math.inf),
+    "forward_step": (0.001, 1.0),
+    "turn_angle": (0.001, 180.0),
+    "max_distance": (0.0, math.inf),
+    "actuation_noise": (0.0, 1.0),
+    "image_noise": (0.0, 1.0),
+    "gps_noise": (0.0, 10.0),
+}
+
+
 @dataclass(frozen=True, kw_only=True)
-class NavigationConfig:
+class NavigationConfig(Options):
     """What all tasks have in common: scenes, body, camera and noise. 500 steps of 0.25 m or 10 degrees by default."""
 
     task: ClassVar[str]
     """The task's name: the family of its environment ids."""
+    choices: ClassVar = _CHOICES
+    ranges: ClassVar = _RANGES
     needs: ClassVar[str] = "free floor"
     """What a scene needs, so that it has episodes of the task, in words."""
 
@@ -57,21 +76,13 @@ class NavigationConfig:
     """Standard deviation of pixels: of depth as a share of the depth, of RGB as a share of full brightness."""
 
     def __post_init__(self) -> None:
-        kinds = get_type_hints(type(self))
-        for name in option_names(type(self)):
-            self._check(name, kinds[name], getattr(self, name))
+        super().__post_init__()
         if self.plans and self.bank_file:
             raise UsageError(f"{self.task}: plans and bank_file are both given; allowed: one of them")
 
     @classmethod
     def of_options(cls, options: dict[str, Any], what: str) -> Self:
         """From the options of the environment id `what`, which error messages name."""
-        names = option_names(cls)
-        for name in options:
-            if name not in names:
-                raise UsageError(
-                    f"option {name!r} of {what!r} does not exist{closest(name, names)}; allowed: {', '.join(names)}"
-                )
         for source in ("plans", "bank_file"):
             unread = [name for name in REPLACED if name in options and options.get(source)]
             if unread:
@@ -79,7 +90,7 @@ class NavigationConfig:
                 raise UsageError(f"{problem}; allowed: {unread[0]} or {source}, not both")
         if isinstance(options.get("sensors"), str):
             options = {**options, "sensors": options["sensors"].replace(" ", "+")}  # a + in a query is read as a space
-        return cls(**options)
+        return super().of_options(options, what)
 
     def options(self) -> dict[str, Any]:
         """The options that differ from their defaults, for `of_options`."""
@@ -96,30 +107,6 @@ class NavigationConfig:
     def is_noisy(self) -> bool:
         """Whether anything random happens within an episode."""
         return any(getattr(self, name) for name in option_names(type(self)) if name.endswith("_noise"))
-
-    def _check(self, name: str, kind: type, value: Any) -> None:
-        if type(value) is not kind and not (kind is float and type(value) is int):
-            raise self._error(
-                name, value, {int: "a whole number", bool: "true or false"}.get(kind, f"a {kind.__name__}")
-            )
-        if value not in _CHOICES.get(name, (value,)):
-            raise self._error(name, value, ", ".join(_CHOICES[name]))
-        if name in _RANGES:
-            self._check_range(name, *_RANGES[name])
-
-    def _check_range(self, name: str, least: float, most: float) -> None:
-        value = getattr(self, name)
-        if not least <= value <= most:
-            limit = " or more" if most == math.inf else f" to {most:g}"
-            raise self._error(name, value, f"{least:g}{limit}")
-
-    def _error(self, name: str, value: Any, allowed: str) -> UsageError:
-        return UsageError(f"{self.task}: {name} is {value!r}; allowed: {allowed}")
-
-
-def option_names(config: type[NavigationConfig]) -> list[str]:
-    """The names of a task's options."""
-    return [field.name for field in fields(config)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,19 +174,3 @@ class ImageNavConfig(NavigationConfig):
     """Largest geodesic distance to the goal that counts as success, in metres."""
     max_distance: float = math.inf
     """Largest distance from start to goal in metres."""
-
-
-_CHOICES = {"tier": TIERS, "split": SPLITS, "sensors": SENSORS, "depth_dtype": DEPTH_DTYPES}
-_RANGES: dict[str, tuple[float, float]] = {
-    "scenes": (1, 100_000),
-    "bank_seed": (0, math.inf),
-    "resolution": (1, MAX_RESOLUTION),
-    "max_episode_steps": (1, 1_000_000),
-    "success_distance": (0.0, math.inf),
-    "forward_step": (0.001, 1.0),
-    "turn_angle": (0.001, 180.0),
-    "max_distance": (0.0, math.inf),
-    "actuation_noise": (0.0, 1.0),
-    "image_noise": (0.0, 1.0),
-    "gps_noise": (0.0, 10.0),
-}

@@ -1,1 +1,30 @@
-"""Rearrangement in procedural apartments: a mobile manipulator, batched in PyTorch, on CPU or GPU from one source."""
+"""Rearrangement in procedural apartments: a mobile manipulator, batched in PyTorch, on CPU or GPU from one source.
+
+    config, family   the options of the tasks, and their environment ids
+    objects          the kinds of things that the robot can lift
+    scenes/          apartments with kitchens from seeds; their episodes as tensors that simulators share
+    robot/           the arm and the body
+    physics/         contact without dynamics: motion, doors and drawers, suction, falls
+    tasks/           starts, rewards, ends and measures of each task
+    actions          what the policy commands
+    simulator        N robots at once
+    rendering/       camera images, maps and pictures
+    env              one robot, as a Gymnasium environment
+
+Importing this package registers `paceline/Rearrange-v0` with Gymnasium. It imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+import gymnasium
+
+GYM_ID = "paceline/Rearrange-v0"
+
+
+def register() -> None:
+    """Make `gymnasium.make("paceline/Rearrange-v0", task="pick", ...)` work. It can be called repeatedly."""
+    if GYM_ID not in gymnasium.registry:
+        gymnasium.register(GYM_ID, entry_point="paceline.sims.rearrangement.env:RearrangementEnv")
+
+
+register()

@@ -26,3 +26,4 @@ OBJECT_KINDS = (
     ObjectKind("orange", (0.040, 0.040, 0.040), (250, 140, 30)),
     ObjectKind("cracker box", (0.080, 0.034, 0.100), (60, 190, 190)),
 )
+HALF_EXTENTS = tuple(kind.half_extents for kind in OBJECT_KINDS)

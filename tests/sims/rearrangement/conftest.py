@@ -31,6 +31,12 @@ def banks(houses):
     }
 
 
+@pytest.fixture(scope="session")
+def kitchens() -> HouseBank:
+    """Four small houses."""
+    return HouseBank.generate("small", num_scenes=4)
+
+
 @pytest.fixture(scope="package", autouse=True)
 def _one_thread():
     """The tensors are small: on a busy machine, waiting for a second thread takes longer than the work."""

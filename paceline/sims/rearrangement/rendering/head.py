@@ -7,8 +7,8 @@ from torch import Tensor
 
 from paceline.sims.navigation.rendering.render import Camera
 
-HEAD_HEIGHT = 1.25
-HEAD_FORWARD = 0.1
+HEAD_HEIGHT = 1.5
+HEAD_FORWARD = 0.2
 """The camera's distance from the base's centre, in metres."""
 HEAD_SHIFT = -0.65
 """The lens shift: the rows have slopes from 0.35 down to -1.65."""

@@ -18,7 +18,7 @@ def trace(
     poses: Tensor,
     boxes: Tensor,
     capsules: Tensor,
-    surfaces: bool,
+    surfaces: bool = False,
     **unchanged: Any,
 ) -> View:
     """See `render.trace`. `unchanged` is for a GPU: `only` and `otherwise` of `render_triton.trace`."""

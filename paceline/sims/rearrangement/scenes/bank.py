@@ -20,6 +20,7 @@ from paceline.sims.navigation.scenes.geodesic import Graph
 from paceline.sims.navigation.scenes.geometry import NOWHERE
 from paceline.sims.navigation.scenes.scene import Rect
 from paceline.sims.navigation.scenes.tensor_bank import TensorBank, pack_distances, pack_scene, padded, with_progress
+from paceline.sims.rearrangement.scenes.clearance import with_clear_headings
 from paceline.sims.rearrangement.scenes.episodes import draw_house_episodes, scenario_named
 from paceline.sims.rearrangement.scenes.generator import HouseLimits, generate_house, house_tier
 from paceline.sims.rearrangement.scenes.house import IN_THE_OPEN, SURFACE_KINDS, House, Surface
@@ -123,7 +124,7 @@ class HouseBank(TensorBank[House]):
             **{name: values for name, values in vars(episodes).items() if values.dtype == np.float64},
             "stand_distances": pack_distances(episodes.stand_distances, limits),
         }
-        return {
+        row = {
             **packed,
             **{name: values.astype(np.float32) for name, values in arrays.items()},
             "moving_joint": content.moving_joint,
@@ -132,6 +133,7 @@ class HouseBank(TensorBank[House]):
             "object_kinds": episodes.object_kinds,
             "object_joint": episodes.object_joint,
         }
+        return with_clear_headings(row, content.scene.seed)
 
 
 def load_or_generate_houses(

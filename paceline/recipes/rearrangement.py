@@ -1,0 +1,79 @@
+"""Rearrangement: the skills of VER's section 4, in the embedded simulator."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from paceline.accel.config import ComputeConfig
+from paceline.config import Config
+from paceline.learner.config import OptimizerConfig, PPOConfig
+from paceline.nets.config import CoreConfig, HeadConfig, PolicyConfig
+from paceline.pool.config import PoolConfig
+
+ABOUT = {
+    "navigate": "Drive to an object or to its goal",
+    "pick": "Take an object",
+    "place": "Put an object to its goal",
+    "open_fridge": "Open the fridge",
+    "close_fridge": "Close the fridge",
+    "open_drawer": "Open a drawer",
+    "close_drawer": "Close a drawer",
+}
+
+
+def pick() -> Config:
+    """Take an object in unseen kitchens, from depth. Ten minutes on a laptop (with --ranks 2)."""
+    return Config(
+        env="rearrange:pick?resolution=32&scenes=64",
+        steps=10_000_000,
+        seconds=600.0,
+        rollout_steps=32,
+        device="cpu",
+        pool=PoolConfig(num_envs=64),
+        policy=PolicyConfig(
+            encoder="patches",
+            encoder_size=128,
+            hidden=(128,),
+            activation="relu",
+            head=HeadConfig(initial_log_std=-0.5),
+        ),
+        ppo=PPOConfig(epochs=3, minibatches=8, entropy_coef=0.0, normalize_advantage=True),
+        optimizer=OptimizerConfig(learning_rate=1e-3, schedule="linear"),
+    )
+
+
+def pick_paper() -> Config:
+    """Take an object in unseen apartments, with VER's agent and settings. Eight GPUs have the paper's environments."""
+    return Config(
+        env="rearrange:pick?tier=full&resolution=128&scenes=1024&depth_dtype=float16&behind=true",
+        system="ver",
+        steps=500_000_000,
+        rollout_steps=128,
+        device="cuda",
+        pool=PoolConfig(num_envs=16),
+        policy=PolicyConfig(encoder="ver_resnet18", hidden=(), core=CoreConfig(kind="lstm", hidden=512, layers=2)),
+        ppo=PPOConfig(
+            epochs=3, minibatches=2, entropy_coef=1e-3, entropy_target=0.0, normalize_advantage=False, max_rho=1.0
+        ),
+        optimizer=OptimizerConfig(learning_rate=2.5e-4, schedule="cosine"),
+        compute=ComputeConfig(precision="bfloat16", compile=True),
+    )
+
+
+def recipes() -> dict[str, Callable[[], Config]]:
+    """`rearrange-pick`, `rearrange-pick-paper` and the same for the other skills."""
+    made: dict[str, Callable[[], Config]] = {}
+    for skill in ABOUT:
+        name = f"rearrange-{skill.replace('_', '-')}"
+        made[name], made[f"{name}-paper"] = _of(skill, pick), _of(skill, pick_paper)
+    return made
+
+
+def _of(skill: str, recipe: Callable[[], Config]) -> Callable[[], Config]:
+    def of_skill() -> Config:
+        config = recipe()
+        return dataclasses.replace(config, env=config.env.replace("rearrange:pick", f"rearrange:{skill}"))
+
+    of_skill.__doc__ = (recipe.__doc__ or "").replace("Take an object", ABOUT[skill])
+    return of_skill

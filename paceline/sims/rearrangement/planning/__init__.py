@@ -1,0 +1,1 @@
+"""Task plans: skills in a row solve a scenario (TP-SRL)."""

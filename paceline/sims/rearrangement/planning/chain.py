@@ -1,0 +1,159 @@
+"""`Chain`: N robots carry out a plan, each stage by the policy of its skill.
+
+A stage ends when its skill says so, or after its steps. Navigation may stop anywhere: the next skill has to cope. Any
+other skill has to succeed, or the episode has failed. Recurrent policies begin each stage with an empty memory.
+
+Legend: N robots, S stages, A numbers of an action.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from paceline.sims.rearrangement.actions import SIZES, Actions
+from paceline.sims.rearrangement.config import RearrangementConfig
+from paceline.sims.rearrangement.physics.world import NOTHING
+from paceline.sims.rearrangement.planning.plans import IN_ITS_DRAWER, NAVIGATION, Stage
+from paceline.sims.rearrangement.simulator import Rearrangement, Stream
+from paceline.sims.rearrangement.tasks.protocol import Facts, Skill
+from paceline.sims.rearrangement.tasks.starts import Starts
+from paceline.sims.rearrangement.tasks.table import SKILLS
+
+Decide = Callable[[dict[str, Tensor], Tensor], Tensor]
+"""From observations and the robots that begin (bool [N]) to actions [N, A]."""
+LIMITS = {NAVIGATION: 300}
+OTHER_LIMIT = 200
+"""Steps of a stage."""
+
+
+@dataclass
+class SkillPolicy:
+    """A skill in a chain."""
+
+    config: RearrangementConfig
+    """Of its training: whether it moves the base, and by how much."""
+    decide: Decide
+
+
+class _Member:
+    """A skill with what it remembers of each robot."""
+
+    def __init__(self, name: str, policy: SkillPolicy, simulator: Rearrangement) -> None:
+        self.name, self.decide = name, policy.decide
+        self.skill: Skill = SKILLS[name].load(Starts(simulator.bank, simulator.config))
+        self.actions = Actions(self.skill.parts, policy.config)
+        num, device = simulator.num_envs, simulator.device
+        self.columns = torch.zeros(num, self.skill.num_columns, device=device)
+        self.previous = torch.zeros(num, self.actions.size, device=device)
+        self.stops = torch.zeros(num, dtype=torch.bool, device=device)
+
+    def begin(self, which: Tensor, targets: Tensor, facts: Facts) -> None:
+        fresh = torch.zeros_like(self.columns)
+        fresh[:, 0] = torch.where(which, targets, 0).float()  # the targets of other robots are those of other skills
+        self.columns = torch.where(which[:, None], self.skill.first(fresh, facts), self.columns)
+        self.previous = torch.where(which[:, None], 0.0, self.previous)
+
+
+class Chain:
+    """Carries out `plan` in all streams of a simulator of a scenario."""
+
+    def __init__(self, simulator: Rearrangement, plan: Sequence[Stage], policies: Mapping[str, SkillPolicy]) -> None:
+        self._simulator, self._plan = simulator, list(plan)
+        self._members = {
+            name: _Member(name, policies[name], simulator) for name in dict.fromkeys(stage.skill for stage in plan)
+        }
+        self._names = list(self._members)
+        device = simulator.device
+        self._skills = torch.tensor([self._names.index(stage.skill) for stage in plan], device=device)
+        self._targets = torch.tensor([stage.target for stage in plan], device=device)
+        self._limits = torch.tensor([LIMITS.get(stage.skill, OTHER_LIMIT) for stage in plan], device=device)
+
+    @torch.no_grad()
+    def play(self, obs: dict[str, Tensor], show: Callable[[int], None] = lambda done: None) -> Tensor:
+        """int64 [N]: how many stages each robot completed in the episode whose first observations are `obs`."""
+        simulator, device = self._simulator, self._simulator.device
+        num = simulator.num_envs
+        stage = torch.zeros(num, dtype=torch.int64, device=device)
+        steps = torch.zeros_like(stage)
+        is_active = torch.ones(num, dtype=torch.bool, device=device)
+        began = is_active.clone()
+        origin = simulator.stream.state.pose
+        self._begin(began, stage, simulator.stream)
+        for _ in range(simulator.num_steps):
+            actions = self._act(obs, simulator.stream, stage, origin, began)
+            step = simulator.step(actions)
+            facts, after = simulator.last_facts, simulator.last_stream
+            assert facts is not None and after is not None
+            steps = steps + 1
+            over, success = self._judge(facts, stage, steps)
+            was_active, passed = is_active, is_active & over & success
+            is_active = is_active & ~(over & ~success) & ~(step.terminated | step.truncated)
+            # The scenario ends with success as soon as the last object is at its goal.
+            stage = torch.where(was_active & step.terminated, len(self._plan), stage + passed)
+            is_active = is_active & (stage < len(self._plan))
+            began = passed & is_active
+            steps = torch.where(began, 0, steps)
+            origin = torch.where(began[:, None], after.state.pose, origin)
+            self._begin(began, stage, after)
+            obs = step.final_obs
+            show(int((~is_active).sum()))
+            if not bool(is_active.any()):
+                break
+        return stage
+
+    def _current(self, stage: Tensor) -> Tensor:
+        return stage.clamp(max=len(self._plan) - 1)
+
+    def _begin(self, began: Tensor, stage: Tensor, stream: Stream) -> None:
+        facts = self._simulator.facts_of(stream)
+        current = self._current(stage)
+        targets = self._targets[current]
+        drawer = self._simulator.bank.object_joint[stream.scenes, stream.episodes, 0].clamp(min=1)
+        targets = torch.where(targets == IN_ITS_DRAWER, drawer, targets)
+        for number, member in enumerate(self._members.values()):
+            member.begin(began & (self._skills[current] == number), targets, facts)
+
+    def _act(self, obs: dict[str, Tensor], stream: Stream, stage: Tensor, origin: Tensor, began: Tensor) -> Tensor:
+        """[N, 10]: the actions of the scenario (arm, grip and base), each robot's by its current skill."""
+        simulator, current = self._simulator, self._current(stage)
+        result = torch.zeros(simulator.num_envs, simulator.actions.size, device=simulator.device)
+        for number, member in enumerate(self._members.values()):
+            mine = self._skills[current] == number
+            seen = {
+                **obs,
+                **simulator.vectors_of(stream, member.skill, member.columns, origin),
+                "previous_action": member.previous,
+            }
+            chosen = member.decide(seen, began & mine).clamp(-1.0, 1.0)
+            member.previous = torch.where(mine[:, None], chosen, member.previous)
+            result = torch.where(mine[:, None], self._as_scenario(member, chosen, stream), result)
+        return result
+
+    def _as_scenario(self, member: _Member, chosen: Tensor, stream: Stream) -> Tensor:
+        """[N, 10]: the actions `chosen` by a skill, with nothing where it has no say. Notes its stops."""
+        sizes = [SIZES[part] for part in member.actions.parts]
+        parts = dict(zip(member.actions.parts, chosen.split(sizes, 1), strict=True))
+        if "stop" in parts:
+            member.stops = parts["stop"][:, 0] > 0.0
+        usual = {part: chosen.new_zeros(len(chosen), SIZES[part]) for part in ("arm", "base")}
+        usual["grip"] = torch.where(stream.state.held == NOTHING, -1.0, 1.0)[:, None]
+        return torch.cat([parts.get(part, usual.get(part)) for part in self._simulator.actions.parts], 1)
+
+    def _judge(self, facts: Facts, stage: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
+        """bool [N] each: whether the current stage is over, and whether the next one may begin."""
+        current = self._current(stage)
+        over = steps >= self._limits[current]
+        success = torch.zeros_like(over)
+        for number, member in enumerate(self._members.values()):
+            mine = self._skills[current] == number
+            judged = member.skill.judge(member.columns, facts._replace(stopped=member.stops))
+            member.columns = torch.where(mine[:, None], judged.columns, member.columns)
+            over = over | (mine & judged.terminated)
+            # After navigation, the next skill begins wherever the robot is.
+            done = mine if member.name == NAVIGATION else mine & (judged.measures["success"] > 0.5)
+            success = success | done
+        return over, success

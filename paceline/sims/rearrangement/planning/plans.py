@@ -1,0 +1,38 @@
+"""The plans of the scenarios: which skill comes after which. Without PyTorch."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+NAVIGATION = "navigate"
+INTERACTIONS = ("pick", "place", "open_drawer", "open_fridge")
+"""Skills that change something in the house. Success is reported after each of them."""
+
+
+class Stage(NamedTuple):
+    """One skill of a plan."""
+
+    skill: str
+    target: int
+    """What it is about: an object (pick, place), an object or T + the object of a goal (navigate), or a joint."""
+
+
+def plan_of(scenario: str, num_targets: int, *, navigation: bool = True) -> list[Stage]:
+    """The stages of a scenario. `num_targets` is T. Without `navigation`, the skills find their own way."""
+    stages = [stage for number in range(_NUM_OBJECTS[scenario]) for stage in _object(scenario, number, num_targets)]
+    return [stage for stage in stages if navigation or stage.skill != NAVIGATION]
+
+
+def _object(scenario: str, number: int, num_targets: int) -> list[Stage]:
+    to_object, to_goal = Stage(NAVIGATION, number), Stage(NAVIGATION, num_targets + number)
+    move = [to_object, Stage("pick", number), to_goal, Stage("place", number)]
+    if scenario != "set_table":
+        return move
+    # The drawer's number is that of the episode. After opening, the robot may stand elsewhere.
+    opening = Stage("open_drawer", IN_ITS_DRAWER) if number == 0 else Stage("open_fridge", 0)
+    return [to_object, opening, *move]
+
+
+IN_ITS_DRAWER = -1
+"""The target of a stage that opens the drawer in which the first object is."""
+_NUM_OBJECTS = {"tidy_house": 5, "prepare_groceries": 3, "set_table": 2}

@@ -1,0 +1,1 @@
+"""The robot: a round base, an arm with a suction cup, and a camera."""

@@ -1,0 +1,157 @@
+"""Headings of starts: towards the target, with noise. Neither the resting arm nor what it carries hits anything.
+
+Legend: E episodes, T objects with goals, P starts, J joints, O objects, R poses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from paceline.sims.rearrangement.layout import static_boxes, world_of
+from paceline.sims.rearrangement.objects import HALF_EXTENTS
+from paceline.sims.rearrangement.physics.contact import depths
+from paceline.sims.rearrangement.physics.world import FRIDGE, NOTHING, NUM_JOINTS, arm_of, in_drawers, resting_state
+
+NOISE, MOST = 0.52, 1.0
+"""Standard deviation of the noise of headings, and its largest value, in radians."""
+TURNS = (1.0, 0.5, 0.0, -0.5, -1.0)
+"""Shares of the noise that are tried, in this order."""
+FRIDGE_VALUES, DRAWER_VALUES = (0.0, 0.8, 1.1, 1.4, 1.7, 2.1), (0.0, 0.4, 0.45)
+"""Values at which the robot in front of a handle hits nothing."""
+CARRIED = (0.1, 0.1, 0.14)
+"""Half extents of what robots carry anywhere: as large as any object."""
+
+
+def with_clear_headings(packed: Mapping[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
+    """The row of a bank with other headings of its starts.
+
+    A start without a clear heading is replaced by another of the same target, if that has one.
+    """
+    rng = np.random.default_rng((13, seed + 1))
+    house = _House(packed)
+    num_targets = packed["goals"].shape[1]
+    targets = np.arange(num_targets)[None, :, None]
+    episodes = np.arange(len(packed["objects"]))[:, None, None]
+    changed = dict(packed)
+    inside = packed["object_joint"][:, :num_targets, None]
+    for name, joints, carried in (("object_starts", inside, NOTHING), ("goal_starts", NOTHING, targets)):
+        starts = packed[name]
+        shape = starts.shape[:3]
+        values = _opened(packed, np.broadcast_to(joints, shape))
+        check = _Check(house, _flat(episodes, shape), values, _flat(carried, shape))
+        changed[name] = _cleared(rng, starts.reshape(-1, starts.shape[2], 3), check).reshape(starts.shape)
+    far = packed["far_starts"]
+    check = _Check(
+        house, _flat(episodes[:, 0], far.shape[:2]), np.zeros((far.shape[0] * far.shape[1], NUM_JOINTS)), None
+    )
+    changed["far_starts"] = _cleared(rng, far, check, most=np.pi)
+    changed["joint_starts"] = np.stack([_before_handle(rng, house, packed, joint) for joint in range(NUM_JOINTS)])
+    return changed
+
+
+class _House:
+    """One house, for any number of robots."""
+
+    def __init__(self, packed: Mapping[str, np.ndarray]) -> None:
+        self.rows = {name: torch.from_numpy(values[None]) for name, values in packed.items()}
+        self.static = static_boxes(_Attributes(self.rows))
+
+    def depths(self, episodes: Tensor, poses: Tensor, values: Tensor, carried: Tensor | None) -> Tensor:
+        """[R]: how deep robots at `poses` [R, 3] are in other things.
+
+        `carried` (int64 [R]) is an object of the episode, or -1. None: a large one that is nowhere else.
+        """
+        scenes = torch.zeros_like(episodes)
+        rows = _Attributes(self.rows)
+        kinds, inside = rows.object_kinds[0, episodes], rows.object_joint[0, episodes]
+        extents = torch.tensor(HALF_EXTENTS)[kinds]
+        objects = in_drawers(rows.joints[scenes], rows.objects[0, episodes], inside, values)
+        if carried is None:
+            carried = torch.full_like(episodes, kinds.shape[1])
+            extents = torch.cat((extents, torch.tensor(CARRIED).expand(len(extents), 1, 3)), 1)
+            objects = torch.cat((objects, torch.zeros_like(objects[:, :1])), 1)
+            inside = torch.cat((inside, torch.full_like(inside[:, :1], NOTHING)), 1)
+        world = world_of(rows, self.static, scenes, extents)
+        state = resting_state(world, poses, values, objects, inside, carried)
+        return depths(world, state, arm_of(state))
+
+
+class _Check:
+    """Tells the depths of robots at the starts of one kind, which are the rows of this."""
+
+    def __init__(self, house: _House, episodes: np.ndarray, values: np.ndarray, carried: np.ndarray | None) -> None:
+        self._house, self._episodes = house, torch.from_numpy(episodes)
+        self._values = torch.from_numpy(values).float()
+        self._carried = None if carried is None else torch.from_numpy(carried)
+
+    def __call__(self, rows: np.ndarray, poses: np.ndarray) -> np.ndarray:
+        """bool: whether the robots of `rows` at `poses` touch nothing."""
+        carried = None if self._carried is None else self._carried[rows]
+        depth = self._house.depths(self._episodes[rows], torch.from_numpy(poses).float(), self._values[rows], carried)
+        return (depth <= 0.0).numpy()
+
+
+def _cleared(rng: np.random.Generator, starts: np.ndarray, check: _Check, most: float = MOST) -> np.ndarray:
+    """[G, P, 3]: `starts` with clear headings, near the old ones."""
+    flat = starts.reshape(-1, 3).copy()
+    noise = (
+        np.clip(rng.normal(0.0, NOISE, len(flat)), -most, most) if most == MOST else rng.uniform(-most, most, len(flat))
+    )
+    is_clear = np.zeros(len(flat), bool)
+    for share in TURNS:
+        rows = np.flatnonzero(~is_clear)
+        if not len(rows):
+            break
+        poses = starts.reshape(-1, 3)[rows] + np.array([0.0, 0.0, 1.0]) * (share * noise[rows])[:, None]
+        found = check(rows, poses)
+        flat[rows[found]], is_clear[rows[found]] = poses[found], True
+    return _filled(flat.reshape(starts.shape), is_clear.reshape(starts.shape[:2])).astype(np.float32)
+
+
+def _before_handle(rng: np.random.Generator, house: _House, packed: Mapping[str, np.ndarray], joint: int) -> np.ndarray:
+    """[P, 3]: the starts in front of a handle, clear while its door or drawer is closed and while it is open."""
+    starts = packed["joint_starts"][joint]
+    values = np.array(FRIDGE_VALUES if joint == FRIDGE else DRAWER_VALUES)
+    result, is_clear = starts.copy(), np.zeros(len(starts), bool)
+    noise = np.clip(rng.normal(0.0, NOISE, len(starts)), -MOST, MOST)
+    for number, start in enumerate(starts):
+        for share in TURNS:
+            pose = start + np.array([0.0, 0.0, share * noise[number]])
+            every = np.zeros((len(values), NUM_JOINTS))
+            every[:, joint] = values
+            check = _Check(house, np.zeros(len(values), np.int64), every, np.full(len(values), NOTHING))
+            if check(np.arange(len(values)), np.tile(pose, (len(values), 1))).all():
+                result[number], is_clear[number] = pose, True
+                break
+    return _filled(result[None], is_clear[None])[0].astype(np.float32)
+
+
+def _filled(starts: np.ndarray, is_clear: np.ndarray) -> np.ndarray:
+    """[G, P, 3]: starts that are not clear are replaced by clear ones of their group, in turn."""
+    result = starts.copy()
+    for group in np.flatnonzero(~is_clear.all(1) & is_clear.any(1)):
+        good = np.flatnonzero(is_clear[group])
+        bad = np.flatnonzero(~is_clear[group])
+        result[group, bad] = starts[group, good[np.arange(len(bad)) % len(good)]]
+    return result
+
+
+def _opened(packed: Mapping[str, np.ndarray], joints: np.ndarray) -> np.ndarray:
+    """[R, J]: the values at which `joints` are open and others closed."""
+    flat = joints.reshape(-1, 1)
+    return np.where(flat == np.arange(NUM_JOINTS), packed["joints"][:, 5], 0.0)
+
+
+def _flat(values: np.ndarray | int, shape: tuple[int, ...]) -> np.ndarray:
+    return np.ascontiguousarray(np.broadcast_to(values, shape)).reshape(-1).astype(np.int64)
+
+
+class _Attributes:
+    """The tensors of a bank as attributes."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self.__dict__.update(tensors)

@@ -1,0 +1,1 @@
+"""The tasks: skills, and scenarios that need several of them."""

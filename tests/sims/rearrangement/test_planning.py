@@ -1,0 +1,92 @@
+"""Plans, and chains of skills that carry them out."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from paceline.sims.rearrangement.config import RearrangementConfig
+from paceline.sims.rearrangement.planning import chain
+from paceline.sims.rearrangement.planning.chain import Chain, SkillPolicy
+from paceline.sims.rearrangement.planning.plans import IN_ITS_DRAWER, Stage, plan_of
+from paceline.sims.rearrangement.simulator import Rearrangement
+from paceline.sims.rearrangement.tasks.pick import Pick
+from paceline.sims.rearrangement.tasks.place import Place
+
+
+def test_the_plan_of_tidy_house_moves_five_objects():
+    plan = plan_of("tidy_house", 5)
+    assert plan[:4] == [Stage("navigate", 0), Stage("pick", 0), Stage("navigate", 5), Stage("place", 0)]
+    assert len(plan) == 20 and plan[-1] == Stage("place", 4)
+    assert [stage.skill for stage in plan_of("tidy_house", 5, navigation=False)] == ["pick", "place"] * 5
+
+
+def test_the_plan_of_set_table_opens_what_the_objects_are_in():
+    skills = [stage.skill for stage in plan_of("set_table", 5)]
+    one = ["pick", "navigate", "place"]
+    assert skills == ["navigate", "open_drawer", "navigate", *one, "navigate", "open_fridge", "navigate", *one]
+    assert plan_of("set_table", 5)[1].target == IN_ITS_DRAWER
+
+
+class Recorded:
+    """A policy that does nothing, and remembers what it saw."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.seen, self.began = size, [], []
+
+    def __call__(self, obs, began):
+        self.seen.append({name: values.clone() for name, values in obs.items()})
+        self.began.append(began.clone())
+        return torch.zeros(len(began), self.size)
+
+
+@pytest.fixture
+def tidying(kitchens):
+    simulator = Rearrangement(2, "cpu", "tidy_house", RearrangementConfig(sensors="blind"), bank=kitchens)
+    return simulator, simulator.reset(1)
+
+
+def policies_of(**sizes):
+    return {name: SkillPolicy(RearrangementConfig(), Recorded(size)) for name, size in sizes.items()}
+
+
+def test_a_skill_that_does_not_succeed_ends_its_robot(tidying, monkeypatch):
+    simulator, obs = tidying
+    monkeypatch.setattr(chain, "OTHER_LIMIT", 3)
+    policies = policies_of(pick=10, place=10)
+    reached = Chain(simulator, plan_of("tidy_house", 5, navigation=False), policies).play(obs)
+    assert reached.tolist() == [0, 0]
+    assert len(policies["pick"].decide.seen) == 3, "until the steps of the stage are over"
+
+
+def test_every_stage_has_its_own_target_and_a_fresh_start(tidying, kitchens, monkeypatch):
+    """Skills that succeed at once, whatever they do."""
+    simulator, obs = tidying
+    for skill in (Pick, Place):
+        monkeypatch.setattr(skill, "judge", succeeding(skill.judge))
+    monkeypatch.setitem(chain.LIMITS, "navigate", 2)
+    policies = policies_of(navigate=3, pick=10, place=10)
+    shown = []
+    at = simulator.stream.scenes, simulator.stream.episodes
+    reached = Chain(simulator, plan_of("tidy_house", 5), policies).play(obs, shown.append)
+    assert reached.tolist() == [20, 20] and shown[-1] == 2
+    picks = [
+        obs
+        for obs, began in zip(policies["pick"].decide.seen, policies["pick"].decide.began, strict=True)
+        if began.any()
+    ]
+    assert len(picks) == 5
+    for number, seen in enumerate(picks):
+        x, y, z = (seen["target"][0, 3:]).tolist()
+        assert z == pytest.approx(float(kitchens.objects[at][0, number, 2]), abs=1e-5)
+        assert torch.equal(seen["gps"], torch.tensor([[0.0, 0.0, 1.0, 0.0]] * 2)) and (x, y) != (0.0, 0.0)
+        assert (seen["previous_action"] == 0).all()
+
+
+def succeeding(judge):
+    def judged(self, columns, facts):
+        result = judge(self, columns, facts)
+        yes = torch.ones_like(result.terminated)
+        return result._replace(terminated=yes, measures={**result.measures, "success": yes.float()})
+
+    return judged
