@@ -92,8 +92,8 @@ def _of_pulled(world: World, state: State, arm: Arm) -> Tensor:
         rows = pulls.nonzero()[:, 0]
         result = torch.zeros_like(state.grasp[:, 0])
         if len(rows):
-            some = [World(*(part[rows] for part in world)), State(*(part[rows] for part in state))]
-            result[rows] = _of_all_pulled(*some, arm.tip[rows])
+            some, states = World(*(part[rows] for part in world)), State(*(part[rows] for part in state))
+            result[rows] = _of_all_pulled(some, states, arm.tip[rows])
         return result
     return _of_all_pulled(world, state, arm.tip).masked_fill_(~pulls, 0.0)
 

@@ -141,7 +141,8 @@ class Chain:
             member.stops = parts["stop"][:, 0] > 0.0
         usual = {part: chosen.new_zeros(len(chosen), SIZES[part]) for part in ("arm", "base")}
         usual["grip"] = torch.where(stream.state.held == NOTHING, -1.0, 1.0)[:, None]
-        return torch.cat([parts.get(part, usual.get(part)) for part in self._simulator.actions.parts], 1)
+        usual.update(parts)
+        return torch.cat([usual[part] for part in self._simulator.actions.parts], 1)
 
     def _judge(self, facts: Facts, stage: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
         """bool [N] each: whether the current stage is over, and whether the next one may begin."""

@@ -16,10 +16,11 @@ from paceline.sims.constants import constant
 from paceline.sims.navigation.rendering.render import DEPTH_DTYPES, encode_depth
 from paceline.sims.rearrangement.config import RearrangementConfig
 from paceline.sims.rearrangement.physics.world import State, World, arm_of, moving_boxes, object_boxes
-from paceline.sims.rearrangement.rendering.candidates import HasBoxes, StaticBoxes
+from paceline.sims.rearrangement.rendering.candidates import StaticBoxes
 from paceline.sims.rearrangement.rendering.head import camera_poses, head_camera
 from paceline.sims.rearrangement.rendering.trace import trace
 from paceline.sims.rearrangement.robot.arm import LINK_RADII
+from paceline.sims.rearrangement.scenes.bank import HouseBank
 
 Images = dict[str, Tensor]
 
@@ -55,7 +56,7 @@ def depth_space(config: RearrangementConfig) -> dict[str, spaces.Space]:
 class HeadCamera:
     """Renders the images of streams at one time, or before and after some of them are reset."""
 
-    def __init__(self, bank: HasBoxes, config: RearrangementConfig, device: torch.device) -> None:
+    def __init__(self, bank: HouseBank, config: RearrangementConfig, device: torch.device) -> None:
         self._is_blind = config.sensors == "blind"
         self._dtype = DEPTH_DTYPES[config.depth_dtype]
         self._static, self._camera = StaticBoxes.of(bank), head_camera(config.resolution, device)

@@ -9,7 +9,7 @@ import torch
 
 from paceline.sims.navigation.rendering.maps import Canvas, Color, centered, draw_scene
 from paceline.sims.rearrangement.objects import OBJECT_KINDS
-from paceline.sims.rearrangement.physics.world import arm_of, moving_boxes, object_boxes
+from paceline.sims.rearrangement.physics.world import State, World, arm_of, moving_boxes, object_boxes
 from paceline.sims.rearrangement.rendering import render
 from paceline.sims.rearrangement.rendering.camera import scenery
 from paceline.sims.rearrangement.rendering.candidates import StaticBoxes
@@ -35,9 +35,8 @@ def view(simulator: Rearrangement, stream: Stream) -> np.ndarray:
     bank, scenes = simulator.bank, stream.scenes[:1].cpu()
     bank = bank.to("cpu")
     static, camera = StaticBoxes.of(bank), head_camera(SIDE)
-    world, state = (
-        type(parts)(*(part[:1].cpu() for part in parts)) for parts in (simulator.world_of(stream), stream.state)
-    )
+    world = World(*(part[:1].cpu() for part in simulator.world_of(stream)))
+    state = State(*(part[:1].cpu() for part in stream.state))
     seen = scenery(world, state, scenes)
     kinds = bank.object_kinds[scenes, stream.episodes[:1].cpu()]
     of_kinds = torch.tensor([kind.color for kind in OBJECT_KINDS], dtype=torch.uint8)

@@ -6,6 +6,8 @@ Legend: E episodes, T objects with goals, P starts, J joints, O objects, R poses
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import torch
@@ -57,8 +59,10 @@ class _House:
     """One house, for any number of robots."""
 
     def __init__(self, packed: Mapping[str, np.ndarray]) -> None:
-        self.rows = {name: torch.from_numpy(values[None]) for name, values in packed.items()}
-        self.static = static_boxes(_Attributes(self.rows))
+        tensors = {name: torch.from_numpy(values[None]) for name, values in packed.items()}
+        self._rows: Any = SimpleNamespace(**tensors)
+        """The tensors of a bank as attributes."""
+        self._static = static_boxes(self._rows)
 
     def depths(self, episodes: Tensor, poses: Tensor, values: Tensor, carried: Tensor | None) -> Tensor:
         """[R]: how deep robots at `poses` [R, 3] are in other things.
@@ -66,7 +70,7 @@ class _House:
         `carried` (int64 [R]) is an object of the episode, or -1. None: a large one that is nowhere else.
         """
         scenes = torch.zeros_like(episodes)
-        rows = _Attributes(self.rows)
+        rows = self._rows
         kinds, inside = rows.object_kinds[0, episodes], rows.object_joint[0, episodes]
         extents = torch.tensor(HALF_EXTENTS)[kinds]
         objects = in_drawers(rows.joints[scenes], rows.objects[0, episodes], inside, values)
@@ -75,7 +79,7 @@ class _House:
             extents = torch.cat((extents, torch.tensor(CARRIED).expand(len(extents), 1, 3)), 1)
             objects = torch.cat((objects, torch.zeros_like(objects[:, :1])), 1)
             inside = torch.cat((inside, torch.full_like(inside[:, :1], NOTHING)), 1)
-        world = world_of(rows, self.static, scenes, extents)
+        world = world_of(rows, self._static, scenes, extents)
         state = resting_state(world, poses, values, objects, inside, carried)
         return depths(world, state, arm_of(state))
 
@@ -148,10 +152,3 @@ def _opened(packed: Mapping[str, np.ndarray], joints: np.ndarray) -> np.ndarray:
 
 def _flat(values: np.ndarray | int, shape: tuple[int, ...]) -> np.ndarray:
     return np.ascontiguousarray(np.broadcast_to(values, shape)).reshape(-1).astype(np.int64)
-
-
-class _Attributes:
-    """The tensors of a bank as attributes."""
-
-    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
-        self.__dict__.update(tensors)

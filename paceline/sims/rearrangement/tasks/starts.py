@@ -43,11 +43,11 @@ class Starts:
         if not self.config.base:
             return self.bank.stands[draw.scenes, draw.episodes, targets]
         number = targets % self.num_targets
-        ways = [
+        before_object, before_goal = (
             starts[draw.scenes, draw.episodes, number, self._number(draw, starts)]
             for starts in (self.bank.object_starts, self.bank.goal_starts)
-        ]
-        return torch.where((targets < self.num_targets)[:, None], *ways)
+        )
+        return torch.where((targets < self.num_targets)[:, None], before_object, before_goal)
 
     def far(self, draw: Draw) -> Tensor:
         return self.bank.far_starts[draw.scenes, draw.episodes, self._number(draw, self.bank.far_starts)]
