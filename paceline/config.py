@@ -57,7 +57,8 @@ class CheckpointConfig:
 
 def _unknown_settings_are_named(kind: type[Kind]) -> type[Kind]:
     """A dataclass that refuses unknown settings with a `UsageError`, which names where a setting of this name is."""
-    known, make = [one.name for one in dataclasses.fields(kind)], kind.__init__  # type: ignore[arg-type, misc]
+    made: Any = kind
+    known, make = [one.name for one in dataclasses.fields(made)], made.__init__
 
     @functools.wraps(make)
     def init(self: Kind, **settings: Any) -> None:
@@ -68,7 +69,7 @@ def _unknown_settings_are_named(kind: type[Kind]) -> type[Kind]:
             raise UsageError(f"a configuration has no setting {name!r}{hint}; allowed: {allowed}")
         make(self, **settings)
 
-    kind.__init__ = init  # type: ignore[misc]
+    made.__init__ = init
     return kind
 
 

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Generator
 
 import pytest
-from _pytest.runner import runtestprotocol
 
 FIRST_SEED, SECOND_SEED = 1, 2
 FAILED_ASSERTION = pytest.StashKey[str]()
@@ -47,8 +46,9 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     )
     if not learns_once or not isinstance(item, pytest.Function):
         return None
+    run = item.config.pluginmanager.get_plugin("runner").runtestprotocol
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    reports = runtestprotocol(item, log=False, nextitem=nextitem)
+    reports = run(item, log=False, nextitem=nextitem)
     failed = item.stash.get(FAILED_ASSERTION, None)
     if failed is not None and not any(report.failed for report in reports if report.when != "call"):
         warnings.warn(
@@ -56,7 +56,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         )
         item.callspec.params["learning_seed"] = SECOND_SEED
         item._initrequest()
-        reports = runtestprotocol(item, log=False, nextitem=nextitem)
+        reports = run(item, log=False, nextitem=nextitem)
     for report in reports:
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
