@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from paceline.errors import UsageError
-from paceline.sims.options import Options, option_names
+from paceline.sims.config import SimulatorOptions, option_names
 
 TIERS = ("small", "full")
 SPLITS = ("train", "val", "test")
@@ -35,7 +35,7 @@ _RANGES: dict[str, tuple[float, float]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class NavigationConfig(Options):
+class NavigationConfig(SimulatorOptions):
     """What all tasks have in common: scenes, body, camera and noise. 500 steps of 0.25 m or 10 degrees by default."""
 
     task: ClassVar[str]

@@ -20,7 +20,7 @@ SIZES = {"arm": NUM_JOINTS, "grip": 1, "base": 2, "stop": 1}
 """Numbers of each part. Arm: turns of the joints. Grip: above 0 to hold. Base: forward and left turn. Stop: above 0."""
 
 
-class Command(NamedTuple):
+class RobotCommand(NamedTuple):
     turns: Tensor
     """[N, 7]: of the arm's joints, in radians."""
     base: Tensor
@@ -40,14 +40,14 @@ class Actions:
         """A."""
         self._arm_step, self._base_steps = config.arm_step, (config.forward_step, config.turn_step)
 
-    def read(self, actions: Tensor, held: Tensor) -> Command:
+    def read(self, actions: Tensor, held: Tensor) -> RobotCommand:
         """The command of `actions` [N, A]. Without a grip, the hand keeps what it has (`held`, see `State`)."""
         parts = dict(
             zip(self.parts, actions.clamp(-1.0, 1.0).split([SIZES[part] for part in self.parts], 1), strict=True)
         )
         num = len(actions)
         base = parts.get("base", actions.new_zeros(num, 2)) * constant(self._base_steps, actions)
-        return Command(
+        return RobotCommand(
             parts.get("arm", actions.new_zeros(num, NUM_JOINTS)) * self._arm_step,
             base,
             parts["grip"][:, 0] > 0.0 if "grip" in parts else held != NOTHING,

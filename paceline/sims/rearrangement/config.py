@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from paceline.sims.options import Options, option_names
+from paceline.sims.config import SimulatorOptions, option_names
 
 TIERS = ("small", "full")
 SPLITS = ("train", "val", "test")
@@ -17,7 +17,7 @@ SCENARIOS = ("tidy_house", "prepare_groceries", "set_table")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RearrangementConfig(Options):
+class RearrangementConfig(SimulatorOptions):
     """What all tasks have in common. A decision lasts 1/30 s."""
 
     task: ClassVar[str] = "rearrange"

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.sims.rearrangement.family import task_config
 from paceline.sims.rearrangement.rendering.pictures import picture
 from paceline.sims.rearrangement.scenes.bank import HouseBank
 from paceline.sims.rearrangement.simulator import Rearrangement
+from paceline.sims.rearrangement.tasks.table import task_config
 
 Observation = dict[str, np.ndarray]
 

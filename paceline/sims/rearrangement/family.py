@@ -13,7 +13,7 @@ from paceline.envs.factory import Factory
 from paceline.envs.ids import EnvId
 from paceline.errors import UsageError, closest
 from paceline.sims.rearrangement.config import RearrangementConfig
-from paceline.sims.rearrangement.tasks.table import SKILLS
+from paceline.sims.rearrangement.tasks.table import SKILLS, task_config
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,3 @@ def parsed(env_id: EnvId) -> tuple[str, RearrangementConfig]:
         problem = f"task {env_id.name!r} of {str(env_id)!r} does not exist{closest(env_id.name, SKILLS)}"
         raise UsageError(f"{problem}; allowed: {', '.join(SKILLS)}")
     return env_id.name, task_config(env_id.name, dict(env_id.options), str(env_id))
-
-
-def task_config(task: str, options: dict[str, Any], what: str) -> RearrangementConfig:
-    """The options of a task. A scenario's own cannot be another one."""
-    own = SKILLS[task].scenario
-    if own and options.setdefault("scenario", own) != own:
-        raise UsageError(f"scenario is {options['scenario']!r} in {what!r}; allowed: {own}, or leave it out")
-    return RearrangementConfig.of_options(options, what)

@@ -51,7 +51,7 @@ from paceline.sims.rearrangement.physics.world import (
 from paceline.sims.rearrangement.rendering.camera import HeadCamera, Scenery, depth_space, scenery
 from paceline.sims.rearrangement.robot.arm import REST_ANGLES, Arm, forward_kinematics
 from paceline.sims.rearrangement.scenes.bank import HouseBank, load_or_generate_houses
-from paceline.sims.rearrangement.tasks.protocol import Draw, Facts, Skill
+from paceline.sims.rearrangement.tasks.protocol import EpisodeDraw, Facts, Skill
 from paceline.sims.rearrangement.tasks.starts import Starts
 from paceline.sims.rearrangement.tasks.table import SKILLS
 
@@ -252,15 +252,15 @@ class Rearrangement:
 
     # Episodes.
 
-    def _draw(self) -> Draw:
+    def _draw(self) -> EpisodeDraw:
         if self._schedule is not None:
             rounds = self._numbers.clamp(0, self._schedule.shape[1] - 1)
             scenes, episodes, places = self._schedule.gather(1, rounds.expand(3, 1, -1))[:, 0].unbind(0)
-            return Draw(scenes, episodes, combine(torch.full_like(places, SCENE), places))
+            return EpisodeDraw(scenes, episodes, combine(torch.full_like(places, SCENE), places))
         for_scene, for_episode, within = combine(self._keys, self._numbers).unbind()
-        return Draw(below(for_scene, self.bank.num_scenes), below(for_episode, self.bank.num_episodes), within)
+        return EpisodeDraw(below(for_scene, self.bank.num_scenes), below(for_episode, self.bank.num_episodes), within)
 
-    def _begun(self, draw: Draw) -> Stream:
+    def _begun(self, draw: EpisodeDraw) -> Stream:
         """The streams at the start of the episodes `draw`, without distances and depths."""
         bank, num = self.bank, self.num_envs
         start = self.task.begin(draw)

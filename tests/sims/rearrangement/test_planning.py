@@ -10,8 +10,8 @@ from paceline.sims.rearrangement.planning import chain
 from paceline.sims.rearrangement.planning.chain import Chain, SkillPolicy
 from paceline.sims.rearrangement.planning.plans import IN_ITS_DRAWER, Stage, plan_of
 from paceline.sims.rearrangement.simulator import Rearrangement
-from paceline.sims.rearrangement.tasks.pick import Pick
-from paceline.sims.rearrangement.tasks.place import Place
+from paceline.sims.rearrangement.tasks.pick import PickSkill
+from paceline.sims.rearrangement.tasks.place import PlaceSkill
 
 
 def test_the_plan_of_tidy_house_moves_five_objects():
@@ -62,7 +62,7 @@ def test_a_skill_that_does_not_succeed_ends_its_robot(tidying, monkeypatch):
 def test_every_stage_has_its_own_target_and_a_fresh_start(tidying, kitchens, monkeypatch):
     """Skills that succeed at once, whatever they do."""
     simulator, obs = tidying
-    for skill in (Pick, Place):
+    for skill in (PickSkill, PlaceSkill):
         monkeypatch.setattr(skill, "judge", succeeding(skill.judge))
     monkeypatch.setitem(chain.LIMITS, "navigate", 2)
     policies = policies_of(navigate=3, pick=10, place=10)

@@ -18,7 +18,7 @@ from paceline.sims.rearrangement.physics.world import (
     UPPER_DRAWER,
     handle_position,
 )
-from paceline.sims.rearrangement.tasks.protocol import Draw, Facts, Judgement, Start, row
+from paceline.sims.rearrangement.tasks.protocol import EpisodeDraw, Facts, SkillJudgement, SkillStart, row
 from paceline.sims.rearrangement.tasks.rewards import CLOSE, COLLISION
 from paceline.sims.rearrangement.tasks.starts import OPENING, TARGET, Starts
 
@@ -46,7 +46,7 @@ class JointSkill:
     def __init__(self, starts: Starts, *, fridge: bool, opens: bool) -> None:
         self._starts, self._fridge, self._opens = starts, fridge, opens
 
-    def begin(self, draw: Draw) -> Start:
+    def begin(self, draw: EpisodeDraw) -> SkillStart:
         if self._fridge:
             joint = torch.full_like(draw.scenes, FRIDGE)
         else:
@@ -56,13 +56,13 @@ class JointSkill:
         is_open = (torch.arange(NUM_JOINTS, device=joint.device) == joint[:, None]) & (not self._opens)
         values = torch.where(is_open, value[:, None], 0.0)
         columns = torch.cat((joint[:, None].float(), torch.zeros_like(values).repeat(1, 2)[:, :5]), 1)
-        return Start(self._starts.before_handle(draw, joint), self._starts.nothing(draw), values, columns)
+        return SkillStart(self._starts.before_handle(draw, joint), self._starts.nothing(draw), values, columns)
 
     def first(self, columns: Tensor, facts: Facts) -> Tensor:
         flags = columns[:, GRASPED_ONCE:]
         return torch.cat((columns[:, :1], self._distances(columns, facts), flags), 1)
 
-    def judge(self, columns: Tensor, facts: Facts) -> Judgement:
+    def judge(self, columns: Tensor, facts: Facts) -> SkillJudgement:
         handle = columns[:, JOINT].long() + facts.state.objects.shape[1]
         distances = self._distances(columns, facts)
         nearer = columns[:, LEFT : REST + 1] - distances
@@ -78,7 +78,7 @@ class JointSkill:
         reward = reward + MISTAKE * mistake + SUCCESS * success
         flags = torch.stack((grasped, reached), 1).float()
         measures = {"success": success, "grasped": grasped, "reached": in_place, "mistake": mistake}
-        return Judgement(
+        return SkillJudgement(
             reward,
             success | mistake,
             torch.cat((columns[:, :1], distances, flags), 1),

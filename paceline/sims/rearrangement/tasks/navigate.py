@@ -16,7 +16,7 @@ from torch import Tensor
 
 from paceline.sims.navigation.scenes.paths import Destinations, Paths
 from paceline.sims.rearrangement.physics.world import NOTHING
-from paceline.sims.rearrangement.tasks.protocol import Draw, Facts, Judgement, Start, row
+from paceline.sims.rearrangement.tasks.protocol import EpisodeDraw, Facts, SkillJudgement, SkillStart, row
 from paceline.sims.rearrangement.tasks.rewards import costs
 from paceline.sims.rearrangement.tasks.starts import CARRIES, Starts
 
@@ -32,7 +32,7 @@ CARRYING = 1.0 / 6.0
 TARGET, DISTANCE, ANGLE = range(3)
 
 
-class Navigate:
+class NavigateSkill:
     """A `Skill`. Targets are numbered as in `Starts.near`."""
 
     num_steps = 400
@@ -44,18 +44,18 @@ class Navigate:
         self._starts, self._paths = starts, Paths(starts.bank)
         self._paths.scenes_changed()
 
-    def begin(self, draw: Draw) -> Start:
+    def begin(self, draw: EpisodeDraw) -> SkillStart:
         target = self._starts.target(draw)
         carries = self._starts.uniform(draw, CARRIES) < CARRYING
         number = torch.where(carries, target + self._starts.num_targets, target)
         columns = torch.stack((number, number * 0, number * 0), 1).float()
         values = self._starts.open_for(draw, number)
-        return Start(self._starts.far(draw), torch.where(carries, target, NOTHING), values, columns)
+        return SkillStart(self._starts.far(draw), torch.where(carries, target, NOTHING), values, columns)
 
     def first(self, columns: Tensor, facts: Facts) -> Tensor:
         return torch.stack((columns[:, TARGET], self._path(columns, facts), self._angle(columns, facts)), 1)
 
-    def judge(self, columns: Tensor, facts: Facts) -> Judgement:
+    def judge(self, columns: Tensor, facts: Facts) -> SkillJudgement:
         path, angle = self._path(columns, facts), self._angle(columns, facts)
         distance = (self.target(columns, facts)[:, :2] - facts.state.pose[:, :2]).norm(dim=1)
         stopped = facts.stopped & (distance < STOPPING)
@@ -63,7 +63,7 @@ class Navigate:
         turned = torch.where(distance < TURNING_FROM, columns[:, ANGLE] - angle, 0.0)
         reward = costs(facts) + (columns[:, DISTANCE] - path) + turned + SUCCESS * success
         measures = {"success": success.float(), "distance": distance, "angle": angle}
-        return Judgement(reward, stopped, torch.stack((columns[:, TARGET], path, angle), 1), measures)
+        return SkillJudgement(reward, stopped, torch.stack((columns[:, TARGET], path, angle), 1), measures)
 
     def target(self, columns: Tensor, facts: Facts) -> Tensor:
         return row(self._starts.places(facts.scenes, facts.episodes), columns[:, TARGET].long())

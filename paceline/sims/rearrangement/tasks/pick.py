@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from paceline.sims.rearrangement.physics.world import NOTHING
-from paceline.sims.rearrangement.tasks.protocol import Draw, Facts, Judgement, Start, row
+from paceline.sims.rearrangement.tasks.protocol import EpisodeDraw, Facts, SkillJudgement, SkillStart, row
 from paceline.sims.rearrangement.tasks.rewards import CLOSE, costs
 from paceline.sims.rearrangement.tasks.starts import Starts
 
@@ -17,7 +17,7 @@ SHAPING, PICKED, MISTAKE, SUCCESS = 2.0, 2.0, -0.5, 10.0
 OBJECT, DISTANCE, HELD = range(3)
 
 
-class Pick:
+class PickSkill:
     """A `Skill`. The distance is that from tip to object. Once it is held, it is that from the tip to its resting
     place."""
 
@@ -29,16 +29,16 @@ class Pick:
     def __init__(self, starts: Starts) -> None:
         self._starts = starts
 
-    def begin(self, draw: Draw) -> Start:
+    def begin(self, draw: EpisodeDraw) -> SkillStart:
         target = self._starts.target(draw)
         columns = torch.stack((target, target * 0, target * 0), 1).float()
         pose, values = self._starts.near(draw, target), self._starts.open_for(draw, target)
-        return Start(pose, self._starts.nothing(draw), values, columns)
+        return SkillStart(pose, self._starts.nothing(draw), values, columns)
 
     def first(self, columns: Tensor, facts: Facts) -> Tensor:
         return torch.stack((columns[:, OBJECT], self._distance(columns, facts), columns[:, HELD]), 1)
 
-    def judge(self, columns: Tensor, facts: Facts) -> Judgement:
+    def judge(self, columns: Tensor, facts: Facts) -> SkillJudgement:
         target, held_before = columns[:, OBJECT].long(), columns[:, HELD] > 0.5
         held = facts.state.held == target
         distance = self._distance(columns, facts)
@@ -49,7 +49,7 @@ class Pick:
             costs(facts) + SHAPING * nearer + PICKED * (held & ~held_before) + MISTAKE * mistake + SUCCESS * success
         )
         measures = {"success": success.float(), "picked": held.float(), "mistake": mistake.float()}
-        return Judgement(
+        return SkillJudgement(
             reward, success | mistake, torch.stack((columns[:, OBJECT], distance, held.float()), 1), measures
         )
 

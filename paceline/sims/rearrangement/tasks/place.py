@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from paceline.sims.rearrangement.physics.world import NOTHING
-from paceline.sims.rearrangement.tasks.protocol import Draw, Facts, Judgement, Start, row
+from paceline.sims.rearrangement.tasks.protocol import EpisodeDraw, Facts, SkillJudgement, SkillStart, row
 from paceline.sims.rearrangement.tasks.rewards import CLOSE, costs
 from paceline.sims.rearrangement.tasks.starts import Starts
 
@@ -17,7 +17,7 @@ SHAPING, PLACED, MISTAKE, SUCCESS = 2.0, 5.0, -0.5, 10.0
 OBJECT, DISTANCE, DONE = range(3)
 
 
-class Place:
+class PlaceSkill:
     """A `Skill`. The distance is that from object to goal, as long as it is above `CLOSE`, and that from the tip to its
     resting place afterwards."""
 
@@ -29,16 +29,16 @@ class Place:
     def __init__(self, starts: Starts) -> None:
         self._starts = starts
 
-    def begin(self, draw: Draw) -> Start:
+    def begin(self, draw: EpisodeDraw) -> SkillStart:
         target = self._starts.target(draw)
         goal = target + self._starts.num_targets
         columns = torch.stack((target, target * 0, target * 0), 1).float()
-        return Start(self._starts.near(draw, goal), target, self._starts.open_for(draw, goal), columns)
+        return SkillStart(self._starts.near(draw, goal), target, self._starts.open_for(draw, goal), columns)
 
     def first(self, columns: Tensor, facts: Facts) -> Tensor:
         return torch.stack((columns[:, OBJECT], self._to_goal(columns, facts).clamp(min=CLOSE), columns[:, DONE]), 1)
 
-    def judge(self, columns: Tensor, facts: Facts) -> Judgement:
+    def judge(self, columns: Tensor, facts: Facts) -> SkillJudgement:
         target, done_before = columns[:, OBJECT].long(), columns[:, DONE] > 0.5
         to_goal = self._to_goal(columns, facts)
         lets_go = facts.dropped == target
@@ -50,7 +50,7 @@ class Place:
         nearer = torch.where(done == done_before, columns[:, DISTANCE] - distance, 0.0)
         reward = costs(facts) + SHAPING * nearer + PLACED * placed + MISTAKE * mistake + SUCCESS * success
         measures = {"success": success.float(), "placed": done.float(), "mistake": mistake.float()}
-        return Judgement(
+        return SkillJudgement(
             reward, success | mistake, torch.stack((columns[:, OBJECT], distance, done.float()), 1), measures
         )
 

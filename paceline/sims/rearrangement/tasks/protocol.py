@@ -13,7 +13,7 @@ from torch import Tensor
 from paceline.sims.rearrangement.physics.world import State
 
 
-class Draw(NamedTuple):
+class EpisodeDraw(NamedTuple):
     """New episodes of N robots."""
 
     scenes: Tensor
@@ -24,7 +24,7 @@ class Draw(NamedTuple):
     """int64 [N]: random keys of the episodes."""
 
 
-class Start(NamedTuple):
+class SkillStart(NamedTuple):
     """How an episode begins."""
 
     pose: Tensor
@@ -57,7 +57,7 @@ class Facts(NamedTuple):
     """bool [N]: whether the policy ended the episode."""
 
 
-class Judgement(NamedTuple):
+class SkillJudgement(NamedTuple):
     """What a step was worth."""
 
     reward: Tensor
@@ -81,13 +81,13 @@ class Skill(Protocol):
     """C."""
     measure_names: tuple[str, ...]
 
-    def begin(self, draw: Draw) -> Start: ...
+    def begin(self, draw: EpisodeDraw) -> SkillStart: ...
 
     def first(self, columns: Tensor, facts: Facts) -> Tensor:
         """[N, C]: the columns of episodes that have just begun, with the distances of their first step."""
         ...
 
-    def judge(self, columns: Tensor, facts: Facts) -> Judgement: ...
+    def judge(self, columns: Tensor, facts: Facts) -> SkillJudgement: ...
 
     def target(self, columns: Tensor, facts: Facts) -> Tensor:
         """[N, 3]: the place that the policy is told."""

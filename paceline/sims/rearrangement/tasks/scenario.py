@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from paceline.sims.rearrangement.physics.world import FRIDGE, NUM_JOINTS
-from paceline.sims.rearrangement.tasks.protocol import Draw, Facts, Judgement, Start, row
+from paceline.sims.rearrangement.tasks.protocol import EpisodeDraw, Facts, SkillJudgement, SkillStart, row
 from paceline.sims.rearrangement.tasks.rewards import CLOSE, COLLISION
 from paceline.sims.rearrangement.tasks.starts import Starts
 
@@ -18,7 +18,7 @@ NUM_OBJECTS = {"tidy_house": 5, "prepare_groceries": 3, "set_table": 2}
 """Objects that have to be moved in each scenario."""
 
 
-class Scenario:
+class ScenarioSkill:
     """A `Skill`. Its columns are, for each object that has to be moved, whether it was ever picked, and placed."""
 
     num_steps = 3000
@@ -29,17 +29,17 @@ class Scenario:
         self._starts, self._num = starts, NUM_OBJECTS[starts.config.scenario]
         self.num_columns = 2 * self._num
 
-    def begin(self, draw: Draw) -> Start:
+    def begin(self, draw: EpisodeDraw) -> SkillStart:
         joints = torch.arange(NUM_JOINTS, device=draw.scenes.device)
         is_open = (joints == FRIDGE) & (self._starts.config.scenario == "prepare_groceries")
         values = torch.where(is_open, self._starts.bank.joints[draw.scenes][..., 5], 0.0)
         columns = torch.zeros(len(draw.scenes), self.num_columns, device=draw.scenes.device)
-        return Start(self._starts.far(draw), self._starts.nothing(draw), values, columns)
+        return SkillStart(self._starts.far(draw), self._starts.nothing(draw), values, columns)
 
     def first(self, columns: Tensor, facts: Facts) -> Tensor:
         return columns
 
-    def judge(self, columns: Tensor, facts: Facts) -> Judgement:
+    def judge(self, columns: Tensor, facts: Facts) -> SkillJudgement:
         picked_before, placed_before = columns.view(len(columns), 2, -1).unbind(1)
         held = facts.state.held[:, None] == torch.arange(self._num, device=columns.device)
         picked = torch.maximum(picked_before, held.float())
@@ -49,7 +49,7 @@ class Scenario:
         reward = SLACK + facts.collided * COLLISION + PICKED * (picked - picked_before).sum(1)
         reward = reward + PLACED * (placed - placed_before).sum(1) + SUCCESS * success
         measures = {"success": success.float(), "picked": picked.mean(1), "placed": there.float().mean(1)}
-        return Judgement(reward, success, torch.cat((picked, placed), 1), measures)
+        return SkillJudgement(reward, success, torch.cat((picked, placed), 1), measures)
 
     def target(self, columns: Tensor, facts: Facts) -> Tensor:
         """The goal of the object in the hand, or the first place of the first object that is not at its goal."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from paceline.sims.randomness import below, combine
 from paceline.sims.rearrangement.config import RearrangementConfig
 from paceline.sims.rearrangement.physics.world import FRIDGE, NOTHING, NUM_JOINTS, in_drawers
-from paceline.sims.rearrangement.tasks.protocol import Draw
+from paceline.sims.rearrangement.tasks.protocol import EpisodeDraw
 
 TARGET, PLACE, OPENING, CARRIES = range(1, 5)
 """Purposes of random numbers."""
@@ -32,11 +32,11 @@ class Starts:
         """T."""
         return self.bank.goals.shape[2]
 
-    def target(self, draw: Draw) -> Tensor:
+    def target(self, draw: EpisodeDraw) -> Tensor:
         """int64 [N]: one of the objects with goals."""
         return below(combine(draw.keys, TARGET), self.num_targets)
 
-    def near(self, draw: Draw, targets: Tensor) -> Tensor:
+    def near(self, draw: EpisodeDraw, targets: Tensor) -> Tensor:
         """[N, 3]: poses for `targets` (int64 [N]): objects are 0 to T - 1, the goal of object t is T + t."""
         if self.config.start == "far":
             return self.far(draw)
@@ -49,23 +49,23 @@ class Starts:
         )
         return torch.where((targets < self.num_targets)[:, None], before_object, before_goal)
 
-    def far(self, draw: Draw) -> Tensor:
+    def far(self, draw: EpisodeDraw) -> Tensor:
         return self.bank.far_starts[draw.scenes, draw.episodes, self._number(draw, self.bank.far_starts)]
 
-    def before_handle(self, draw: Draw, joint: Tensor) -> Tensor:
+    def before_handle(self, draw: EpisodeDraw, joint: Tensor) -> Tensor:
         if self.config.start == "far":
             return self.far(draw)
         return self.bank.joint_starts[draw.scenes, joint, self._number(draw, self.bank.joint_starts)]
 
-    def uniform(self, draw: Draw, purpose: int) -> Tensor:
+    def uniform(self, draw: EpisodeDraw, purpose: int) -> Tensor:
         """[N]: uniform numbers in [0, 1)."""
         return (combine(draw.keys, purpose) >> 8).float() * 2.0**-24
 
-    def nothing(self, draw: Draw) -> Tensor:
+    def nothing(self, draw: EpisodeDraw) -> Tensor:
         """int64 [N]: an empty hand."""
         return torch.full_like(draw.scenes, NOTHING)
 
-    def open_for(self, draw: Draw, targets: Tensor) -> Tensor:
+    def open_for(self, draw: EpisodeDraw, targets: Tensor) -> Tensor:
         """[N, J]: doors and drawers are closed, but for what one has to open to get at `targets`."""
         number = targets % self.num_targets
         inside = self.bank.object_joint[draw.scenes, draw.episodes, number]
@@ -83,5 +83,5 @@ class Starts:
         objects = in_drawers(joints, bank.objects[at][:, : self.num_targets], inside, joints[..., 5])
         return torch.cat((objects[..., :3], bank.goals[at]), 1)
 
-    def _number(self, draw: Draw, starts: Tensor) -> Tensor:
+    def _number(self, draw: EpisodeDraw, starts: Tensor) -> Tensor:
         return below(combine(draw.keys, PLACE), starts.shape[-2])

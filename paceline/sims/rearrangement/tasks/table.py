@@ -6,6 +6,9 @@ import importlib
 from dataclasses import dataclass, field
 from typing import Any
 
+from paceline.errors import UsageError
+from paceline.sims.rearrangement.config import RearrangementConfig
+
 
 @dataclass(frozen=True)
 class SkillEntry:
@@ -23,16 +26,21 @@ class SkillEntry:
 
 
 SKILLS: dict[str, SkillEntry] = {
-    "navigate": SkillEntry("navigate", "Navigate", about="drive to an object or to its goal"),
-    "pick": SkillEntry("pick", "Pick", about="take an object"),
-    "place": SkillEntry("place", "Place", about="put the object in the hand to its goal"),
+    "navigate": SkillEntry("navigate", "NavigateSkill", about="drive to an object or to its goal"),
+    "pick": SkillEntry("pick", "PickSkill", about="take an object"),
+    "place": SkillEntry("place", "PlaceSkill", about="put the object in the hand to its goal"),
     "open_fridge": SkillEntry("joints", "JointSkill", {"fridge": True, "opens": True}, about="open the fridge"),
     "close_fridge": SkillEntry("joints", "JointSkill", {"fridge": True, "opens": False}, about="close the fridge"),
     "open_drawer": SkillEntry("joints", "JointSkill", {"fridge": False, "opens": True}, about="open a drawer"),
     "close_drawer": SkillEntry("joints", "JointSkill", {"fridge": False, "opens": False}, about="close a drawer"),
-    "tidy_house": SkillEntry("scenario", "Scenario", scenario="tidy_house", about="bring five objects to their goals"),
+    "tidy_house": SkillEntry(
+        "scenario", "ScenarioSkill", scenario="tidy_house", about="bring five objects to their goals"
+    ),
     "prepare_groceries": SkillEntry(
-        "scenario", "Scenario", scenario="prepare_groceries", about="bring two objects out of the fridge, and one in"
+        "scenario",
+        "ScenarioSkill",
+        scenario="prepare_groceries",
+        about="bring two objects out of the fridge, and one in",
     ),
     "set_table": SkillEntry(
         "scenario",
@@ -41,3 +49,11 @@ SKILLS: dict[str, SkillEntry] = {
         about="bring objects out of the drawer and the fridge to the table",
     ),
 }
+
+
+def task_config(task: str, options: dict[str, Any], what: str) -> RearrangementConfig:
+    """The options of a task. A scenario's own cannot be another one."""
+    own = SKILLS[task].scenario
+    if own and options.setdefault("scenario", own) != own:
+        raise UsageError(f"scenario is {options['scenario']!r} in {what!r}; allowed: {own}, or leave it out")
+    return RearrangementConfig.of_options(options, what)

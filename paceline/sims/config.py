@@ -1,4 +1,4 @@
-"""`Options`: the options of an embedded simulator, as a checked dataclass. Without PyTorch."""
+"""`SimulatorOptions`: the options of an embedded simulator, as a checked dataclass. Without PyTorch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from paceline.errors import UsageError, closest
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class SimulatorOptions:
     """A subclass names its task and has an option per field. Values of a wrong type or out of range are refused."""
 
     task: ClassVar[str]
@@ -56,6 +56,6 @@ class Options:
         return UsageError(f"{self.task}: {name} is {value!r}; allowed: {allowed}")
 
 
-def option_names(config: type[Options]) -> list[str]:
+def option_names(config: type[SimulatorOptions]) -> list[str]:
     """The names of a task's options."""
     return [field.name for field in fields(config)]
