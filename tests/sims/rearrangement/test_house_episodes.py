@@ -10,6 +10,7 @@ from paceline.sims.navigation.scenes.geodesic import Graph
 from paceline.sims.navigation.scenes.paths import Destinations, Paths
 from paceline.sims.rearrangement.objects import OBJECT_KINDS
 from paceline.sims.rearrangement.scenes.bank import HouseBank
+from paceline.sims.rearrangement.scenes.clearance import MOST
 from paceline.sims.rearrangement.scenes.episodes import NUM_OBJECTS, NUM_TARGETS, SCENARIOS
 from paceline.sims.rearrangement.scenes.generator import HOUSE_TIERS
 from paceline.sims.rearrangement.scenes.house import FRIDGE, NUM_JOINTS
@@ -139,7 +140,7 @@ def test_stands_are_not_behind_walls_or_sides_of_furniture(bank):
 
 
 def test_starts_near_objects_and_goals(bank):
-    """At most 2 m away, facing them, free, outside what doors and drawers sweep, with a straight way to the stand."""
+    """At most 2 m away, facing them with some noise, free, outside what doors and drawers sweep, with a straight way to the stand."""
     num_stands, total = 0, 0
     for house, row in rows(bank):
         graph = Graph.of(house.scene)
@@ -150,7 +151,7 @@ def test_starts_near_objects_and_goals(bank):
                 for number in range(NUM_TARGETS):
                     starts, stand = row[name][episode, number], stands[episode, number]
                     total += 1
-                    if np.allclose(starts, stand):
+                    if np.allclose(starts[:, :2], stand[:2]):
                         num_stands += 1
                         continue
                     assert is_free(house.scene, starts[:, :2], 0.3 - 1e-4).all()
@@ -160,7 +161,7 @@ def test_starts_near_objects_and_goals(bank):
                         continue  # the open drawer is faced
                     way = row[points][episode, number, :2] - starts[:, :2]
                     assert (np.linalg.norm(way, axis=1) <= 2.0 + 1e-4).all()
-                    assert np.allclose(np.sin(starts[:, 2] - np.arctan2(way[:, 1], way[:, 0])), 0.0, atol=1e-4)
+                    assert (np.cos(starts[:, 2] - np.arctan2(way[:, 1], way[:, 0])) >= np.cos(MOST) - 1e-4).all()
     assert num_stands <= 0.1 * total
 
 
@@ -178,8 +179,7 @@ def test_starts_before_handles(bank):
             way = handle[:2] - starts[:, :2]
             length = np.linalg.norm(way, axis=1)
             assert (length >= least - 1e-4).all() and (length <= most + 1e-4).all()
-            assert np.allclose(np.sin(starts[:, 2] - np.arctan2(way[:, 1], way[:, 0])), 0.0, atol=1e-4)
-            assert (np.cos(starts[:, 2] - np.arctan2(way[:, 1], way[:, 0])) > 0).all()
+            assert (np.cos(starts[:, 2] - np.arctan2(way[:, 1], way[:, 0])) >= np.cos(MOST) - 1e-4).all()
             assert (boxes.distances(starts[:, :2], swept_boxes(house, joint)) >= 0.25).all()
 
 

@@ -11,7 +11,7 @@ from paceline.sims.navigation.rendering import render as navigation_render
 from paceline.sims.navigation.rendering.render import FACE_SHADES, MAX_DEPTH, Camera
 from paceline.sims.navigation.scenes.scene import CEILING
 from paceline.sims.rearrangement.rendering import render
-from paceline.sims.rearrangement.rendering.head import HEAD_HEIGHT, HEAD_SHIFT, camera_poses, head_camera
+from paceline.sims.rearrangement.rendering.head import HEAD_FORWARD, HEAD_HEIGHT, HEAD_SHIFT, camera_poses, head_camera
 from paceline.sims.rearrangement.rendering.render import ARM_COLOR, shade, trace
 from tests.sims.rearrangement.moving_things import FAR_AWAY, random_views, static_boxes
 from tests.sims.rearrangement.ray_oracle import depth_of_box, depth_of_capsule, ray_of_pixel
@@ -51,7 +51,7 @@ def pixel_of(point, pose, side):
 
 def test_the_head_is_before_the_base():
     poses = camera_poses(torch.tensor([[1.0, 2.0, math.pi / 2], [0.0, 0.0, 0.0]]))
-    torch.testing.assert_close(poses, torch.tensor([[1.0, 2.1, math.pi / 2], [0.1, 0.0, 0.0]]))
+    torch.testing.assert_close(poses, torch.tensor([[1.0, 2.0 + HEAD_FORWARD, math.pi / 2], [HEAD_FORWARD, 0.0, 0.0]]))
 
 
 def test_the_lens_shift_moves_the_rows():
@@ -106,7 +106,7 @@ def test_a_turned_box(static):
 def test_a_capsule_across_the_view(static):
     """A pole across the view, 1 m ahead and as high as the camera, reaches from -0.5 to 0.5 and has round ends."""
     side = 65
-    pole = torch.tensor([[[2.0, 3.0, 1.25, 2.0, 4.0, 1.25, 0.1]]])
+    pole = torch.tensor([[[2.0, 3.0, HEAD_HEIGHT, 2.0, 4.0, HEAD_HEIGHT, 0.1]]])
     depth, seen = look(static, capsules=pole, side=side, surfaces=True)
     camera = head_camera(side)
     row = int(camera.up.abs().argmin())
@@ -121,9 +121,9 @@ def test_a_capsule_across_the_view(static):
 
 
 def test_the_camera_in_a_thing_sees_depth_zero(static):
-    ball = torch.tensor([[[1.0, 3.5, 1.2, 1.1, 3.5, 1.2, 0.2]]])
+    ball = torch.tensor([[[1.0, 3.5, HEAD_HEIGHT - 0.05, 1.1, 3.5, HEAD_HEIGHT - 0.05, 0.2]]])
     assert look(static, capsules=ball)[0].eq(0).all()
-    box = torch.tensor([[[1.0, 3.5, 1.2, 0.2, 0.3, 0.2, 0.5]]])
+    box = torch.tensor([[[1.0, 3.5, HEAD_HEIGHT - 0.05, 0.2, 0.3, 0.2, 0.5]]])
     assert look(static, box)[0].eq(0).all()
 
 
@@ -194,7 +194,7 @@ def test_capsules_along_the_view_equal_the_oracle():
             (
                 x + a * math.cos(heading) - b * math.sin(heading),
                 y + a * math.sin(heading) + b * math.cos(heading),
-                1.25 + c,
+                HEAD_HEIGHT + c,
             )
             for a, b, c in ends
         ]
