@@ -140,7 +140,8 @@ def test_stands_are_not_behind_walls_or_sides_of_furniture(bank):
 
 
 def test_starts_near_objects_and_goals(bank):
-    """At most 2 m away, facing them with some noise, free, outside what doors and drawers sweep, with a straight way to the stand."""
+    """At most 2 m away, facing them with some noise, free, outside what doors and drawers sweep, with a straight way
+    to the stand."""
     num_stands, total = 0, 0
     for house, row in rows(bank):
         graph = Graph.of(house.scene)
