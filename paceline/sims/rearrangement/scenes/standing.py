@@ -120,7 +120,7 @@ def blocking(house: House, surface: Surface) -> np.ndarray:
 
 def is_hidden(points: np.ndarray, targets: np.ndarray, rects: np.ndarray) -> np.ndarray:
     """bool [P]: whether `rects` [P, B, 4] are between `points` [P, 2] and `targets` [P, 2]."""
-    tensors = (torch.from_numpy(np.ascontiguousarray(part)) for part in (points, targets[:, None], rects))
+    tensors = (torch.tensor(part) for part in (points, targets[:, None], rects))
     return is_blocked(*tensors).numpy()[:, 0]
 
 
