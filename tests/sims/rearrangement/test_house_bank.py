@@ -122,6 +122,11 @@ def test_a_house_is_replaced(bank):
         assert torch.equal(values[1], bank.tensors[name][2]), name
 
 
+def test_a_house_has_space_for_all_objects():
+    """The first kitchen that this seed draws has hardly any surfaces."""
+    assert HouseBank.of_seeds([1000591], "small", details=["tidy_house"]).num_episodes == 32
+
+
 def test_scenes_for_another_radius_are_refused(houses):
     with pytest.raises(UsageError, match=r"radius 0.25 m; allowed: 0.1 m"):
         SceneBank.of_scenes([houses["small"][0].scene], "full")

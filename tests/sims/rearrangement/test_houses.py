@@ -149,6 +149,8 @@ def test_the_base_reaches_all_handles_and_important_surfaces(tier, houses):
         assert starts is not None
         for kind in ("fridge", "drawer", "table"):
             assert any(len(stands_of(house, surface)) for surface in house.surfaces if surface.kind == kind)
+        in_the_open = [surface for surface in house.surfaces if surface.joint == -1]
+        assert sum(len(stands_of(house, surface)) >= 10 for surface in in_the_open) >= 4
 
 
 def test_shapes_of_appliances(houses):

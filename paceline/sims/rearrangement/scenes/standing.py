@@ -26,6 +26,10 @@ OPEN_DOOR = (1.6, 1.9, 2.2)
 """Angles of the fridge's door that leave its stands free."""
 HANDLE_DISTANCES = ((0.85, 1.25), (0.8, 1.1), (0.8, 1.1))
 """Distances from the starts of each joint to its handle."""
+LEAST_STANDS = 10
+"""Surfaces with fewer stands hold few objects."""
+LEAST_SURFACES = 4
+"""Surfaces in the open that a house needs for all objects and goals of an episode."""
 _ARM = 0.3
 """Height above a surface that the arm needs."""
 _STEP = 0.08
@@ -116,7 +120,7 @@ def blocking(house: House, surface: Surface) -> np.ndarray:
 
 def is_hidden(points: np.ndarray, targets: np.ndarray, rects: np.ndarray) -> np.ndarray:
     """bool [P]: whether `rects` [P, B, 4] are between `points` [P, 2] and `targets` [P, 2]."""
-    tensors = (torch.from_numpy(np.ascontiguousarray(part)) for part in (points, targets[:, None], rects))
+    tensors = (torch.tensor(part) for part in (points, targets[:, None], rects))
     return is_blocked(*tensors).numpy()[:, 0]
 
 
@@ -147,11 +151,13 @@ def facing(points: np.ndarray, targets: np.ndarray) -> np.ndarray:
 
 
 def is_usable(house: House) -> bool:
-    """Whether the robot can reach the fridge, the drawers, a table, a counter and all handles."""
-    for kinds, least in ((("fridge",), 2), (("drawer",), 2), (("table",), 1), (("counter",), 1)):
-        surfaces = [surface for surface in house.surfaces if surface.kind in kinds]
-        if sum(len(stands_of(house, surface)) >= 5 for surface in surfaces) < least:
-            return False
+    """Whether the robot reaches the fridge, the drawers, a table, a counter, all handles and enough other surfaces."""
+    reached = [surface for surface in house.surfaces if len(stands_of(house, surface)) >= LEAST_STANDS]
+    kinds = [surface.kind for surface in reached]
+    if kinds.count("fridge") < 2 or kinds.count("drawer") < 2 or not {"table", "counter"} <= set(kinds):
+        return False
+    if sum(surface.joint == IN_THE_OPEN for surface in reached) < LEAST_SURFACES:
+        return False
     return draw_joint_starts(np.random.default_rng(house.scene.seed), house, 8) is not None
 
 
