@@ -77,7 +77,7 @@ FAMILIES: dict[str, Family] = {
         module="paceline.sims.rearrangement.family",
         extra=None,
         example="rearrange:pick",
-        about="a mobile manipulator in kitchens and flats: navigate, pick, place, open and close",
+        about="a mobile manipulator in apartments with a kitchen: navigate, pick, place, open and close",
     ),
     "pettingzoo": Family(
         module="paceline.envs.pettingzoo",

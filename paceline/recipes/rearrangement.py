@@ -23,7 +23,7 @@ ABOUT = {
 
 
 def pick() -> Config:
-    """Take an object in unseen kitchens, from depth. Ten minutes on a laptop (with --ranks 2)."""
+    """Take an object in procedural kitchens, from depth, on a CPU. Stops after ten minutes."""
     return Config(
         env="rearrange:pick?resolution=32&scenes=64",
         steps=10_000_000,
@@ -44,7 +44,8 @@ def pick() -> Config:
 
 
 def pick_paper() -> Config:
-    """Take an object in unseen apartments, with VER's agent and settings. Eight GPUs have the paper's environments."""
+    """Take an object in procedural apartments, with VER's agent and settings. With --ranks 8 on eight GPUs it has the
+    paper's 128 environments."""
     return Config(
         env="rearrange:pick?tier=full&resolution=128&scenes=1024&depth_dtype=float16&behind=true",
         system="ver",

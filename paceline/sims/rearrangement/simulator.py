@@ -100,6 +100,8 @@ class Rearrangement:
         self.config = config = config or RearrangementConfig()
         self.num_envs, self.device, self.task_name = num_envs, torch.device(device), task
         self.bank = (bank or load_bank(config)).to(self.device)
+        if self.bank.scenario != config.scenario:
+            raise UsageError(f"the houses are those of {self.bank.scenario}; allowed: {config.scenario}")
         self.task: Skill = SKILLS[task].load(Starts(self.bank, config))
         self.actions = Actions(self.task.parts, config)
         self.num_steps = config.max_episode_steps or self.task.num_steps

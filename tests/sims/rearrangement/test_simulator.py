@@ -13,8 +13,9 @@ from paceline.sims.rearrangement.config import RearrangementConfig
 from paceline.sims.rearrangement.env import RearrangementEnv
 from paceline.sims.rearrangement.physics.motion import TOUCHING
 from paceline.sims.rearrangement.physics.world import NOTHING
+from paceline.sims.rearrangement.scenes.bank import HouseBank
 from paceline.sims.rearrangement.simulator import Rearrangement
-from paceline.sims.rearrangement.tasks.table import SKILLS
+from paceline.sims.rearrangement.tasks.table import SKILLS, task_config
 
 SMALL = RearrangementConfig(resolution=8)
 BLIND = RearrangementConfig(sensors="blind")
@@ -47,6 +48,20 @@ def test_a_task_can_be_played(kitchens, task):
                 assert tuple(values.shape[1:]) == simulator.observation_space[name].shape
         assert step.reward.isfinite().all() and not (step.terminated & step.truncated).any()
         assert set(simulator.measure_names) <= set(simulator.last_measures)
+
+
+@pytest.mark.parametrize("task", [name for name, entry in SKILLS.items() if name not in TASKS])
+def test_a_scenario_with_closed_furniture_can_be_played(task):
+    config = task_config(task, {"sensors": "blind"}, task)
+    simulator = Rearrangement(2, "cpu", task, config, bank=HouseBank.generate("small", num_scenes=1, scenario=task))
+    simulator.reset(1)
+    for step in play(simulator, actions(simulator, 3)):
+        assert step.reward.isfinite().all()
+
+
+def test_houses_of_another_scenario_are_refused(kitchens):
+    with pytest.raises(UsageError, match="the houses are those of tidy_house; allowed: set_table"):
+        Rearrangement(1, "cpu", "set_table", RearrangementConfig(scenario="set_table"), bank=kitchens)
 
 
 @pytest.mark.parametrize("task", ["pick", "place"])

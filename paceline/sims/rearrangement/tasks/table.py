@@ -44,7 +44,7 @@ SKILLS: dict[str, SkillEntry] = {
     ),
     "set_table": SkillEntry(
         "scenario",
-        "Scenario",
+        "ScenarioSkill",
         scenario="set_table",
         about="bring objects out of the drawer and the fridge to the table",
     ),
