@@ -64,6 +64,13 @@ def test_help_of_train_fits_on_a_screen_and_has_the_defaults_of_the_recipe():
     assert "usage: paceline train pendulum" in one and "default: 50,000" in one and "default: d4pg" in one
 
 
+def test_help_of_train_without_a_recipe_has_the_defaults_of_the_environment():
+    text = paceline("train", "--env", "gym:Pendulum-v1", "--system", "d4pg", "--help").stdout
+    assert "usage: paceline train --env gym:Pendulum-v1 [options]" in text
+    assert "environments of each rank (default: 8)" in text and "(default: no limit)" in text
+    assert "(default: 600)" in paceline("train", "rearrange-pick", "--help").stdout
+
+
 def test_version():
     assert paceline("--version").stdout.startswith("paceline ")
 

@@ -11,7 +11,7 @@ COMMON = (
     ("--env ID", "the environment: `paceline envs` lists them; package.module:MyEnv or ./file.py:MyEnv is your own"),
     ("--system NAME", "the training system, see below (default: {system})"),
     ("--steps N", "agent steps to train on, for example 1e6 (default: {steps:,})"),
-    ("--seconds S", "stop after S seconds of training"),
+    ("--seconds S", "stop after S seconds of training (default: {seconds})"),
     ("--run-dir DIR", "folder of the run (default: a new one in runs/)"),
     ("--resume", "continue the run in --run-dir; other options change it"),
     ("--seed N", "seed of all random numbers (default: {seed})"),
@@ -31,7 +31,8 @@ WIDTH = 100
 def short_help(label: str, config: Config) -> str:
     """The help for a recipe, or for all of them."""
     lines = [f"usage: paceline train {label} [options]", "", "Train a policy, or continue a run.", ""]
-    lines += _table([(option, about.format(**vars(config))) for option, about in COMMON])
+    values = vars(config) | {"seconds": "no limit" if config.seconds is None else f"{config.seconds:g}"}
+    lines += _table([(option, about.format(**values)) for option, about in COMMON])
     lines += ["", "Systems:", *_table([(name, system.about) for name, system in SYSTEMS.items()])]
     lines += ["", "Examples:", *_table(EXAMPLES)]
     lines += ["", f"`paceline train {label} --help-all` lists every option that the system reads.", *_recipes(label)]

@@ -74,7 +74,9 @@ def main(arguments: list[str]) -> int:
     start = find_start(arguments)
     if {"-h", "--help"} & set(start.options):
         config = start.config.under(value_of("--system", start.options) or start.config.system)
-        print(short_help(start.label, config))
+        env = value_of("--env", start.options)
+        has_recipe = bool(start.config.recipe) or start.file is not None
+        print(short_help(start.label if has_recipe or env is None else f"--env {env}", config))
         return 0
     options, config = parse(TrainOptions, start.config, start.options, prog=f"paceline train {start.label}")
     label = start.label if config.env == start.config.env else f"{start.label}-{name_of(config.env)}"
@@ -144,10 +146,10 @@ def find_start(arguments: list[str], command: str = "train") -> Start:
         return Start(recipe.rpartition(":")[2], config, options)
     if file is not None:
         return Start(Path(file).stem, Config.load(Path(file)), options, Path(file))
-    if HELP & set(options):
-        return Start("RECIPE", Config(), options)
     if (env := value_of("--env", options)) is not None:
         return _from_env(env, value_of("--system", options) or Config.system, options)
+    if HELP & set(options):
+        return Start("RECIPE", Config(), options)
     raise UsageError(f"nothing to train: {forms}; recipes: {', '.join(recipes.RECIPES)}")
 
 
