@@ -16,7 +16,7 @@ from paceline.systems import SYSTEMS
 
 _FIXED = {
     "ppo": ("policy.", "ppo.auxiliary.kind", "ppo.auxiliary.hidden", "population.policies", "init", "freeze"),
-    "d4pg": ("control.", "policy.encoder", "policy.reduced", "replay.stack", "init", "freeze"),
+    "d4pg": ("control.", "policy.encoder", "policy.reduced", "policy.normalize_obs", "replay.stack", "init", "freeze"),
 }
 """For each family of systems: beginnings of the names of settings that define its networks, how they began, and
 the form of saved transitions."""

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from paceline.errors import UsageError
 from paceline.experience.nstep import NStep, Transitions
 from paceline.experience.return_range import ReturnRange
 from paceline.learner.config import D4PGConfig
@@ -38,6 +39,8 @@ class Explorer:
         self._generator = torch.Generator(device).manual_seed(seed)
         self._exploring = exploring_slots(spec, evaluation_envs)
         """[N] bool: slots that act with noise, and are learned from."""
+        if config.lowest_noise is not None and config.lowest_noise > config.noise:
+            raise UsageError(f"d4pg.lowest_noise must be at most d4pg.noise {config.noise}, got {config.lowest_noise}")
         self._boldness = np.ones(slots, np.float32)
         """[N]: each slot's epsilon, from 0 (the lowest noise) to 1 (the noise)."""
         self._draw_boldness(np.arange(slots))
@@ -92,7 +95,7 @@ class Explorer:
 
     def _noise(self, slots: np.ndarray, settings: D4PGConfig) -> np.ndarray:
         """[B] float32: epsilon of these slots."""
-        lowest = settings.noise if settings.lowest_noise is None else settings.lowest_noise
+        lowest = settings.noise if settings.lowest_noise is None else min(settings.lowest_noise, settings.noise)
         return np.float32(lowest) + np.float32(settings.noise - lowest) * self._boldness[slots]
 
     def _draw_boldness(self, slots: np.ndarray) -> None:

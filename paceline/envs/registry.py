@@ -73,12 +73,6 @@ FAMILIES: dict[str, Family] = {
         example="parkour:walker?difficulty=0.5",
         about="a planar walker or a humanoid in MuJoCo runs over gaps, hurdles and other obstacles",
     ),
-    "rearrange": Family(
-        module="paceline.sims.rearrangement.family",
-        extra=None,
-        example="rearrange:pick",
-        about="a mobile manipulator in apartments with a kitchen: navigate, pick, place, open and close",
-    ),
     "pettingzoo": Family(
         module="paceline.envs.pettingzoo",
         extra="pettingzoo",
@@ -126,6 +120,12 @@ FAMILIES: dict[str, Family] = {
         extra=None,
         example="imagenav:small?resolution=64",
         about="the same apartments: walk to where a picture was taken",
+    ),
+    "rearrange": Family(
+        module="paceline.sims.rearrangement.family",
+        extra=None,
+        example="rearrange:pick",
+        about="a mobile manipulator in apartments with a kitchen: navigate, pick, place, open and close",
     ),
     "habitat": Family(
         module="paceline.envs.habitat",

@@ -26,6 +26,7 @@ EVALUATORS = {
     "explore": "paceline.sims.navigation.evaluation.explore",
     "objectnav": "paceline.sims.navigation.evaluation.objectnav",
     "imagenav": "paceline.sims.navigation.evaluation.imagenav",
+    "rearrange": "paceline.sims.rearrangement.evaluation.evaluator",
 }
 """Environment family to the module that defines its `EVALUATOR`."""
 DEFAULT = "paceline.evaluation.evaluate"

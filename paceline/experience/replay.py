@@ -118,6 +118,7 @@ class Replay:
         if self._tree is not None:
             places = torch.arange(first, first + count, device=self.device) % self._config.capacity
             self._tree.set(places, torch.zeros(count, dtype=torch.float64, device=self.device))
+            self._numbers[places] = -1  # rows that were drawn before get no priority any more
         self._first_number = first + count
         self._update_size()
 

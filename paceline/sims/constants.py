@@ -14,6 +14,6 @@ def constant(values: tuple[Any, ...], like: Tensor) -> Tensor:
     return _made(values, like.device, like.dtype)
 
 
-@functools.lru_cache(maxsize=256)
+@functools.cache  # never dropped, because recorded graphs use them
 def _made(values: tuple[Any, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
     return torch.tensor(values, device=device, dtype=dtype)

@@ -21,7 +21,7 @@ class Streams:
     """An explorer whose policy always acts 0, so that actions are its noise."""
 
     def __init__(self, config: D4PGConfig, *, evaluation_envs: int = 0) -> None:
-        self._pool = make_pool("tests.integration.test_d4pg:Chase", PoolConfig(kind="serial", num_envs=ENVS), seed=0)
+        self._pool = make_pool("tests.integration.envs:Chase", PoolConfig(kind="serial", num_envs=ENVS), seed=0)
         policy = make_deterministic_policy(self._pool.spec, ControlConfig(), PolicyConfig())
         torch.nn.init.zeros_(policy.last.weight)
         device = torch.device("cpu")
@@ -77,7 +77,16 @@ def test_streams_that_continue_keep_their_noise_and_others_draw_theirs():
     assert (after[5:] == saved["boldness"][5:].numpy()).all() and (after[5:] != before[5:]).all()
 
 
-@pytest.mark.parametrize("lowest", [-0.1, 0.4])
-def test_the_lowest_noise_is_between_0_and_the_noise(lowest):
-    with pytest.raises(UsageError, match=r"d4pg.lowest_noise must be between 0 and d4pg.noise 0.3"):
-        D4PGConfig(noise=0.3, lowest_noise=lowest)
+def test_the_lowest_noise_is_between_0_and_the_noise():
+    with pytest.raises(UsageError, match=r"d4pg.lowest_noise must be at least 0, got -0.1"):
+        D4PGConfig(noise=0.3, lowest_noise=-0.1)
+    with pytest.raises(UsageError, match=r"d4pg.lowest_noise must be at most d4pg.noise 0.3, got 0.4"):
+        Streams(D4PGConfig(noise=0.3, lowest_noise=0.4))
+
+
+def test_a_noise_that_falls_below_the_lowest_one_holds_for_all():
+    """As population-based training may change it during a run."""
+    streams = Streams(D4PGConfig(noise=0.3, lowest_noise=0.1))
+    assert (
+        streams.explorer._noise(np.arange(ENVS), D4PGConfig(noise=0.05, lowest_noise=0.1)) == np.float32(0.05)
+    ).all()

@@ -182,6 +182,28 @@ def test_without_room_for_frames_the_oldest_transitions_go(case, spare):
         assert len(uninterrupted) == length
 
 
+def test_a_dropped_transition_gets_no_priority_from_an_earlier_draw():
+    """Learning is concurrent: rows are drawn, then some of them are dropped, then the errors come."""
+    plain, framed = Replay(ReplayConfig(capacity=10_000), CPU), EXAMPLE.replay(frames=20)
+    transitions = iter(EXAMPLE.transitions(200))
+    for _ in range(60):
+        rows = next(transitions)
+        plain.add(rows)
+        framed.add(rows)
+        drawn = framed.draw(16) if len(framed) else None
+        rows = next(transitions)
+        plain.add(rows)
+        framed.add(rows)
+        if drawn is None or not len(framed):
+            continue
+        framed.set_priorities(drawn, torch.full((16,), 5.0))
+        again, first = framed.draw(64), framed.inserted - len(framed)
+        assert (again.numbers >= first).all()
+        whole = plain.rows(first, framed.inserted)
+        for name, column in again.rows.items():
+            assert torch.equal(column, whole[name][again.numbers - first]), name
+
+
 def test_dropping_early_is_said_once(caplog):
     framed = EXAMPLE.replay(frames=20)
     for rows in EXAMPLE.transitions(60):

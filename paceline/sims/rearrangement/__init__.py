@@ -10,6 +10,8 @@
     simulator        N robots at once
     rendering/       camera images, maps and pictures
     env              one robot, as a Gymnasium environment
+    planning/        task plans: skills in a row solve a scenario
+    evaluation/      baselines, fixed episodes and measures
 
 Importing this package registers `paceline/Rearrange-v0` with Gymnasium. It imports nothing heavy.
 """

@@ -40,6 +40,14 @@ class Actions:
         """A."""
         self._arm_step, self._base_steps = config.arm_step, (config.forward_step, config.turn_step)
 
+    def first(self, carried: Tensor) -> Tensor:
+        """[N, A]: what stands for the action before the first one: nothing moves, and what is carried (int64 [N], see
+        `NOTHING`) is held."""
+        parts = [torch.zeros(len(carried), SIZES[part], device=carried.device) for part in self.parts]
+        if "grip" in self.parts:
+            parts[self.parts.index("grip")][:, 0] = (carried != NOTHING).float()
+        return torch.cat(parts, 1)
+
     def read(self, actions: Tensor, held: Tensor) -> RobotCommand:
         """The command of `actions` [N, A]. Without a grip, the hand keeps what it has (`held`, see `State`)."""
         parts = dict(

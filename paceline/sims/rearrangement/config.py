@@ -13,7 +13,10 @@ SPLITS = ("train", "val", "test")
 SENSORS = ("depth", "blind")
 STARTS = ("near", "far")
 DEPTH_DTYPES = ("float32", "float16", "uint8")
-SCENARIOS = ("tidy_house", "prepare_groceries", "set_table")
+SCENARIOS = {"tidy_house": 5, "prepare_groceries": 3, "set_table": 2}
+"""The number of objects that have to be moved in each."""
+WITH_OPEN_FRIDGE = ("prepare_groceries",)
+"""Scenarios that begin with an open fridge."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +30,7 @@ class RearrangementConfig(SimulatorOptions):
         "sensors": SENSORS,
         "depth_dtype": DEPTH_DTYPES,
         "start": STARTS,
-        "scenario": SCENARIOS,
+        "scenario": tuple(SCENARIOS),
     }
     ranges: ClassVar = {
         "scenes": (1, 100_000),

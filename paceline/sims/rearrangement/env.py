@@ -61,7 +61,10 @@ class RearrangementEnv(gymnasium.Env):
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict]:
         if not self._is_under_way or self._next is not None:
             raise gymnasium.error.ResetNeeded("no episode is under way: call reset before step")
-        step = self.simulator.step(torch.as_tensor(np.asarray(action, np.float32))[None])
+        chosen = np.asarray(action, np.float32)
+        if not np.isfinite(chosen).all():
+            raise ValueError(f"action {chosen.tolist()} is not finite; allowed: numbers from -1 to 1")
+        step = self.simulator.step(torch.as_tensor(chosen)[None])
         terminated, truncated = bool(step.terminated[0]), bool(step.truncated[0])
         info: dict[str, Any] = {}
         if terminated or truncated:

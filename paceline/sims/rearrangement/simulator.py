@@ -11,7 +11,7 @@ Observations, all as seen by the robot:
     rest [3]                from the tip of the hand to its resting place
     target [6]              the target of the task, from the tip and from the base
     gps [4]                 position, and cosine and sine of the heading, relative to the start
-    previous_action [A]     zeros at the start
+    previous_action [A]     at the start nothing moves, and what is carried is held
 
 `step` neither waits for the device nor reads values, and it writes all state in place, so a CUDA graph can capture it.
 Random numbers are hashes of seed, stream and episode, so a stream is the same in a batch of any size.
@@ -45,7 +45,6 @@ from paceline.sims.rearrangement.physics.world import (
     World,
     arm_of,
     in_drawers,
-    is_object,
     resting_state,
 )
 from paceline.sims.rearrangement.rendering.camera import HeadCamera, Scenery, depth_space, scenery
@@ -100,6 +99,13 @@ class Rearrangement:
         self.config = config = config or RearrangementConfig()
         self.num_envs, self.device, self.task_name = num_envs, torch.device(device), task
         self.bank = (bank or load_bank(config)).to(self.device)
+        own = SKILLS[task].scenario
+        if own not in ("", config.scenario):
+            raise UsageError(f"rearrange:{task}: scenario is {config.scenario!r}; allowed: {own}")
+        if not config.base and (own or task == "navigate" or config.start == "far"):
+            raise UsageError(
+                f"rearrange:{task}: base is false; allowed: in skills of the arm that start near their target"
+            )
         if self.bank.scenario != config.scenario:
             raise UsageError(f"the houses are those of {self.bank.scenario}; allowed: {config.scenario}")
         self.task: Skill = SKILLS[task].load(Starts(self.bank, config))
@@ -164,8 +170,8 @@ class Rearrangement:
         ended = terminated | truncated
         self.last_measures = {**judged.measures, "collisions": collisions, "path_length": path, "steps": steps}
         self.last_stream = after
-        # What the hand has let go can be in its way, and a new episode begins elsewhere.
-        self._continue(after, ended, again=ended | is_object(gripped.dropped, after.state.objects.shape[1]))
+        # What the hand has let go can be in its way (a door too), and a new episode begins elsewhere.
+        self._continue(after, ended, again=ended | (gripped.dropped != NOTHING))
         final_images, images = self._camera.see_both(self._scenery(after), self._scenery(self._stream), ended)
         final, first = self._vectors(after), self._vectors(self._stream)
         return TensorStep({**images, **first}, judged.reward, terminated, truncated, {**final_images, **final})
@@ -272,8 +278,9 @@ class Rearrangement:
         world = world_of(bank, self._static, draw.scenes, self._extents[bank.object_kinds[at]])
         state = resting_state(world, start.pose, start.values, lying, inside, start.carried)
         zeros = torch.zeros(num, 3, device=self.device)
-        previous = torch.zeros(num, self.actions.size, device=self.device)
-        return Stream(state, start.columns, zeros[:, 0].clone(), zeros, start.pose.clone(), previous, *at)
+        return Stream(
+            state, start.columns, zeros[:, 0].clone(), zeros, start.pose.clone(), self.actions.first(start.carried), *at
+        )
 
     def _continue(self, after: Stream, ended: Tensor, again: Tensor) -> None:
         """Continue from `after`, or from the start of the next episode for streams in `ended`.

@@ -222,6 +222,17 @@ def test_obstacles_become_harder_along_a_course():
 
 
 @pytest.mark.parametrize("body", BODIES)
+def test_a_diverged_parkour_ends_the_episode(body):
+    env = ParkourEnv(body)
+    env.reset(seed=0)
+    env.data.qvel[:] = 1e12
+    seen, reward, terminated, _, _ = env.step(np.zeros(env.action_space.shape))
+    assert terminated and np.isfinite(reward) and all(np.isfinite(values).all() for values in seen.values())
+    env.reset()
+    assert not env.step(np.zeros(env.action_space.shape))[2]
+
+
+@pytest.mark.parametrize("body", BODIES)
 def test_gymnasium_accepts_parkour(body):
     check_env(ParkourEnv(body, render_mode=None), skip_render_check=True)
 

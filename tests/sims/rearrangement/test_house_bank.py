@@ -113,13 +113,9 @@ def test_workers_make_the_same_bank(bank):
     assert_equal(bank_workers.generate(HouseBank, "small", "val", 3, 0, ("set_table",), workers=2), bank)
 
 
-def test_a_house_is_replaced(bank):
-    copy = HouseBank({name: values.clone() for name, values in bank.tensors.items()}, "small", "copy", bank.details)
-    copy.retire(1)
-    copy.replace(1, generate_house("small", scene_seeds("val", 3)[2]))
-    assert copy.changed
-    for name, values in copy.tensors.items():
-        assert torch.equal(values[1], bank.tensors[name][2]), name
+def test_houses_cannot_be_replaced(bank):
+    with pytest.raises(UsageError, match="cannot be replaced; allowed: another bank"):
+        bank.retire(1)
 
 
 def test_a_house_has_space_for_all_objects():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from paceline.errors import UsageError
 from paceline.sims.rearrangement.config import RearrangementConfig
 from paceline.sims.rearrangement.planning import chain
 from paceline.sims.rearrangement.planning.chain import Chain, SkillPolicy
@@ -52,7 +53,7 @@ def policies_of(**sizes):
 
 def test_a_skill_that_does_not_succeed_ends_its_robot(tidying, monkeypatch):
     simulator, obs = tidying
-    monkeypatch.setattr(chain, "OTHER_LIMIT", 3)
+    monkeypatch.setattr(chain, "OTHER_STEPS", 3)
     policies = policies_of(pick=10, place=10)
     reached = Chain(simulator, plan_of("tidy_house", 5, navigation=False), policies).play(obs)
     assert reached.tolist() == [0, 0]
@@ -64,7 +65,7 @@ def test_every_stage_has_its_own_target_and_a_fresh_start(tidying, kitchens, mon
     simulator, obs = tidying
     for skill in (PickSkill, PlaceSkill):
         monkeypatch.setattr(skill, "judge", succeeding(skill.judge))
-    monkeypatch.setitem(chain.LIMITS, "navigate", 2)
+    monkeypatch.setattr(chain, "NAVIGATION_STEPS", 2)
     policies = policies_of(navigate=3, pick=10, place=10)
     shown = []
     at = simulator.stream.scenes, simulator.stream.episodes
@@ -81,6 +82,13 @@ def test_every_stage_has_its_own_target_and_a_fresh_start(tidying, kitchens, mon
         assert z == pytest.approx(float(kitchens.objects[at][0, number, 2]), abs=1e-5)
         assert torch.equal(seen["gps"], torch.tensor([[0.0, 0.0, 1.0, 0.0]] * 2)) and (x, y) != (0.0, 0.0)
         assert (seen["previous_action"] == 0).all()
+
+
+def test_a_skill_with_other_steps_than_the_scenario_is_refused(tidying):
+    simulator, _ = tidying
+    policies = {"pick": SkillPolicy(RearrangementConfig(arm_step=0.02), Recorded(10))}
+    with pytest.raises(UsageError, match="pick was trained with arm_step 0.02; the scenario has 0.05"):
+        Chain(simulator, [Stage("pick", 0)], policies)
 
 
 def succeeding(judge):

@@ -94,16 +94,16 @@ class Surfaces:
 
     def tops(self, points: np.ndarray) -> np.ndarray:
         """[P]: the highest surface at points [P, 2]. -inf where there is none."""
-        return np.where(self._covers(points), self.high[:, 2], -np.inf).max(1)
+        return np.where(self._covers(points), self.high[:, 2], -np.inf).max(1, initial=-np.inf)
 
     def floors(self, points: np.ndarray) -> np.ndarray:
         """[P]: the highest surface below points [P, 3]. -inf where there is none."""
         is_floor = self._covers(points) & (self.high[:, 2] < points[:, 2:])
-        return np.where(is_floor, self.high[:, 2], -np.inf).max(1)
+        return np.where(is_floor, self.high[:, 2], -np.inf).max(1, initial=-np.inf)
 
     def undersides(self, points: np.ndarray) -> np.ndarray:
         """[P]: the lower side of a platform that hovers over points [P, 2]. inf where there is none."""
-        return np.where(self._covers(points) & self.hovers, self.low[:, 2], np.inf).min(1)
+        return np.where(self._covers(points) & self.hovers, self.low[:, 2], np.inf).min(1, initial=np.inf)
 
     def _covers(self, points: np.ndarray) -> np.ndarray:
         """bool [P, B]: whether a point is above, in or below a box."""

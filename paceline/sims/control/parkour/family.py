@@ -9,6 +9,7 @@ from typing import Any
 
 from paceline.envs.factory import Factory, check_options, needs
 from paceline.envs.ids import EnvId
+from paceline.envs.mujoco_rendering import choose_renderer
 from paceline.sims.control.parkour.limits import ALL, LIMITS, check
 
 
@@ -21,6 +22,7 @@ class MakeParkour:
     difficulty: float
 
     def __call__(self, env_index: int) -> Any:
+        choose_renderer()
         with needs("parkour", extra="mujoco"):
             from paceline.sims.control.parkour.env import ParkourEnv
         return ParkourEnv(self.body, self.terrain, self.difficulty)

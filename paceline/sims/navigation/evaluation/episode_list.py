@@ -7,20 +7,45 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from paceline.errors import UsageError
+from paceline.pool.tensor import TensorStep
 from paceline.sims.navigation.config import NavigationConfig
 from paceline.sims.navigation.scenes.bank import SceneBank
 from paceline.sims.navigation.simulator import Navigation
 from paceline.wording import counted
 
 Act = Callable[[dict[str, Tensor], Tensor], Tensor]
-"""From the observations of N streams and a mask of episode starts (bool [N]) to actions [N]."""
+"""From the observations of N streams and a mask of episode starts (bool [N]) to actions [N, ...]."""
+
+
+class EpisodeBank(Protocol):
+    """A bank whose episodes can be listed."""
+
+    @property
+    def label(self) -> str: ...
+    @property
+    def num_scenes(self) -> int: ...
+    @property
+    def num_episodes(self) -> int:
+        """Per scene."""
+        ...
+
+
+class ListSimulator(Protocol):
+    """A simulator that can play a list of episodes."""
+
+    num_envs: int
+    device: torch.device
+    last_measures: dict[str, Tensor]
+
+    def load_episodes(self, scenes: Sequence[int], episodes: Sequence[int]) -> dict[str, Tensor]: ...
+    def step(self, actions: Tensor) -> TensorStep: ...
 
 
 def about_scenes(config: NavigationConfig, bank: SceneBank) -> dict[str, Any]:
@@ -51,7 +76,7 @@ def listed_episodes(config: NavigationConfig, bank: SceneBank, count: int | None
 
 
 def fixed_episodes(
-    bank: SceneBank, count: int | None = None, among: Sequence[int] | None = None
+    bank: EpisodeBank, count: int | None = None, among: Sequence[int] | None = None
 ) -> tuple[list[int], list[int]]:
     """The scenes and episode numbers of the first `count` episodes of the list, or of all.
 
@@ -69,13 +94,13 @@ def fixed_episodes(
 
 
 def play(
-    simulator: Navigation,
+    simulator: ListSimulator,
     act: Act,
     scenes: Sequence[int],
     episodes: Sequence[int],
     show: Callable[[int], None] | None = None,
 ) -> dict[str, np.ndarray]:
-    """Play the listed episodes: their measures, [L] each, named as in `Navigation.last_measures`.
+    """Play the listed episodes: their measures, [L] each, named as in the simulator's `last_measures`.
 
     `show` is called with the number of finished episodes.
     """

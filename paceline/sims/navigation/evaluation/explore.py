@@ -67,7 +67,11 @@ class ExploreOracle:
     none."""
 
     def __init__(self, simulator: Navigation, seed: int = 0) -> None:
-        self._simulator, self._guide, self._steering = simulator, Guide(simulator), Steering(simulator)
+        self._simulator, self._guide, self._steering = (
+            simulator,
+            Guide(simulator.bank, simulator.num_envs, simulator.device),
+            Steering(simulator),
+        )
         self._places = cache(lambda scene: Places.of(simulator.bank.scene(scene), self._guide.graph(scene)))
         self._cells = [np.empty((0, 2), np.int64)] * simulator.num_envs
         self._is_new = [np.empty(0, bool)] * simulator.num_envs

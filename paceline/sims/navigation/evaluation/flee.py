@@ -23,7 +23,11 @@ class FleeOracle:
     """Knows the map: it walks to the farthest place and stops there."""
 
     def __init__(self, simulator: Navigation, seed: int = 0) -> None:
-        self._simulator, self._guide, self._steering = simulator, Guide(simulator), Steering(simulator)
+        self._simulator, self._guide, self._steering = (
+            simulator,
+            Guide(simulator.bank, simulator.num_envs, simulator.device),
+            Steering(simulator),
+        )
 
     def act(self, obs: dict[str, Tensor], began: Tensor) -> Tensor:
         bank = self._simulator.bank

@@ -15,13 +15,13 @@ from rich.table import Table
 from rich.text import Text
 
 from paceline.sims.navigation.evaluation.episode_list import scenes_in_words
-from paceline.sims.navigation.evaluation.task_evaluation import Bins, TaskEvaluation
+from paceline.sims.navigation.evaluation.task_evaluation import Bins, Measured
 from paceline.wording import counted
 
 NUM_RESAMPLES = 2000
 
 
-def summarize(evaluation: TaskEvaluation, measures: dict[str, np.ndarray], seed: int = 0) -> dict[str, Any]:
+def summarize(evaluation: Measured, measures: dict[str, np.ndarray], seed: int = 0) -> dict[str, Any]:
     """Means with 95 % confidence intervals (percentile bootstrap over episodes), and means by the size of the task."""
     names = list(evaluation.measures)
     values = np.stack([measures[name] for name in names], 1)
@@ -57,7 +57,7 @@ def binned(bins: Bins, measures: Mapping[str, np.ndarray]) -> list[tuple[float, 
     return [(low, high, within) for low, high, within in parts if within.any()]
 
 
-def table(evaluation: TaskEvaluation, report: dict[str, Any]) -> Group:
+def table(evaluation: Measured, report: dict[str, Any]) -> Group:
     """The result of an evaluation for the terminal."""
     who = report.get("agent") or f"{report['checkpoint']}, {'sampled' if report['sampled'] else 'deterministic'}"
     times = f", {report['samples']} samples each" if report.get("samples", 1) > 1 else ""
@@ -73,7 +73,7 @@ def table(evaluation: TaskEvaluation, report: dict[str, Any]) -> Group:
     return Group(*parts)
 
 
-def _by_distance(evaluation: TaskEvaluation, report: dict[str, Any]) -> Table:
+def _by_distance(evaluation: Measured, report: dict[str, Any]) -> Table:
     names = list(evaluation.measures)
     columns: tuple[str, ...] = ("distance", "episodes", *(name.replace("_", " ") for name in names))
     distances = Table(*columns, box=None, header_style="bold", pad_edge=False)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from paceline.evaluation.player import Player
 from paceline.evaluation.saved import SavedRun
 from paceline.pool.protocol import PoolSpec
 from paceline.sims.navigation.config import NavigationConfig
-from paceline.sims.navigation.evaluation.episode_list import listed_episodes, play
+from paceline.sims.navigation.evaluation.episode_list import Act, ListSimulator, listed_episodes, play
 from paceline.sims.navigation.evaluation.routes import Recorder, Route
 from paceline.sims.navigation.family import MakeBatch
 from paceline.sims.navigation.scenes.bank import SceneBank
@@ -97,28 +98,42 @@ def play_policy(run: SavedRun, config: NavigationConfig, options: EvaluationOpti
     scenes, numbers = listed_episodes(config, bank, options.episodes)
     streams = options.num_envs or max(run.config.pool.num_envs, NUM_STREAMS)
     simulator = Navigation(min(streams, samples * len(scenes)), device, config, bank=bank)
-    spec = PoolSpec(
-        observation_space=simulator.observation_space,
-        action_space=simulator.action_space,
-        num_envs=simulator.num_envs,
-    )
     try:
-        policy = run.policy(spec, device)
+        act = policy_act(run, simulator, options)
     except ImageMisfit as error:
         raise _resolution_error(run, config, options.env or run.config.env) or error from error
-    player = Player(policy, simulator.num_envs, device, sampled=options.sampled, seed=options.seed)
-    recorder = Recorder(simulator, lambda obs, began: next(iter(player.decide(obs, began).values())))
-    with progress_bar(samples * len(scenes)) as show:
-        measures = play(simulator, recorder.act, scenes * samples, numbers * samples, show)
+    recorder = Recorder(simulator, act)
+    measures = play_samples(simulator, recorder.act, scenes, numbers, samples)
     return PlayedEpisodes(
         config=config,
         bank=bank,
         scenes=scenes,
         numbers=numbers,
-        measures={name: values.reshape(samples, -1).mean(0) for name, values in measures.items()},
+        measures=measures,
         marks=simulator.task.marks,
         routes=recorder.routes(len(scenes)),
     )
+
+
+def policy_act(run: SavedRun, simulator: Any, options: EvaluationOptions) -> Act:
+    """The actions of a run's policy for the streams of a batched simulator."""
+    spec = PoolSpec(
+        observation_space=simulator.observation_space,
+        action_space=simulator.action_space,
+        num_envs=simulator.num_envs,
+    )
+    policy = run.policy(spec, simulator.device)
+    player = Player(policy, simulator.num_envs, simulator.device, sampled=options.sampled, seed=options.seed)
+    return lambda obs, began: next(iter(player.decide(obs, began).values()))
+
+
+def play_samples(
+    simulator: ListSimulator, act: Act, scenes: list[int], numbers: list[int], samples: int
+) -> dict[str, np.ndarray]:
+    """Play every episode of a list `samples` times: the means of their measures, [L] each. Shows a progress bar."""
+    with progress_bar(samples * len(scenes)) as show:
+        measures = play(simulator, act, scenes * samples, numbers * samples, show)
+    return {name: values.reshape(samples, -1).mean(0) for name, values in measures.items()}
 
 
 def _resolution_error(run: SavedRun, config: NavigationConfig, env: str) -> UsageError | None:

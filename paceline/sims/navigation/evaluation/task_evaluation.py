@@ -49,6 +49,15 @@ class Bins:
     unit: str = " m"
 
 
+class Measured(Protocol):
+    """What a summary of episodes needs to know of a task."""
+
+    @property
+    def measures(self) -> Mapping[str, Measure]: ...
+    @property
+    def bins(self) -> Bins | None: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class TaskEvaluation:
     """What is measured and shown of a task."""

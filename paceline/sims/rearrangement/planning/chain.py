@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from paceline.errors import UsageError
 from paceline.sims.rearrangement.actions import SIZES, Actions
 from paceline.sims.rearrangement.config import RearrangementConfig
 from paceline.sims.rearrangement.physics.world import NOTHING
@@ -25,9 +26,10 @@ from paceline.sims.rearrangement.tasks.table import SKILLS
 
 Decide = Callable[[dict[str, Tensor], Tensor], Tensor]
 """From observations and the robots that begin (bool [N]) to actions [N, A]."""
-LIMITS = {NAVIGATION: 300}
-OTHER_LIMIT = 200
+NAVIGATION_STEPS, OTHER_STEPS = 300, 200
 """Steps of a stage."""
+SHARED = ("forward_step", "turn_step", "arm_step", "behind", "slide")
+"""Options that a skill and the scenario must have in common."""
 
 
 @dataclass
@@ -35,7 +37,7 @@ class SkillPolicy:
     """A skill in a chain."""
 
     config: RearrangementConfig
-    """Of its training: whether it moves the base, and by how much."""
+    """Of its training."""
     decide: Decide
 
 
@@ -63,6 +65,8 @@ class Chain:
 
     def __init__(self, simulator: Rearrangement, plan: Sequence[Stage], policies: Mapping[str, SkillPolicy]) -> None:
         self._simulator, self._plan = simulator, list(plan)
+        for name, policy in policies.items():
+            _check_options(name, policy.config, simulator.config)
         self._members = {
             name: _Member(name, policies[name], simulator) for name in dict.fromkeys(stage.skill for stage in plan)
         }
@@ -70,7 +74,7 @@ class Chain:
         device = simulator.device
         self._skills = torch.tensor([self._names.index(stage.skill) for stage in plan], device=device)
         self._targets = torch.tensor([stage.target for stage in plan], device=device)
-        self._limits = torch.tensor([LIMITS.get(stage.skill, OTHER_LIMIT) for stage in plan], device=device)
+        self._limits = torch.tensor([_steps(stage) for stage in plan], device=device)
 
     @torch.no_grad()
     def play(self, obs: dict[str, Tensor], show: Callable[[int], None] = lambda done: None) -> Tensor:
@@ -158,3 +162,14 @@ class Chain:
             done = mine if member.name == NAVIGATION else mine & (judged.measures["success"] > 0.5)
             success = success | done
         return over, success
+
+
+def _steps(stage: Stage) -> int:
+    return NAVIGATION_STEPS if stage.skill == NAVIGATION else OTHER_STEPS
+
+
+def _check_options(skill: str, trained: RearrangementConfig, played: RearrangementConfig) -> None:
+    for option in SHARED:
+        one, other = getattr(trained, option), getattr(played, option)
+        if one != other:
+            raise UsageError(f"{skill} was trained with {option} {one}; the scenario has {other}; allowed: the same")

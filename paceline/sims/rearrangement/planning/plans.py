@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from paceline.sims.rearrangement.config import SCENARIOS
+
 NAVIGATION = "navigate"
 INTERACTIONS = ("pick", "place", "open_drawer", "open_fridge")
 """Skills that change something in the house. Success is reported after each of them."""
@@ -19,7 +21,7 @@ class Stage(NamedTuple):
 
 def plan_of(scenario: str, num_targets: int, *, navigation: bool = True) -> list[Stage]:
     """The stages of a scenario. `num_targets` is T. Without `navigation`, the skills find their own way."""
-    stages = [stage for number in range(_NUM_OBJECTS[scenario]) for stage in _object(scenario, number, num_targets)]
+    stages = [stage for number in range(SCENARIOS[scenario]) for stage in _object(scenario, number, num_targets)]
     return [stage for stage in stages if navigation or stage.skill != NAVIGATION]
 
 
@@ -35,4 +37,3 @@ def _object(scenario: str, number: int, num_targets: int) -> list[Stage]:
 
 IN_ITS_DRAWER = -1
 """The target of a stage that opens the drawer in which the first object is."""
-_NUM_OBJECTS = {"tidy_house": 5, "prepare_groceries": 3, "set_table": 2}

@@ -91,6 +91,10 @@ class HouseBank(TensorBank[House]):
         """Per house."""
         return self._tensors["objects"].shape[1]
 
+    def retire(self, index: int) -> None:
+        """Refused: simulators keep the static boxes of all houses in another form."""
+        raise UsageError("houses of a bank cannot be replaced; allowed: another bank, for example by bank_seed")
+
     def house(self, index: int) -> House:
         """House number `index`, rebuilt from the tensors, without its furniture. Reads the device."""
         row = self.row(index)
@@ -133,7 +137,7 @@ class HouseBank(TensorBank[House]):
             "object_kinds": episodes.object_kinds,
             "object_joint": episodes.object_joint,
         }
-        return with_clear_headings(row, content.scene.seed)
+        return with_clear_headings(row, content.scene.seed, *details)
 
 
 def load_or_generate_houses(

@@ -5,7 +5,7 @@ Legend: E episodes, T objects with goals, P starts, J joints, O objects, R poses
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from paceline.sims.rearrangement.config import WITH_OPEN_FRIDGE
 from paceline.sims.rearrangement.layout import static_boxes, world_of
 from paceline.sims.rearrangement.objects import HALF_EXTENTS
 from paceline.sims.rearrangement.physics.contact import depths
@@ -22,14 +23,16 @@ NOISE, MOST = 0.52, 1.0
 """Standard deviation of the noise of headings, and its largest value, in radians."""
 TURNS = (1.0, 0.5, 0.0, -0.5, -1.0)
 """Shares of the noise that are tried, in this order."""
+STAND_TURNS = (0.0, 0.3, -0.3, 0.6, -0.6, 0.9, -0.9)
+"""Turns of stands that are tried, in this order."""
 FRIDGE_VALUES, DRAWER_VALUES = (0.0, 0.8, 1.1, 1.4, 1.7, 2.1), (0.0, 0.4, 0.45)
 """Values at which the robot in front of a handle hits nothing."""
 CARRIED = (0.1, 0.1, 0.14)
 """Half extents of what robots carry anywhere: as large as any object."""
 
 
-def with_clear_headings(packed: Mapping[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
-    """The row of a bank with other headings of its starts.
+def with_clear_headings(packed: Mapping[str, np.ndarray], seed: int, scenario: str) -> dict[str, np.ndarray]:
+    """The row of a bank with other headings of its starts and stands.
 
     A start without a clear heading is replaced by another of the same target, if that has one.
     """
@@ -38,21 +41,37 @@ def with_clear_headings(packed: Mapping[str, np.ndarray], seed: int) -> dict[str
     num_targets = packed["goals"].shape[1]
     targets = np.arange(num_targets)[None, :, None]
     episodes = np.arange(len(packed["objects"]))[:, None, None]
-    changed = dict(packed)
     inside = packed["object_joint"][:, :num_targets, None]
-    for name, joints, carried in (("object_starts", inside, NOTHING), ("goal_starts", NOTHING, targets)):
-        starts = packed[name]
-        shape = starts.shape[:3]
-        values = _opened(packed, np.broadcast_to(joints, shape))
-        check = _Check(house, _flat(episodes, shape), values, _flat(carried, shape))
-        changed[name] = _cleared(rng, starts.reshape(-1, starts.shape[2], 3), check).reshape(starts.shape)
-    far = packed["far_starts"]
-    check = _Check(
-        house, _flat(episodes[:, 0], far.shape[:2]), np.zeros((far.shape[0] * far.shape[1], NUM_JOINTS)), None
-    )
-    changed["far_starts"] = _cleared(rng, far, check, most=np.pi)
+    has_open_fridge = scenario in WITH_OPEN_FRIDGE
+    changed = dict(packed)
+    stands = np.split(packed["stands"], 2, 1)
+    for name, joints, carried, stand in (
+        ("object_starts", inside, NOTHING, stands[0]),
+        ("goal_starts", NOTHING, targets, stands[1]),
+    ):
+        for starts, turns in ((packed[name], _noises(rng, packed[name])), (stand[:, :, None], list(STAND_TURNS))):
+            shape = starts.shape[:3]
+            values = _opened(packed, np.broadcast_to(joints, shape), has_open_fridge)
+            check = _Check(house, _flat(episodes, shape), [values], _flat(carried, shape))
+            cleared = _cleared(starts.reshape(-1, shape[2], 3), check, turns).reshape(starts.shape)
+            if starts is packed[name]:
+                changed[name] = cleared
+            else:
+                stand[...] = cleared[:, :, 0]
+    changed["stands"] = np.concatenate(stands, 1)
+    changed["far_starts"] = _cleared_far(rng, house, packed)
     changed["joint_starts"] = np.stack([_before_handle(rng, house, packed, joint) for joint in range(NUM_JOINTS)])
     return changed
+
+
+def _cleared_far(rng: np.random.Generator, house: _House, packed: Mapping[str, np.ndarray]) -> np.ndarray:
+    """[E, P, 3]: starts anywhere, clear with everything closed and with everything open."""
+    far = packed["far_starts"]
+    num = far.shape[0] * far.shape[1]
+    episodes = _flat(np.arange(len(far))[:, None], far.shape[:2])
+    values = [np.zeros((num, NUM_JOINTS)), np.tile(packed["joints"][:, 5], (num, 1))]
+    turns = [rng.uniform(-np.pi, np.pi, num) for _ in range(5)]
+    return _cleared(far, _Check(house, episodes, values, None), turns)
 
 
 class _House:
@@ -85,32 +104,42 @@ class _House:
 
 
 class _Check:
-    """Tells the depths of robots at the starts of one kind, which are the rows of this."""
+    """Tells whether robots at the starts of one kind, which are the rows of this, touch anything."""
 
-    def __init__(self, house: _House, episodes: np.ndarray, values: np.ndarray, carried: np.ndarray | None) -> None:
+    def __init__(
+        self, house: _House, episodes: np.ndarray, values: Sequence[np.ndarray], carried: np.ndarray | None
+    ) -> None:
+        """`values` are one or more possible states of doors and drawers, [R, J] each."""
         self._house, self._episodes = house, torch.from_numpy(episodes)
-        self._values = torch.from_numpy(values).float()
+        self._values = [torch.from_numpy(some).float() for some in values]
         self._carried = None if carried is None else torch.from_numpy(carried)
 
     def __call__(self, rows: np.ndarray, poses: np.ndarray) -> np.ndarray:
-        """bool: whether the robots of `rows` at `poses` touch nothing."""
+        """bool: whether the robots of `rows` at `poses` are clear."""
         carried = None if self._carried is None else self._carried[rows]
-        depth = self._house.depths(self._episodes[rows], torch.from_numpy(poses).float(), self._values[rows], carried)
-        return (depth <= 0.0).numpy()
+        places = torch.from_numpy(poses).float()
+        clear = np.ones(len(rows), bool)
+        for values in self._values:
+            clear &= (self._house.depths(self._episodes[rows], places, values[rows], carried) <= 0.0).numpy()
+        return clear
 
 
-def _cleared(rng: np.random.Generator, starts: np.ndarray, check: _Check, most: float = MOST) -> np.ndarray:
-    """[G, P, 3]: `starts` with clear headings, near the old ones."""
+def _noises(rng: np.random.Generator, starts: np.ndarray) -> list[np.ndarray]:
+    """Turns to try, [R] each: shares of the noise of each start."""
+    noise = np.clip(rng.normal(0.0, NOISE, starts[..., 0].size), -MOST, MOST)
+    return [share * noise for share in TURNS]
+
+
+def _cleared(starts: np.ndarray, check: _Check, turns: Sequence[np.ndarray | float]) -> np.ndarray:
+    """[G, P, 3]: `starts`, turned by the first of `turns` that is clear."""
     flat = starts.reshape(-1, 3).copy()
-    noise = (
-        np.clip(rng.normal(0.0, NOISE, len(flat)), -most, most) if most == MOST else rng.uniform(-most, most, len(flat))
-    )
     is_clear = np.zeros(len(flat), bool)
-    for share in TURNS:
+    for turn in turns:
         rows = np.flatnonzero(~is_clear)
         if not len(rows):
             break
-        poses = starts.reshape(-1, 3)[rows] + np.array([0.0, 0.0, 1.0]) * (share * noise[rows])[:, None]
+        poses = starts.reshape(-1, 3)[rows].copy()
+        poses[:, 2] += np.broadcast_to(turn, len(flat))[rows]
         found = check(rows, poses)
         flat[rows[found]], is_clear[rows[found]] = poses[found], True
     return _filled(flat.reshape(starts.shape), is_clear.reshape(starts.shape[:2])).astype(np.float32)
@@ -127,7 +156,7 @@ def _before_handle(rng: np.random.Generator, house: _House, packed: Mapping[str,
             pose = start + np.array([0.0, 0.0, share * noise[number]])
             every = np.zeros((len(values), NUM_JOINTS))
             every[:, joint] = values
-            check = _Check(house, np.zeros(len(values), np.int64), every, np.full(len(values), NOTHING))
+            check = _Check(house, np.zeros(len(values), np.int64), [every], np.full(len(values), NOTHING))
             if check(np.arange(len(values)), np.tile(pose, (len(values), 1))).all():
                 result[number], is_clear[number] = pose, True
                 break
@@ -144,10 +173,11 @@ def _filled(starts: np.ndarray, is_clear: np.ndarray) -> np.ndarray:
     return result
 
 
-def _opened(packed: Mapping[str, np.ndarray], joints: np.ndarray) -> np.ndarray:
-    """[R, J]: the values at which `joints` are open and others closed."""
-    flat = joints.reshape(-1, 1)
-    return np.where(flat == np.arange(NUM_JOINTS), packed["joints"][:, 5], 0.0)
+def _opened(packed: Mapping[str, np.ndarray], joints: np.ndarray, has_open_fridge: bool) -> np.ndarray:
+    """[R, J]: the values at which `joints` are open and others closed, but for the fridge."""
+    every = np.arange(NUM_JOINTS)
+    is_open = (joints.reshape(-1, 1) == every) | (has_open_fridge & (every == FRIDGE))
+    return np.where(is_open, packed["joints"][:, 5], 0.0)
 
 
 def _flat(values: np.ndarray | int, shape: tuple[int, ...]) -> np.ndarray:

@@ -8,14 +8,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from paceline.sims.rearrangement.config import SCENARIOS, WITH_OPEN_FRIDGE
 from paceline.sims.rearrangement.physics.world import FRIDGE, NUM_JOINTS
 from paceline.sims.rearrangement.tasks.protocol import EpisodeDraw, Facts, SkillJudgement, SkillStart, row
 from paceline.sims.rearrangement.tasks.rewards import CLOSE, COLLISION
 from paceline.sims.rearrangement.tasks.starts import Starts
 
 PICKED, PLACED, SUCCESS, SLACK = 1.0, 1.0, 100.0, -0.01
-NUM_OBJECTS = {"tidy_house": 5, "prepare_groceries": 3, "set_table": 2}
-"""Objects that have to be moved in each scenario."""
 
 
 class ScenarioSkill:
@@ -26,12 +25,12 @@ class ScenarioSkill:
     measure_names = ("success", "picked", "placed")
 
     def __init__(self, starts: Starts) -> None:
-        self._starts, self._num = starts, NUM_OBJECTS[starts.config.scenario]
+        self._starts, self._num = starts, SCENARIOS[starts.config.scenario]
         self.num_columns = 2 * self._num
 
     def begin(self, draw: EpisodeDraw) -> SkillStart:
         joints = torch.arange(NUM_JOINTS, device=draw.scenes.device)
-        is_open = (joints == FRIDGE) & (self._starts.config.scenario == "prepare_groceries")
+        is_open = (joints == FRIDGE) & (self._starts.config.scenario in WITH_OPEN_FRIDGE)
         values = torch.where(is_open, self._starts.bank.joints[draw.scenes][..., 5], 0.0)
         columns = torch.zeros(len(draw.scenes), self.num_columns, device=draw.scenes.device)
         return SkillStart(self._starts.far(draw), self._starts.nothing(draw), values, columns)

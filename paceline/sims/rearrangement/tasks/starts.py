@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from paceline.sims.randomness import below, combine
-from paceline.sims.rearrangement.config import RearrangementConfig
+from paceline.sims.rearrangement.config import WITH_OPEN_FRIDGE, RearrangementConfig
 from paceline.sims.rearrangement.physics.world import FRIDGE, NOTHING, NUM_JOINTS, in_drawers
 from paceline.sims.rearrangement.tasks.protocol import EpisodeDraw
 
@@ -72,7 +72,7 @@ class Starts:
         inside = torch.where(targets < self.num_targets, inside, NOTHING)
         joints = torch.arange(NUM_JOINTS, device=inside.device)
         is_open = joints == inside[:, None]
-        if self.config.scenario == "prepare_groceries":
+        if self.config.scenario in WITH_OPEN_FRIDGE:
             is_open = is_open | (joints == FRIDGE)
         return torch.where(is_open, self.bank.joints[draw.scenes][..., 5], 0.0)
 

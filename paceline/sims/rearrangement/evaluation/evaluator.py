@@ -1,0 +1,153 @@
+"""The evaluator of rearrangement: policies and baselines play the same fixed list of episodes.
+
+Every task has its own measures; see `Skill.measure_names`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group
+
+from paceline.envs.ids import EnvId
+from paceline.errors import UsageError
+from paceline.evaluation.evaluators import EvaluationOptions, Evaluator
+from paceline.evaluation.saved import SavedRun
+from paceline.sims.navigation.evaluation.episode_list import fixed_episodes, play
+from paceline.sims.navigation.evaluation.measures import summarize
+from paceline.sims.navigation.evaluation.measures import table as measures_table
+from paceline.sims.navigation.evaluation.policy_episodes import NUM_STREAMS, SPLIT, play_samples, policy_act
+from paceline.sims.navigation.evaluation.task_evaluation import Measure
+from paceline.sims.rearrangement.config import RearrangementConfig
+from paceline.sims.rearrangement.evaluation.baselines import BASELINES
+from paceline.sims.rearrangement.family import parsed
+from paceline.sims.rearrangement.scenes.bank import HouseBank
+from paceline.sims.rearrangement.simulator import Rearrangement, load_bank
+from paceline.sims.rearrangement.tasks.table import SKILLS
+
+FAMILY = "rearrange"
+RATES = ("mistake", "picked", "placed", "grasped", "reached", "success")
+"""Measures between 0 and 1, the most important last."""
+
+
+@dataclass(frozen=True)
+class SkillMeasures:
+    """A `Measured`: the measures of a task."""
+
+    names: tuple[str, ...]
+    bins: None = None
+
+    @property
+    def measures(self) -> Mapping[str, Measure]:
+        return {name: Measure(name) for name in self.names}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A task and its options."""
+
+    task: str
+    config: RearrangementConfig
+
+    @classmethod
+    def of(cls, env: str, split: str | None = None) -> Setting:
+        """The split is `split`, or the id's own, or that of evaluation."""
+        env_id = EnvId.parse(env)
+        if env_id.family != FAMILY:
+            raise UsageError(
+                f"{env} is no rearrangement task; allowed: {', '.join(f'{FAMILY}:{name}' for name in SKILLS)}"
+            )
+        task, config = parsed(env_id)
+        return cls(task, replace(config, split=split or env_id.options.get("split", SPLIT)))
+
+    @classmethod
+    def of_run(cls, run: SavedRun, options: EvaluationOptions) -> Setting:
+        """The task of training in the default houses of a split, which are the same for all runs.
+
+        `options.env` replaces both.
+        """
+        if options.env is not None:
+            return cls.of(options.env, options.split)
+        task, config = parsed(EnvId.parse(run.config.env))
+        usual = RearrangementConfig()
+        split = options.split or SPLIT
+        return cls(task, replace(config, split=split, scenes=usual.scenes, bank_seed=usual.bank_seed))
+
+    @property
+    def env(self) -> str:
+        """The environment id."""
+        return str(EnvId(FAMILY, self.task, self.config.options()))
+
+    def about(self, bank: HouseBank) -> dict[str, Any]:
+        """What a result says about the houses that were played in."""
+        where = {"tier": bank.tier, "split": self.config.split, "scenes": bank.num_scenes}
+        return {"task": self.task, **where, "plans": None, "bank_file": None}
+
+
+def evaluate_policy(folder: Path, options: EvaluationOptions) -> dict[str, Any]:
+    """Play the first episodes of the split's list, or all, with the policy of the run in `folder`."""
+    run = SavedRun.load(folder, options.checkpoint, policy=options.policy, trust=options.trust)
+    setting = Setting.of_run(run, options)
+    if options.video is not None:
+        from paceline.evaluation.video import film
+
+        film(run, options.video, env=setting.env, sampled=options.sampled, seed=options.seed)
+    bank = load_bank(setting.config)
+    scenes, numbers = fixed_episodes(bank, options.episodes)
+    streams = options.num_envs or max(run.config.pool.num_envs, NUM_STREAMS)
+    num = min(streams, options.samples * len(scenes))
+    simulator = Rearrangement(num, run.device(), setting.task, setting.config, bank=bank)
+    measures = play_samples(simulator, policy_act(run, simulator, options), scenes, numbers, options.samples)
+    return {
+        "run": str(folder),
+        "checkpoint": run.checkpoint,
+        "policy": run.policy_name,
+        "env": options.env or run.config.env,
+        **setting.about(bank),
+        "seed": options.seed,
+        "sampled": options.sampled,
+        "samples": options.samples,
+        **summarize(SkillMeasures(simulator.measure_names), measures),
+        "measures": list(simulator.measure_names),
+        "video": None if options.video is None else str(options.video),
+    }
+
+
+def evaluate_baseline(name: str, options: EvaluationOptions, *, bank: HouseBank | None = None) -> dict[str, Any]:
+    """Play the same episodes with a baseline. `bank` replaces the houses of `options.env`."""
+    if name not in BASELINES:
+        raise UsageError(f"agent {name!r} does not exist; allowed: {', '.join(BASELINES)}")
+    setting = Setting.of(options.env or FAMILY, options.split)
+    baseline = BASELINES[name]
+    baseline.check(setting.task)
+    bank = bank or load_bank(setting.config)
+    scenes, numbers = fixed_episodes(bank, options.episodes)
+    num = min(options.num_envs or NUM_STREAMS, len(scenes))
+    config = replace(setting.config, sensors="blind")
+    simulator = Rearrangement(num, "cpu", setting.task, config, bank=bank)
+    measures = play(simulator, baseline.make(simulator, options.seed).act, scenes, numbers)
+    return {
+        "agent": name,
+        "env": setting.env,
+        **setting.about(bank),
+        **summarize(SkillMeasures(simulator.measure_names), measures),
+        "measures": list(simulator.measure_names),
+    }
+
+
+def table(report: dict[str, Any]) -> Group:
+    """The result of an evaluation for the terminal."""
+    return measures_table(SkillMeasures(tuple(report["measures"])), report)
+
+
+EVALUATOR = Evaluator(
+    evaluate_policy=evaluate_policy,
+    table=table,
+    options=("split", "samples"),
+    baselines=tuple(BASELINES),
+    evaluate_baseline=evaluate_baseline,
+    rates=RATES,
+)

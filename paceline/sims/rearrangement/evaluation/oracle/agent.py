@@ -1,0 +1,142 @@
+"""`RobotOracle`: a script of phases for every task.
+
+A robot that does not get on begins its script again, with another stand.
+
+Legend: N robots, R robots in a phase, A numbers of an action.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from paceline.sims.navigation.evaluation.guide import Guide
+from paceline.sims.rearrangement.evaluation.oracle.phases import Notes, RobotMove, RobotView
+from paceline.sims.rearrangement.evaluation.oracle.scripts import SCRIPTS, Script
+from paceline.sims.rearrangement.physics.world import State, World, arm_of
+from paceline.sims.rearrangement.robot.arm import Arm
+from paceline.sims.rearrangement.simulator import Rearrangement
+
+STUCK = 12
+"""A robot that does not move for so many steps gives up its phase."""
+_MOTION = 2e-4
+
+
+class RobotOracle:
+    """Plays the task of `simulator`."""
+
+    def __init__(self, simulator: Rearrangement, seed: int = 0) -> None:
+        self._simulator = simulator
+        num, device = simulator.num_envs, simulator.device
+        self._guide = Guide(simulator.bank, num, device)
+        self._script: Script = SCRIPTS[simulator.task_name](simulator, self._guide)
+        self.phases = torch.zeros(num, dtype=torch.int64, device=device)
+        """int64 [N]: numbers of phases in the script."""
+        counts, places = torch.zeros(4, num, dtype=torch.int64, device=device), torch.zeros(3, num, 3, device=device)
+        self._notes = Notes(
+            target=counts[0],
+            stand=places[0],
+            attempt=counts[1],
+            point=places[1],
+            angles=torch.zeros(num, 7, device=device),
+            detour=places[2],
+            steps=counts[2],
+            still=counts[3],
+        )
+        self._enters = torch.ones(num, dtype=torch.bool, device=device)
+        self._last = torch.zeros(num, 10, device=device)
+
+    @torch.no_grad()
+    def act(self, obs: dict[str, Tensor], began: Tensor) -> Tensor:
+        simulator = self._simulator
+        stream, world = simulator.stream, simulator.world()
+        arm = arm_of(stream.state)
+        self._begin(began, stream)
+        whole = RobotView(
+            torch.arange(simulator.num_envs, device=simulator.device),
+            stream.scenes,
+            stream.episodes,
+            stream.state,
+            world,
+            arm,
+            stream.columns,
+            self._notes,
+        )
+        actions = torch.zeros(simulator.num_envs, simulator.actions.size, device=simulator.device)
+        finished = torch.zeros_like(self._enters)
+        for number, phase in enumerate(self._script.phases):
+            rows = (self.phases == number).nonzero()[:, 0]
+            if not len(rows):
+                continue
+            entering = rows[self._enters[rows]]
+            if len(entering):
+                view = _part(whole, entering)
+                phase.enter(view)
+                _write(self._notes, entering, view.notes)
+            view = _part(whole, rows)
+            move = phase.move(view)
+            self._notes.detour[rows] = view.notes.detour
+            actions[rows] = self._action(view, move)
+            finished[rows] = move.done
+            self._notes.steps[rows] += 1
+        self._advance(finished)
+        return actions
+
+    def _begin(self, began: Tensor, stream: Any) -> None:
+        motion = torch.cat((stream.state.pose, stream.state.angles), 1)
+        is_still = (motion - self._last).abs().amax(1) < _MOTION
+        self._last.copy_(motion)
+        self._notes.still.copy_(torch.where(is_still & ~began, self._notes.still + 1, 0))
+        self.phases.masked_fill_(began, 0)
+        self._enters |= began
+        for counts in (self._notes.attempt, self._notes.steps):
+            counts.masked_fill_(began, 0)
+        self._notes.target.copy_(torch.where(began, self._script.targets(stream), self._notes.target))
+
+    def _advance(self, finished: Tensor) -> None:
+        patience = torch.tensor([phase.patience for phase in self._script.phases], device=finished.device)
+        gives_up = ~finished & ((self._notes.steps >= patience[self.phases]) | (self._notes.still >= STUCK))
+        instead = torch.tensor(self._script.instead, device=finished.device)[self.phases]
+        following = (self.phases + 1) % len(patience)
+        after = torch.where(finished, following, torch.where(gives_up, instead, self.phases))
+        self._notes.attempt.add_((finished | gives_up) & (after <= self.phases))
+        self._enters = (after != self.phases) | gives_up
+        self._notes.steps.masked_fill_(self._enters, 0)
+        self._notes.still.masked_fill_(self._enters, 0)
+        self.phases = after
+
+    def _action(self, view: RobotView, move: RobotMove) -> Tensor:
+        """[R, A]."""
+        config = self._simulator.config
+        turns = (move.angles - view.state.angles) / config.arm_step
+        turns = turns / turns.abs().amax(1, keepdim=True).clamp(min=1.0)
+        steps = torch.tensor([config.forward_step, config.turn_step], device=turns.device)
+        stops = torch.zeros_like(move.done) if move.stops is None else move.stops
+        values = {
+            "arm": turns,
+            "grip": move.closes[:, None].float() * 2.0 - 1.0,
+            "base": (move.base / steps).clamp(-1.0, 1.0),
+            "stop": stops[:, None].float() * 2.0 - 1.0,
+        }
+        return torch.cat([values[part] for part in self._simulator.actions.parts], 1)
+
+
+def _part(view: RobotView, rows: Tensor) -> RobotView:
+    """The view of some robots."""
+    return RobotView(
+        view.rows[rows],
+        view.scenes[rows],
+        view.episodes[rows],
+        State(*(part[rows] for part in view.state)),
+        World(*(part[rows] for part in view.world)),
+        Arm(*(part[rows] for part in view.arm)),
+        view.columns[rows],
+        Notes(*(part[rows] for part in view.notes)),
+    )
+
+
+def _write(notes: Notes, rows: Tensor, changed: Notes) -> None:
+    for old, new in zip(notes, changed, strict=True):
+        old[rows] = new

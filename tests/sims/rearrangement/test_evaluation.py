@@ -1,0 +1,92 @@
+"""Evaluation of rearrangement: the fixed list of episodes, baselines and the policy of a run."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+
+import pytest
+from rich.console import Console
+
+from paceline.cli import main as cli
+from paceline.config import Config
+from paceline.errors import UsageError
+from paceline.evaluation.evaluators import EvaluationOptions, evaluate_baseline, evaluator_of
+from paceline.learner.config import PPOConfig
+from paceline.nets.config import PolicyConfig
+from paceline.pool.config import PoolConfig
+from paceline.session import train
+from paceline.sims.rearrangement.evaluation.evaluator import EVALUATOR, Setting
+
+ENV = "rearrange:pick?sensors=blind&scenes=2&max_episode_steps=8"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory):
+    """One cache of houses for all tests here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def test_the_family_has_its_evaluator():
+    assert evaluator_of("rearrange:pick") is EVALUATOR
+    assert EVALUATOR.baselines == ("random", "oracle")
+
+
+def test_a_baseline_reports_the_measures_of_its_task_with_intervals():
+    _, result = evaluate_baseline("random", EvaluationOptions(env=ENV, episodes=6))
+    assert result["episodes"] == 6
+    assert result["split"] == "val"
+    assert result["task"] == "pick"
+    assert result["measures"] == ["success", "picked", "mistake", "collisions"]
+    low, high = result["success_ci95"]
+    assert low <= result["success"] <= high
+    console = Console(file=io.StringIO(), width=120)
+    console.print(EVALUATOR.table(result))
+    assert "picked" in console.file.getvalue()
+
+
+def test_the_list_does_not_depend_on_the_number_of_streams():
+    results = [evaluate_baseline("oracle", EvaluationOptions(env=ENV, episodes=6, num_envs=num))[1] for num in (2, 6)]
+    assert results[0]["collisions"] == results[1]["collisions"]
+
+
+def test_the_command_prints_json(monkeypatch, capsys):
+    arguments = ["--agent", "random", "--env", ENV, "--split", "val", "--episodes", "3", "--json"]
+    monkeypatch.setattr(sys, "argv", ["paceline", "eval", *arguments])
+    cli.main()
+    assert json.loads(capsys.readouterr().out)["agent"] == "random"
+
+
+def test_the_split_of_the_id_counts_unless_another_is_given():
+    assert Setting.of(ENV).config.split == "val"
+    assert Setting.of(f"{ENV}&split=test").config.split == "test"
+    assert Setting.of(f"{ENV}&split=test", "train").config.split == "train"
+
+
+def test_wrong_agents_and_tasks_are_refused():
+    with pytest.raises(UsageError, match=r"task '' of 'rearrange' does not exist; allowed: navigate"):
+        evaluate_baseline("random", EvaluationOptions(env="rearrange"))
+    with pytest.raises(UsageError, match="does not play set_table; allowed: navigate, pick"):
+        evaluate_baseline("oracle", EvaluationOptions(env="rearrange:set_table"))
+    with pytest.raises(UsageError, match="no rearrangement task"):
+        EVALUATOR.evaluate_baseline("random", EvaluationOptions(env="pointnav:small"))
+
+
+def test_the_policy_of_a_run_plays_the_list(tmp_path):
+    config = Config(
+        env=ENV,
+        steps=64,
+        rollout_steps=8,
+        device="cpu",
+        pool=PoolConfig(num_envs=4),
+        policy=PolicyConfig(hidden=(8,)),
+        ppo=PPOConfig(epochs=1, minibatches=1),
+    )
+    train(config, tmp_path / "run")
+    result = EVALUATOR.evaluate_policy(tmp_path / "run", EvaluationOptions(env=f"{ENV}&split=val", episodes=4))
+    assert result["episodes"] == 4
+    assert 0.0 <= result["success"] <= 1.0
+    assert result["scenes"] == 2
