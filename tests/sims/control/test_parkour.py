@@ -34,8 +34,8 @@ class Rays:
     """Casts rays at a course without the body, which is far above it."""
 
     def __init__(self, env: ParkourEnv) -> None:
-        self.model, self.data = env._model, mujoco.MjData(env._model)
-        self.data.mocap_pos[:] = env._data.mocap_pos
+        self.model, self.data = env.model, mujoco.MjData(env.model)
+        self.data.mocap_pos[:] = env.data.mocap_pos
         mujoco.mj_forward(self.model, self.data)
         root = self.model.joint(0).qposadr[0]
         self.data.qpos[root + (1 if self.model.nq == 9 else 2)] += 100.0
@@ -60,13 +60,13 @@ class Rays:
 
 def at(env: ParkourEnv, x: float, y: float = 0.0, turn: float = 0.0, pitch: float = 0.0) -> None:
     """Move the body somewhere."""
-    data = env._data
-    if env._model.nq == 9:
+    data = env.data
+    if env.model.nq == 9:
         data.qpos[:3] = x, 0.0, pitch
     else:
         cosine, sine = math.cos(turn / 2), math.sin(turn / 2)
         data.qpos[:2], data.qpos[3:7] = (x, y), (cosine, 0.0, 0.0, sine)
-    mujoco.mj_forward(env._model, data)
+    mujoco.mj_forward(env.model, data)
 
 
 def relative(height: float, to: float) -> float:
@@ -81,7 +81,7 @@ def test_heights_that_the_walker_sees_are_those_of_rays(terrain):
         rays = Rays(env)
         for x in random.uniform(-3, 70, 6):
             at(env, x, pitch=random.uniform(-0.5, 0.5))
-            z, seen = env._data.body("torso").xpos[2], env.task.observe(env._data)["terrain"]
+            z, seen = env.data.body("torso").xpos[2], env.task.observe(env.data)["terrain"]
             columns = x + np.linspace(-1.0, 3.9, 50)
             tops = [relative(rays.top(column, 0.0), z) for column in columns]
             undersides = [relative(rays.underside(column, 0.0), z) for column in columns]
@@ -96,9 +96,9 @@ def test_heights_that_the_humanoid_sees_are_those_of_rays(terrain):
         rays = Rays(env)
         for x, y, turn in random.uniform([-3, -1.5, -3], [70, 1.5, 3], (2, 3)):
             at(env, x, y, turn)
-            axes, (x, y, z) = env._data.body("torso").xmat.reshape(3, 3), env._data.body("torso").xpos
+            axes, (x, y, z) = env.data.body("torso").xmat.reshape(3, 3), env.data.body("torso").xpos
             heading = math.atan2(axes[1, 0], axes[0, 0])
-            seen = env.task.observe(env._data)["terrain"]
+            seen = env.task.observe(env.data)["terrain"]
             for number, (ahead, left) in enumerate(
                 (a, b) for a in np.linspace(-0.5, 5, 23) for b in np.linspace(-1.9, 1.9, 20)
             ):
@@ -110,7 +110,7 @@ def test_heights_that_the_humanoid_sees_are_those_of_rays(terrain):
 
 def ends_of_obstacles(env: ParkourEnv) -> list[float]:
     """Found from MuJoCo's boxes alone."""
-    model, data = env._model, env._data
+    model, data = env.model, env.data
     boxes = [
         (model.geom(geom).name.split("_")[0], data.geom_xpos[geom], model.geom_size[geom])
         for geom in range(model.ngeom)
@@ -135,10 +135,10 @@ def test_obstacles_are_counted_when_their_ends_are_passed(body, terrain):
     assert len(ends) == LIMITS[body].num_obstacles
     for x in np.linspace(-1, ends[-1] + 2, 200):
         at(env, x)
-        torso, measures = env._data.body("torso").xpos[0], env.task.judge(env._data).measures
+        torso, measures = env.data.body("torso").xpos[0], env.task.judge(env.data).measures
         assert measures["obstacles"] == sum(end < torso for end in ends)
     at(env, 0.0)
-    measures = env.task.judge(env._data).measures
+    measures = env.task.judge(env.data).measures
     assert measures["obstacles"] == len(ends), "obstacles that were passed stay passed"
     assert measures["distance"] == pytest.approx(0.0, abs=0.2)
 
@@ -161,7 +161,7 @@ def _half(limits: tuple[float, float]) -> list[float]:
 def _boxes(env: ParkourEnv, group: str) -> list[tuple[np.ndarray, np.ndarray]]:
     """Low and high corners of the boxes in use, along x."""
     boxes, members = env.task.body.boxes, env.task.body.boxes.groups[group]
-    centres, halves = env._data.mocap_pos[members], boxes.halves[members]
+    centres, halves = env.data.mocap_pos[members], boxes.halves[members]
     found = [(at - half, at + half) for at, half in zip(centres, halves, strict=True) if at[2] > -10]
     return sorted(found, key=lambda box: box[0][0])
 
@@ -192,7 +192,7 @@ def _check_obstacles(env: ParkourEnv, limits) -> None:
 @pytest.mark.parametrize("body", BODIES)
 def test_the_easiest_obstacles_are_small_for_the_legs_and_the_hardest_are_within_reach(body):
     """A jump at the rewarded speed that lifts the body by a quarter of a leg is longer than the widest gap."""
-    model, limits = ParkourEnv(body)._model, LIMITS[body]
+    model, limits = ParkourEnv(body).model, LIMITS[body]
     data = mujoco.MjData(model)
     mujoco.mj_kinematics(model, data)
     leg = data.body("right_thigh").xpos[2]
@@ -241,7 +241,7 @@ def test_gymnasium_accepts_parkour(body):
 def test_bodies_and_observations_have_the_sizes_of_the_paper(body, numbers, torques):
     env = ParkourEnv(body)
     seen, _ = env.reset(seed=0)
-    assert env._model.nq == numbers and env._model.nu == torques == env.action_space.shape[0]
+    assert env.model.nq == numbers and env.model.nu == torques == env.action_space.shape[0]
     assert (len(seen["proprioception"]), len(seen["terrain"])) == SIZES[body]
     assert env.observation_space.contains(seen)
 
@@ -251,7 +251,7 @@ def test_what_the_walker_feels():
     env.reset(seed=0)
     for _ in range(10):
         felt = env.step(random.uniform(-1, 1, 6))[0]["proprioception"]
-    data = env._data
+    data = env.data
     pitch = data.joint("root_pitch").qpos[0]
     velocity = [data.joint(name).qvel[0] for name in ("root_x", "root_z", "root_pitch")]
     np.testing.assert_allclose(felt[:6], data.qpos[3:], rtol=1e-5)
@@ -265,7 +265,7 @@ def test_what_the_humanoid_feels():
     env.reset(seed=0)
     for _ in range(5):
         env.step(np.full(21, 0.2))
-    felt, data, model = env.task.observe(env._data)["proprioception"], env._data, env._model
+    felt, data, model = env.task.observe(env.data)["proprioception"], env.data, env.model
     torso = data.body("torso")
     axes, origin, hand = torso.xmat.reshape(3, 3).copy(), torso.xpos.copy(), data.site("left_hand").xpos.copy()
     np.testing.assert_allclose(felt[45:48], axes.T @ (hand - origin), atol=1e-6)
@@ -292,10 +292,10 @@ def test_feet_on_the_floor_are_felt(body):
     touches = np.array(felt)[:, 17:] if body == "walker" else np.array(felt)[:, 72:76]
     assert (touches >= 0).all() and (touches <= 1).all() and touches.max() > 0.2
     at(env, 0.0)
-    root = env._data.qpos[1:2] if body == "walker" else env._data.qpos[2:3]
+    root = env.data.qpos[1:2] if body == "walker" else env.data.qpos[2:3]
     root += 0.5
-    mujoco.mj_forward(env._model, env._data)
-    felt = env.task.observe(env._data)["proprioception"]
+    mujoco.mj_forward(env.model, env.data)
+    felt = env.task.observe(env.data)["proprioception"]
     assert (felt[17:] == 0).all() if body == "walker" else (felt[72:76] == 0).all()
     if body == "humanoid":
         assert (felt[77:79] > 0.4).all(), "the feet's heights above the floor"
@@ -307,29 +307,29 @@ def test_the_reward_is_the_share_of_the_speed_up_to_1(body):
     env = ParkourEnv(body)
     env.task = task
     env.reset(seed=0)
-    start = float(env._data.body("torso").xpos[0])
+    start = float(env.data.body("torso").xpos[0])
     for x, expected in ((0.03, 0.5), (0.09, 1.0), (0.29, 1.0), (0.26, -0.5), (0.0, -1.0)):
         at(env, x)
-        outcome = task.judge(env._data)
+        outcome = task.judge(env.data)
         assert outcome.reward == pytest.approx(expected, abs=1e-3)
-        assert outcome.measures["distance"] == pytest.approx(env._data.body("torso").xpos[0] - start)
+        assert outcome.measures["distance"] == pytest.approx(env.data.body("torso").xpos[0] - start)
 
 
 def test_a_walker_that_lies_or_is_in_a_gap_has_fallen():
     env = ParkourEnv("walker", "gaps")
     env.reset(seed=0)
-    assert not env.task.judge(env._data).terminated
+    assert not env.task.judge(env.data).terminated
     at(env, 0.0, pitch=1.5)
-    assert not env.task.judge(env._data).terminated, "in the air"
-    env._data.qpos[1] = -1.0
-    mujoco.mj_forward(env._model, env._data)
-    assert env.task.judge(env._data).terminated
+    assert not env.task.judge(env.data).terminated, "in the air"
+    env.data.qpos[1] = -1.0
+    mujoco.mj_forward(env.model, env.data)
+    assert env.task.judge(env.data).terminated
     before, after = _boxes(env, "start")[0][1][0], _boxes(env, "tile")[0][0][0]
     at(env, (before + after) / 2)
-    assert not env.task.judge(env._data).terminated, "above the gap"
-    env._data.qpos[1] = -0.7
-    mujoco.mj_forward(env._model, env._data)
-    assert env.task.judge(env._data).terminated
+    assert not env.task.judge(env.data).terminated, "above the gap"
+    env.data.qpos[1] = -0.7
+    mujoco.mj_forward(env.model, env.data)
+    assert env.task.judge(env.data).terminated
 
 
 def test_a_humanoid_beside_a_wall_has_not_fallen():
@@ -337,17 +337,17 @@ def test_a_humanoid_beside_a_wall_has_not_fallen():
     env.reset(seed=0)
     low, high = _boxes(env, "left")[0]
     at(env, (low[0] + high[0]) / 2, low[1] + 0.5)
-    assert not env.task.judge(env._data).terminated
-    env._data.qpos[2] = 0.3
-    mujoco.mj_forward(env._model, env._data)
-    assert env.task.judge(env._data).terminated
+    assert not env.task.judge(env.data).terminated
+    env.data.qpos[2] = 0.3
+    mujoco.mj_forward(env.model, env.data)
+    assert env.task.judge(env.data).terminated
 
 
 def energy(env: ParkourEnv) -> float:
     """In joules."""
-    mujoco.mj_energyPos(env._model, env._data)
-    mujoco.mj_energyVel(env._model, env._data)
-    return env._data.energy.sum()
+    mujoco.mj_energyPos(env.model, env.data)
+    mujoco.mj_energyVel(env.model, env.data)
+    return env.data.energy.sum()
 
 
 @pytest.mark.parametrize("body", BODIES)
@@ -382,11 +382,11 @@ def test_a_seed_decides_an_episode_and_a_saved_state_continues_with_the_same_bit
     for env in (first, second):
         env.reset(seed=9)
     third.reset(seed=1)
-    assert not np.array_equal(first._data.mocap_pos, third._data.mocap_pos), "another seed, another course"
+    assert not np.array_equal(first.data.mocap_pos, third.data.mocap_pos), "another seed, another course"
     for step in range(24):
         if step == 12:
             third.set_state(first.get_state())
-            np.testing.assert_array_equal(first._data.mocap_pos, third._data.mocap_pos)
+            np.testing.assert_array_equal(first.data.mocap_pos, third.data.mocap_pos)
         action = random.uniform(-1, 1, first.action_space.shape)
         steps = [env.step(action) for env in (first, second, third)]
         for other in steps[1:] if step >= 12 else steps[1:2]:
@@ -395,15 +395,15 @@ def test_a_seed_decides_an_episode_and_a_saved_state_continues_with_the_same_bit
             assert steps[0][1:] == other[1:]
     for env in (first, second, third):
         env.reset()
-    np.testing.assert_array_equal(first._data.mocap_pos, third._data.mocap_pos)
+    np.testing.assert_array_equal(first.data.mocap_pos, third.data.mocap_pos)
 
 
 def test_environments_of_a_process_do_not_share_a_course():
     first, second = ParkourEnv("walker"), ParkourEnv("walker")
     first.reset(seed=0)
-    before = first.task.observe(first._data)["terrain"]
+    before = first.task.observe(first.data)["terrain"]
     second.reset(seed=1)
-    np.testing.assert_array_equal(first.task.observe(first._data)["terrain"], before)
+    np.testing.assert_array_equal(first.task.observe(first.data)["terrain"], before)
 
 
 @pytest.mark.parametrize("body", BODIES)

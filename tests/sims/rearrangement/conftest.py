@@ -17,15 +17,15 @@ def _own_cache(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def houses():
-    """Houses of 200 seeds of each tier."""
-    return {tier: [generate_house(tier, seed) for seed in range(200)] for tier in HOUSE_TIERS}
+    """Houses of 80 seeds of each tier."""
+    return {tier: [generate_house(tier, seed) for seed in range(80)] for tier in HOUSE_TIERS}
 
 
 @pytest.fixture(scope="session")
 def banks(houses):
     """A bank of each tier and scenario."""
     return {
-        (tier, scenario): HouseBank.of_scenes(houses[tier][number::67], tier, scenario, [scenario])
+        (tier, scenario): HouseBank.of_scenes(houses[tier][number::27], tier, scenario, [scenario])
         for tier in HOUSE_TIERS
         for number, scenario in enumerate(SCENARIOS)
     }

@@ -10,7 +10,7 @@ from paceline.sims.navigation.scenes.geodesic import Graph
 from paceline.sims.navigation.scenes.paths import Destinations, Paths
 from paceline.sims.rearrangement.objects import OBJECT_KINDS
 from paceline.sims.rearrangement.scenes.bank import HouseBank
-from paceline.sims.rearrangement.scenes.clearance import MOST
+from paceline.sims.rearrangement.scenes.clearance import MOST, STAND_TURNS
 from paceline.sims.rearrangement.scenes.episodes import NUM_OBJECTS, NUM_TARGETS, SCENARIOS
 from paceline.sims.rearrangement.scenes.generator import HOUSE_TIERS
 from paceline.sims.rearrangement.scenes.house import FRIDGE, NUM_JOINTS
@@ -114,7 +114,8 @@ def test_stands_are_free_within_reach_and_connected_to_the_starts(bank):
         way = np.array(moved) - stands[..., :2]
         length = np.linalg.norm(way, axis=2)
         assert (length >= 0.45 - 1e-4).all() and (length <= 0.75 + 1e-4).all()
-        np.testing.assert_allclose(np.sin(stands[..., 2] - np.arctan2(way[..., 1], way[..., 0])), 0.0, atol=1e-4)
+        turned = np.cos(stands[..., 2] - np.arctan2(way[..., 1], way[..., 0]))
+        assert (turned >= np.cos(max(STAND_TURNS)) - 1e-4).all() and (turned > 1.0 - 1e-4).mean() > 0.5
         places = stands[..., :2].reshape(-1, 2)
         assert is_free(house.scene, places, 0.3 - 1e-4).all()
         graph = Graph.of(house.scene)

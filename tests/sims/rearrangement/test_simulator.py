@@ -217,7 +217,7 @@ def test_starts_touch_nothing(kitchens):
         simulator = Rearrangement(128, "cpu", task, RearrangementConfig(sensors="blind", **options), bank=kitchens)
         simulator.reset(11)
         share = (simulator.stream.depth > TOUCHING).float().mean()
-        assert share < 0.03, (task, options, float(share))
+        assert share < (0.03 if simulator.config.base else 0.08), (task, options, float(share))
 
 
 def test_a_placing_robot_starts_with_its_object(kitchens):
