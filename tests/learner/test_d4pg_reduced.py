@@ -70,7 +70,7 @@ def test_the_critic_trains_the_layers_of_the_terrain():
 def test_a_frozen_encoder_contains_the_layers_of_the_terrain():
     policy, critic = make_networks(SPEC, CONTROL, REDUCED)
     networks = torch.nn.ModuleDict({"policy": policy, "critic": critic})
-    freeze(networks, control_parts(policy.encoder), ["encoder"])
+    freeze(networks, control_parts(policy), ["encoder"])
     assert not any(values.requires_grad for values in policy.encoder.parameters())
 
 
