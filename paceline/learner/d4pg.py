@@ -120,7 +120,7 @@ class D4PGLearner:
         """The part of `update` that the device computes the same way every time. It can be recorded."""
         seen = drawn if self._shift is None else dataclasses.replace(drawn, rows=self._shift(drawn.rows))
         *metrics, errors = self._improve(self._normalized(seen))
-        # The ranks agree to stop in a step, so whoever is here meets the others.
+        # A stop during the update above ends it on all ranks. So either all ranks get here, or none does.
         self.policy.absorb(_named(drawn.rows, "obs/"), self._group)
         return dict(zip(METRICS, metrics, strict=True)), errors
 

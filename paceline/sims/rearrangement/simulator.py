@@ -34,7 +34,6 @@ from paceline.pool.tensor import TensorStep
 from paceline.sims.randomness import below, combine, stream_keys
 from paceline.sims.rearrangement.actions import Actions
 from paceline.sims.rearrangement.config import RearrangementConfig
-from paceline.sims.rearrangement.layout import static_boxes, world_of
 from paceline.sims.rearrangement.objects import HALF_EXTENTS
 from paceline.sims.rearrangement.physics.contact import depths
 from paceline.sims.rearrangement.physics.grip import grip
@@ -50,6 +49,7 @@ from paceline.sims.rearrangement.physics.world import (
 from paceline.sims.rearrangement.rendering.camera import HeadCamera, Scenery, depth_space, scenery
 from paceline.sims.rearrangement.robot.arm import REST_ANGLES, Arm, forward_kinematics
 from paceline.sims.rearrangement.scenes.bank import HouseBank, load_or_generate_houses
+from paceline.sims.rearrangement.surroundings import static_boxes, world_of
 from paceline.sims.rearrangement.tasks.protocol import EpisodeDraw, Facts, Skill
 from paceline.sims.rearrangement.tasks.starts import Starts
 from paceline.sims.rearrangement.tasks.table import SKILLS
@@ -225,18 +225,9 @@ class Rearrangement:
         copies = iter([value.clone() for value in _flat(self._stream)])
         return _filled(self._stream, copies)
 
-    @property
-    def episode_numbers(self) -> Tensor:
-        """int64 [N]: episodes that each stream has finished since `reset` or `load_episodes`."""
-        return self._numbers.clone()
-
     def world(self) -> World:
         """What is around the robots."""
         return self.world_of(self._stream)
-
-    def facts(self) -> Facts:
-        """Where the robots are now; nothing was taken or dropped."""
-        return self.facts_of(self._stream)
 
     def world_of(self, stream: Stream) -> World:
         kinds = self.bank.object_kinds[stream.scenes, stream.episodes]

@@ -25,7 +25,7 @@ def static_boxes(device="cpu"):
 
 
 def random_views(count, seed=0, num_boxes=24, num_links=4):
-    """Scenes [N], cameras' poses [N, 3], boxes [N, D, 7] of which some are padding, and capsules [N, L, 7]."""
+    """Random scenes [N], poses of cameras [N, 3], boxes [N, D, 7] and capsules [N, L, 7]. Some boxes are padding."""
     rng = torch.Generator().manual_seed(seed)
 
     def uniform(*shape, low=0.0, high=1.0):

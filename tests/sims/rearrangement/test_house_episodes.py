@@ -10,7 +10,7 @@ from paceline.sims.navigation.scenes.geodesic import Graph
 from paceline.sims.navigation.scenes.paths import Destinations, Paths
 from paceline.sims.rearrangement.objects import OBJECT_KINDS
 from paceline.sims.rearrangement.scenes.bank import HouseBank
-from paceline.sims.rearrangement.scenes.clearance import MOST, STAND_TURNS
+from paceline.sims.rearrangement.scenes.clearance import LARGEST_NOISE, STAND_TURNS
 from paceline.sims.rearrangement.scenes.episodes import NUM_OBJECTS, NUM_TARGETS, SCENARIOS
 from paceline.sims.rearrangement.scenes.generator import HOUSE_TIERS
 from paceline.sims.rearrangement.scenes.house import FRIDGE, NUM_JOINTS
@@ -163,7 +163,9 @@ def test_starts_near_objects_and_goals(bank):
                         continue  # the open drawer is faced
                     way = row[points][episode, number, :2] - starts[:, :2]
                     assert (np.linalg.norm(way, axis=1) <= 2.0 + 1e-4).all()
-                    assert (np.cos(starts[:, 2] - np.arctan2(way[:, 1], way[:, 0])) >= np.cos(MOST) - 1e-4).all()
+                    assert (
+                        np.cos(starts[:, 2] - np.arctan2(way[:, 1], way[:, 0])) >= np.cos(LARGEST_NOISE) - 1e-4
+                    ).all()
     assert num_stands <= 0.1 * total
 
 
@@ -181,7 +183,7 @@ def test_starts_before_handles(bank):
             way = handle[:2] - starts[:, :2]
             length = np.linalg.norm(way, axis=1)
             assert (length >= least - 1e-4).all() and (length <= most + 1e-4).all()
-            assert (np.cos(starts[:, 2] - np.arctan2(way[:, 1], way[:, 0])) >= np.cos(MOST) - 1e-4).all()
+            assert (np.cos(starts[:, 2] - np.arctan2(way[:, 1], way[:, 0])) >= np.cos(LARGEST_NOISE) - 1e-4).all()
             assert (boxes.distances(starts[:, :2], swept_boxes(house, joint)) >= 0.25).all()
 
 

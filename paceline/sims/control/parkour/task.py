@@ -62,7 +62,7 @@ class Parkour:
         return StepOutcome(reward, self._has_fallen(data), measures)
 
     def _has_fallen(self, data: mujoco.MjData) -> bool:
-        """Where there is no floor, the ground's level counts: whoever is in a gap has fallen."""
+        """Whether the torso is too low above the floor. A gap has no floor: there the level of the ground counts."""
         position = self.body.position(data)
         floor = self._surfaces(data).floors(position[None])[0]
         height = position[2] - (floor if np.isfinite(floor) else 0.0)

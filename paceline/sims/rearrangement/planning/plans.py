@@ -7,8 +7,6 @@ from typing import NamedTuple
 from paceline.sims.rearrangement.config import SCENARIOS
 
 NAVIGATION = "navigate"
-INTERACTIONS = ("pick", "place", "open_drawer", "open_fridge")
-"""Skills that change something in the house. Success is reported after each of them."""
 
 
 class Stage(NamedTuple):

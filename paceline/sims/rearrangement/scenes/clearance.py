@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from paceline.sims.rearrangement.config import WITH_OPEN_FRIDGE
-from paceline.sims.rearrangement.layout import static_boxes, world_of
 from paceline.sims.rearrangement.objects import HALF_EXTENTS
 from paceline.sims.rearrangement.physics.contact import depths
 from paceline.sims.rearrangement.physics.world import FRIDGE, NOTHING, NUM_JOINTS, arm_of, in_drawers, resting_state
+from paceline.sims.rearrangement.surroundings import static_boxes, world_of
 
-NOISE, MOST = 0.52, 1.0
+NOISE, LARGEST_NOISE = 0.52, 1.0
 """Standard deviation of the noise of headings, and its largest value, in radians."""
 TURNS = (1.0, 0.5, 0.0, -0.5, -1.0)
 """Shares of the noise that are tried, in this order."""
@@ -39,29 +39,28 @@ def with_clear_headings(packed: Mapping[str, np.ndarray], seed: int, scenario: s
     rng = np.random.default_rng((13, seed + 1))
     house = _House(packed)
     num_targets = packed["goals"].shape[1]
-    targets = np.arange(num_targets)[None, :, None]
     episodes = np.arange(len(packed["objects"]))[:, None, None]
     inside = packed["object_joint"][:, :num_targets, None]
-    has_open_fridge = scenario in WITH_OPEN_FRIDGE
-    changed = dict(packed)
-    stands = np.split(packed["stands"], 2, 1)
-    for name, joints, carried, stand in (
-        ("object_starts", inside, NOTHING, stands[0]),
-        ("goal_starts", NOTHING, targets, stands[1]),
-    ):
-        for starts, turns in ((packed[name], _noises(rng, packed[name])), (stand[:, :, None], list(STAND_TURNS))):
-            shape = starts.shape[:3]
-            values = _opened(packed, np.broadcast_to(joints, shape), has_open_fridge)
-            check = _Check(house, _flat(episodes, shape), [values], _flat(carried, shape))
-            cleared = _cleared(starts.reshape(-1, shape[2], 3), check, turns).reshape(starts.shape)
-            if starts is packed[name]:
-                changed[name] = cleared
-            else:
-                stand[...] = cleared[:, :, 0]
-    changed["stands"] = np.concatenate(stands, 1)
-    changed["far_starts"] = _cleared_far(rng, house, packed)
-    changed["joint_starts"] = np.stack([_before_handle(rng, house, packed, joint) for joint in range(NUM_JOINTS)])
-    return changed
+    carried = np.arange(num_targets)[None, :, None]
+
+    def cleared(starts: np.ndarray, joints: Any, held: Any, turns: Sequence[np.ndarray | float]) -> np.ndarray:
+        """`starts` [E, T, P, 3] of robots that hold the objects `held`, with the `joints` of their targets open."""
+        shape = starts.shape[:3]
+        values = _opened(packed, np.broadcast_to(joints, shape), scenario in WITH_OPEN_FRIDGE)
+        check = _Check(house, _flat(episodes, shape), [values], _flat(held, shape))
+        return _cleared(starts.reshape(-1, shape[2], 3), check, turns).reshape(starts.shape)
+
+    objects, goals = packed["object_starts"], packed["goal_starts"]
+    at_objects, at_goals = np.split(packed["stands"][:, :, None], 2, 1)
+    stands = (cleared(at_objects, inside, NOTHING, STAND_TURNS), cleared(at_goals, NOTHING, carried, STAND_TURNS))
+    return {
+        **packed,
+        "object_starts": cleared(objects, inside, NOTHING, _noises(rng, objects)),
+        "goal_starts": cleared(goals, NOTHING, carried, _noises(rng, goals)),
+        "stands": np.concatenate(stands, 1)[:, :, 0],
+        "far_starts": _cleared_far(rng, house, packed),
+        "joint_starts": np.stack([_before_handle(rng, house, packed, joint) for joint in range(NUM_JOINTS)]),
+    }
 
 
 def _cleared_far(rng: np.random.Generator, house: _House, packed: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -126,7 +125,7 @@ class _Check:
 
 def _noises(rng: np.random.Generator, starts: np.ndarray) -> list[np.ndarray]:
     """Turns to try, [R] each: shares of the noise of each start."""
-    noise = np.clip(rng.normal(0.0, NOISE, starts[..., 0].size), -MOST, MOST)
+    noise = np.clip(rng.normal(0.0, NOISE, starts[..., 0].size), -LARGEST_NOISE, LARGEST_NOISE)
     return [share * noise for share in TURNS]
 
 
@@ -150,7 +149,7 @@ def _before_handle(rng: np.random.Generator, house: _House, packed: Mapping[str,
     starts = packed["joint_starts"][joint]
     values = np.array(FRIDGE_VALUES if joint == FRIDGE else DRAWER_VALUES)
     result, is_clear = starts.copy(), np.zeros(len(starts), bool)
-    noise = np.clip(rng.normal(0.0, NOISE, len(starts)), -MOST, MOST)
+    noise = np.clip(rng.normal(0.0, NOISE, len(starts)), -LARGEST_NOISE, LARGEST_NOISE)
     for number, start in enumerate(starts):
         for share in TURNS:
             pose = start + np.array([0.0, 0.0, share * noise[number]])
