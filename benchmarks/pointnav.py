@@ -14,6 +14,8 @@ import time
 from typing import Any
 
 import torch
+from gymnasium.spaces import Box, Space
+from torch import Tensor
 
 from paceline.pool import PoolConfig, make_pool
 
@@ -58,15 +60,21 @@ def depth(tier: str, resolution: int) -> str:
     return f"pointnav:{tier}?resolution={resolution}"
 
 
+def random_actions(space: Space, streams: int, device: str) -> Tensor:
+    """[64, streams, ...]: random numbers, or random moves with one stop in 100, as often as a trained agent stops."""
+    if isinstance(space, Box):
+        return torch.rand(64, streams, *space.shape, device=device) * 2 - 1
+    stop = torch.rand(64, streams, device=device) < 0.01
+    return torch.where(stop, 0, torch.randint(1, 4, (64, streams), device=device))
+
+
 def simulate(env: str, streams: int, seconds: float) -> dict[str, float]:
     """Steps per second with random actions. The device is synchronised before and after."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     progress(f"simulator: {streams} streams, {env}")
     forget_memory()
     with make_pool(env, PoolConfig(num_envs=streams), device=device) as pool:
-        # One stop in 100 moves: about as often as a trained agent stops.
-        stop = torch.rand(64, streams, device=device) < 0.01
-        actions = torch.where(stop, 0, torch.randint(1, 4, (64, streams), device=device))
+        actions = random_actions(pool.spec.action_space, streams, device)
 
         def turns(count: int) -> None:
             for turn in range(count):

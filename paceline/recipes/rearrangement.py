@@ -43,6 +43,28 @@ def pick() -> Config:
     )
 
 
+def pick_gpu() -> Config:
+    """Take an object in procedural apartments, from depth, on a GPU. Stops after ten minutes."""
+    return Config(
+        env="rearrange:pick?tier=full&resolution=64&scenes=1024&depth_dtype=float16",
+        steps=200_000_000,
+        seconds=600.0,
+        rollout_steps=32,
+        device="cuda",
+        pool=PoolConfig(num_envs=4096),
+        policy=PolicyConfig(
+            encoder="resnet18",
+            hidden=(128,),
+            activation="relu",
+            core=CoreConfig(kind="lstm", hidden=512),
+            head=HeadConfig(initial_log_std=-0.5),
+        ),
+        ppo=PPOConfig(epochs=1, minibatches=32, entropy_coef=0.0, normalize_advantage=True),
+        optimizer=OptimizerConfig(learning_rate=8e-4, schedule="linear"),
+        compute=ComputeConfig(precision="bfloat16", compile=True),
+    )
+
+
 def pick_paper() -> Config:
     """Take an object in procedural apartments, with VER's agent and settings. With --ranks 8 on eight GPUs it has the
     paper's 128 environments."""
@@ -63,11 +85,12 @@ def pick_paper() -> Config:
 
 
 def recipes() -> dict[str, Callable[[], Config]]:
-    """`rearrange-pick`, `rearrange-pick-paper` and the same for the other skills."""
+    """`rearrange-pick`, `rearrange-pick-gpu`, `rearrange-pick-paper` and the same for the other skills."""
     made: dict[str, Callable[[], Config]] = {}
     for skill in ABOUT:
         name = f"rearrange-{skill.replace('_', '-')}"
-        made[name], made[f"{name}-paper"] = _of(skill, pick), _of(skill, pick_paper)
+        for suffix, recipe in (("", pick), ("-gpu", pick_gpu), ("-paper", pick_paper)):
+            made[name + suffix] = _of(skill, recipe)
     return made
 
 
