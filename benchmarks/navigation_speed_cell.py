@@ -18,6 +18,8 @@ from .pointnav_cell import reserved_gib
 
 POLL_SECONDS = 0.05
 ENOUGH_STEPS = 10**12
+NEVER = 1e9
+"""Seconds between checkpoints. After the wait one would be due in the time that is measured."""
 
 
 class Turn(Callback):
@@ -52,6 +54,7 @@ def config_of(options: dict[str, Any]) -> Config:
         env=options["env"],
         steps=ENOUGH_STEPS,
         seconds=None,
+        checkpoint=dataclasses.replace(base.checkpoint, seconds=NEVER),
         policy=policy,
         pool=dataclasses.replace(base.pool, num_envs=options["streams"]),
     )
