@@ -51,7 +51,7 @@ def pick_gpu() -> Config:
         seconds=600.0,
         rollout_steps=32,
         device="cuda",
-        pool=PoolConfig(num_envs=4096),
+        pool=PoolConfig(num_envs=1024),
         policy=PolicyConfig(
             encoder="resnet18",
             hidden=(128,),
@@ -59,8 +59,8 @@ def pick_gpu() -> Config:
             core=CoreConfig(kind="lstm", hidden=512),
             head=HeadConfig(initial_log_std=-0.5),
         ),
-        ppo=PPOConfig(epochs=1, minibatches=32, entropy_coef=0.0, normalize_advantage=True),
-        optimizer=OptimizerConfig(learning_rate=8e-4, schedule="linear"),
+        ppo=PPOConfig(epochs=2, minibatches=8, entropy_coef=0.0, normalize_advantage=True),
+        optimizer=OptimizerConfig(learning_rate=5e-4, schedule="linear"),
         compute=ComputeConfig(precision="bfloat16", compile=True),
     )
 
