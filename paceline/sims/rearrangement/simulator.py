@@ -163,6 +163,10 @@ class Rearrangement:
             depth=moved.depth,
             counters=stream.counters + counted,
             previous=actions.clamp(-1.0, 1.0),
+            # The stream's own are overwritten when the next episode begins.
+            start=stream.start.clone(),
+            scenes=stream.scenes.clone(),
+            episodes=stream.episodes.clone(),
         )
         steps, collisions, path = after.counters.unbind(1)
         terminated = judged.terminated
