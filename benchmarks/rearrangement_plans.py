@@ -7,8 +7,8 @@
 | TP-SRL, skills without base motion | by the navigation skill; the base stands still during the other skills |
 
 `--pick RUN`, `--place RUN` and so on name the run folder of each skill. A skill without a run is scripted. The last
-agent plays only if it has runs: `--pick-without-base RUN` and `--place-without-base RUN`, trained with `base=false`. All
-agents play the same episodes. An interaction succeeds if it and all before it do.
+agent plays only if it has runs: `--pick-without-base RUN` and `--place-without-base RUN`, trained with `base=false`.
+All agents play the same episodes. An interaction succeeds if it and all before it do.
 `python -m benchmarks.rearrangement_plans --help` lists the options.
 """
 

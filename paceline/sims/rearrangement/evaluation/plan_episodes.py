@@ -18,7 +18,6 @@ from paceline.envs.ids import EnvId
 from paceline.errors import UsageError
 from paceline.evaluation.player import Player
 from paceline.evaluation.saved import SavedRun
-from paceline.pretrained import folder_of
 from paceline.sims.rearrangement.config import RearrangementConfig
 from paceline.sims.rearrangement.evaluation.oracle.agent import ScriptedSkill
 from paceline.sims.rearrangement.evaluation.oracle.scripts import SCRIPTS
@@ -63,7 +62,7 @@ class PlanAgent:
             problem = f"agent {text!r} has {', '.join(wrong)}"
             skills = ", ".join(f"{skill}=RUN" for skill in SCRIPTS)
             raise UsageError(f"{problem}; allowed: {name}?SKILL=RUN&..., with {skills}, navigation=false, sampled=true")
-        runs = {skill: folder_of(Path(folder)) for skill, folder in given.items()}
+        runs = {skill: Path(folder) for skill, folder in given.items()}
         return cls(skills=runs, **{flag: FLAGS[value] for flag, value in flags.items()})
 
     def loaded(self) -> dict[str, SavedRun]:
