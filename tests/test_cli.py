@@ -34,6 +34,7 @@ BENCHMARKS = [
     "pool",
     "ppo",
     "publication",
+    "rearrangement_plans",
     "rearrangement_speed",
     "scaling",
     "soak",

@@ -163,6 +163,10 @@ class Rearrangement:
             depth=moved.depth,
             counters=stream.counters + counted,
             previous=actions.clamp(-1.0, 1.0),
+            # The stream's own are overwritten when the next episode begins.
+            start=stream.start.clone(),
+            scenes=stream.scenes.clone(),
+            episodes=stream.episodes.clone(),
         )
         steps, collisions, path = after.counters.unbind(1)
         terminated = judged.terminated
@@ -192,11 +196,12 @@ class Rearrangement:
 
     # For evaluation.
 
-    def load_episodes(self, scenes: Sequence[int], episodes: Sequence[int]) -> dict[str, Tensor]:
+    def load_episodes(self, scenes: Sequence[int], episodes: Sequence[int], first: int = 0) -> dict[str, Tensor]:
         """Play a list of episodes until the next `reset`; returns the first observations.
 
         Stream i plays episodes i, i + N, i + 2N and so on of the list, and then repeats its last one. What an episode
-        does not say (the target, the start) depends on its place in the list alone.
+        does not say (the target, the start) depends on its place in the list alone. For a part of a longer list,
+        `first` is the place of its first episode.
         """
         if len(scenes) != len(episodes) or len(scenes) < self.num_envs:
             raise UsageError(
@@ -208,7 +213,7 @@ class Rearrangement:
         order[len(scenes) :] -= self.num_envs  # streams with one episode less repeat their last one
         numbers = torch.from_numpy(order).view(rounds, self.num_envs)
         pairs = torch.tensor([list(scenes), list(episodes)])[:, numbers]
-        self._schedule = torch.cat((pairs, numbers[None])).to(self.device)  # [3, rounds, N]
+        self._schedule = torch.cat((pairs, numbers[None] + first)).to(self.device)  # [3, rounds, N]
         self._numbers.fill_(-1)
         return self.begin_next()
 

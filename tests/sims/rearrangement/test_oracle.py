@@ -63,9 +63,9 @@ def test_a_robot_begins_its_script_with_its_episode(bank):
     simulator = Rearrangement(2, "cpu", "pick", RearrangementConfig(sensors="blind", scenes=bank.num_scenes), bank=bank)
     oracle = RobotOracle(simulator)
     obs = simulator.reset(0)
-    oracle.phases.fill_(3)
+    oracle.skill.phases.fill_(3)
     oracle.act(obs, torch.tensor([True, False]))
-    assert oracle.phases.tolist() == [0, 3]
+    assert oracle.skill.phases.tolist() == [0, 3]
 
 
 def test_a_hand_that_lets_go_of_a_door_can_leave_it(bank):
