@@ -5,12 +5,15 @@ Both see the same: the robot's arm, but not its body.
 
 from __future__ import annotations
 
-from typing import Protocol
+import importlib
+import os
+from typing import Any, Protocol
 
 import mujoco
 import numpy as np
 
-from paceline.envs.mujoco_rendering import cannot_render
+from paceline.envs.mujoco_rendering import LIBRARIES, cannot_render, choose_renderer
+from paceline.errors import UsageError
 from paceline.sims.navigation.rendering.render import MAX_DEPTH
 from paceline.sims.rearrangement.dynamics.config import DynamicsConfig
 from paceline.sims.rearrangement.dynamics.house import HouseDynamics
@@ -87,11 +90,11 @@ class OpenGLDepth:
 
     def _open(self, model: mujoco.MjModel) -> None:
         try:
-            self._gl = mujoco.GLContext(self._resolution, self._resolution)
+            self._gl = _context_class()(self._resolution, self._resolution)
             self._gl.make_current()
             self._context = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100.value)
         except Exception as error:
-            raise cannot_render(error) from error
+            raise UsageError(f"{cannot_render(error)}; or renderer=traced, which needs no OpenGL") from error
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN.value, self._context)
         self._context.readDepthMap = mujoco.mjtDepthMap.mjDEPTH_ZEROFAR
         self._scene = mujoco.MjvScene(model, _MOST_GEOMS)
@@ -105,3 +108,10 @@ class OpenGLDepth:
 
     def _encoded(self, share: np.ndarray) -> np.ndarray:
         return (np.rint(share * 255.0) if self._dtype == np.uint8 else share).astype(self._dtype)
+
+
+def _context_class() -> Any:
+    """MuJoCo's class of OpenGL contexts. What MuJoCo has chosen when it was imported may need a display."""
+    choose_renderer()
+    way = os.environ.get("MUJOCO_GL", "")
+    return importlib.import_module(f"mujoco.{way}").GLContext if way in LIBRARIES else mujoco.GLContext

@@ -33,9 +33,9 @@ ARM_JOINTS = ("pan", "lift", "upper_roll", "elbow", "forearm_roll", "wrist", "wr
 CAMERA, HAND_BODY = "head", "hand"
 
 _BASE_MASS, _BASE_INERTIA = 80.0, 4.0
-_BASE_FORCE, _BASE_TORQUE, _ARM_TORQUE = 600.0, 150.0, 60.0
+_BASE_FORCE, _BASE_TORQUE, _ARM_TORQUE = 2000.0, 500.0, 80.0
 """The most that motors can do, in N and Nm."""
-_BASE_GAIN, _TURN_GAIN, _ARM_GAIN = 2e4, 1e3, 150.0
+_BASE_GAIN, _TURN_GAIN, _ARM_GAIN = 2e4, 2e3, 150.0
 """Force for each unit of speed that is missing."""
 _ARM_ARMATURE = 0.3
 """Inertia of the arm's motors in kg m², beside that of the links."""
