@@ -33,6 +33,7 @@ BENCHMARKS = [
     "pool",
     "ppo",
     "publication",
+    "rearrangement_ranks",
     "scaling",
     "soak",
     "stragglers",
