@@ -35,6 +35,7 @@ BENCHMARKS = [
     "ppo",
     "publication",
     "rearrangement_plans",
+    "rearrangement_ranks",
     "rearrangement_speed",
     "scaling",
     "soak",

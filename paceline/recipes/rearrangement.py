@@ -84,13 +84,27 @@ def pick_paper() -> Config:
     )
 
 
+def open_fridge_mujoco() -> Config:
+    """Open the fridge in procedural kitchens in MuJoCo, from depth, on a CPU. Stops after an hour."""
+    kinematic = pick()
+    return dataclasses.replace(
+        kinematic,
+        env="rearrange_mujoco:open_fridge?resolution=32&scenes=64",
+        system="ver",
+        seconds=3600.0,
+        rollout_steps=128,
+        pool=PoolConfig(num_envs=16),
+    )
+
+
 def recipes() -> dict[str, Callable[[], Config]]:
-    """`rearrange-pick`, `rearrange-pick-gpu`, `rearrange-pick-paper` and the same for the other skills."""
+    """`rearrange-pick`, `rearrange-pick-gpu`, `rearrange-pick-paper` and the same for the other skills; one also in MuJoCo."""
     made: dict[str, Callable[[], Config]] = {}
     for skill in ABOUT:
         name = f"rearrange-{skill.replace('_', '-')}"
         for suffix, recipe in (("", pick), ("-gpu", pick_gpu), ("-paper", pick_paper)):
             made[name + suffix] = _of(skill, recipe)
+    made["rearrange-open-fridge-mujoco"] = open_fridge_mujoco
     return made
 
 

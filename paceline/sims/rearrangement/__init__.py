@@ -12,21 +12,27 @@
     env              one robot, as a Gymnasium environment
     planning/        task plans: skills in a row solve a scenario
     evaluation/      baselines, fixed episodes and measures
+    dynamics/        the same houses and tasks with masses and contacts, in MuJoCo
 
-Importing this package registers `paceline/Rearrange-v0` with Gymnasium. It imports nothing heavy.
+Importing this package registers `paceline/Rearrange-v0` and `paceline/RearrangeMuJoCo-v0` with Gymnasium. It imports
+nothing heavy.
 """
 
 from __future__ import annotations
 
 import gymnasium
 
-GYM_ID = "paceline/Rearrange-v0"
+ENTRY_POINTS = {
+    "paceline/Rearrange-v0": "paceline.sims.rearrangement.env:RearrangementEnv",
+    "paceline/RearrangeMuJoCo-v0": "paceline.sims.rearrangement.dynamics.env:DynamicRearrangementEnv",
+}
 
 
 def register() -> None:
     """Make `gymnasium.make("paceline/Rearrange-v0", task="pick", ...)` work. It can be called repeatedly."""
-    if GYM_ID not in gymnasium.registry:
-        gymnasium.register(GYM_ID, entry_point="paceline.sims.rearrangement.env:RearrangementEnv")
+    for name, entry_point in ENTRY_POINTS.items():
+        if name not in gymnasium.registry:
+            gymnasium.register(name, entry_point=entry_point)
 
 
 register()
