@@ -13,7 +13,6 @@ whole episodes at the end. `python -m benchmarks.control_suite --help` lists the
 
 from __future__ import annotations
 
-import math
 import shlex
 import tempfile
 from dataclasses import dataclass, replace
@@ -23,8 +22,9 @@ from typing import Any, Literal
 from paceline.pool.config import available_core_ids
 from paceline.recipes.control import SUITE
 
-from .kept_runs import Ended, Work, shown_mean, shown_returns, train_kept
-from .learning import Job, draw
+from .kept_runs import Ended, Work, curves_of, measurements, shown_mean, shown_returns, train_kept
+from .learning import Job
+from .panels import Panels, draw_panels
 from .report import Result, command_line, context, make_result, print_context, print_table
 
 EXTRA = "dmc"
@@ -40,8 +40,6 @@ PPO = [
     *("--ppo.epochs", "10", "--ppo.minibatches", "32", "--ppo.entropy-coef", "0.0"),
     *("--ppo.normalize-advantage", "--ppo.normalize-returns", "--optimizer.learning-rate", "3e-4"),
 ]
-COLUMNS = 4
-"""Panels beside each other."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +94,7 @@ def measure(plan: Plan, facts: dict[str, Any]) -> Result:
         name="returns",
     )
     if plan.picture is not None:
-        plot(plan, runs)
+        draw_panels(panels(plan, runs), plan.picture)
         print(f"\nplot: {plan.picture}")
     note = f"{at_once} runs at the same time, {len(plan.seeds)} seed{'s' * (len(plan.seeds) > 1)}."
     return make_result("control_suite", facts, [table], measurements=measurements(runs), note=note)
@@ -129,47 +127,12 @@ def row(task: str, plan: Plan, runs: dict[Job, Ended | None]) -> list[str]:
     return [task, *map(shown_returns, of_systems), *lengths]
 
 
-def measurements(runs: dict[Job, Ended | None]) -> dict[str, Any]:
-    """Evaluations and learning curves."""
-    found: dict[str, Any] = {}
-    for job, one in runs.items():
-        curve = None if one is None or one.curve is None else [column.tolist() for column in one.curve]
-        evaluation = None if one is None else one.result.returns
-        found[", ".join(map(str, job))] = {"evaluation": evaluation, "steps, seconds, returns": curve}
-    return found
-
-
-def plot(plan: Plan, runs: dict[Job, Ended | None]) -> None:
-    """A panel for every task, with returns over the time of training."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    assert plan.picture is not None
-    columns = min(COLUMNS, len(plan.tasks))
-    rows = math.ceil(len(plan.tasks) / columns)
-    size = (3.0 * columns, 2.3 * rows + 0.4)
-    figure, axes = pyplot.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
-    for axis in axes.flat[len(plan.tasks) :]:
-        axis.set_axis_off()
-    for task, axis in zip(plan.tasks, axes.flat, strict=False):
-        for index, system in enumerate(plan.systems):
-            found = [runs[task, system, seed] for seed in plan.seeds]
-            curves = [one.curve for one in found if one is not None and one.curve is not None]
-            if curves:
-                draw(axis, system, [(curve.seconds, curve.returns) for curve in curves], color=f"C{index}")
-        axis.set_title(task, fontsize="small")
-        axis.tick_params(labelsize="x-small")
-        axis.set_ylim(bottom=0)
-        axis.grid(alpha=0.3)
-    for axis in axes[-1]:
-        axis.set_xlabel("seconds", fontsize="small")
-    for line in axes:
-        line[0].set_ylabel("return", fontsize="small")
-    labels = {label: line for axis in axes.flat for line, label in zip(*axis.get_legend_handles_labels(), strict=True)}
-    figure.legend(labels.values(), labels.keys(), loc="outside lower center", ncols=len(plan.systems))
-    figure.savefig(plan.picture, dpi=110)
+def panels(plan: Plan, runs: dict[Job, Ended | None]) -> Panels:
+    """The learning curves of every task."""
+    return {
+        task: {system: curves_of([runs[task, system, seed] for seed in plan.seeds]) for system in plan.systems}
+        for task in plan.tasks
+    }
 
 
 if __name__ == "__main__":

@@ -188,3 +188,18 @@ def shown_returns(runs: list[Ended | None]) -> str:
 
 def shown_mean(values: list[int]) -> str:
     return f"{statistics.mean(values):,.0f}" if values else ""
+
+
+def curves_of(runs: list[Ended | None]) -> list[Curve]:
+    """The learning curves of the seeds that have one."""
+    return [run.curve for run in runs if run is not None and run.curve is not None]
+
+
+def measurements(runs: dict[Job, Ended | None]) -> dict[str, Any]:
+    """Evaluations and learning curves, for a result."""
+    found: dict[str, Any] = {}
+    for job, one in runs.items():
+        curve = None if one is None or one.curve is None else [column.tolist() for column in one.curve]
+        evaluation = None if one is None else one.result.returns
+        found[", ".join(map(str, job))] = {"evaluation": evaluation, "steps, seconds, returns": curve}
+    return found

@@ -20,6 +20,7 @@ from tests.forks import run_paceline as paceline
 BENCHMARKS = [
     "accelerations",
     "channel",
+    "control_ablation",
     "control_suite",
     "d4pg_ablation",
     "efficiency",

@@ -5,8 +5,9 @@ import json
 import pytest
 
 from benchmarks import kept_runs
-from benchmarks.control_suite import Plan, measurements, plot, row, works
-from benchmarks.kept_runs import RunFailed, Work, train_kept
+from benchmarks.control_suite import Plan, panels, row, works
+from benchmarks.kept_runs import RunFailed, Work, measurements, train_kept
+from benchmarks.panels import draw_panels
 
 JOBS = {("cartpole-swingup", "D4PG", 1): Work(["dmc_cartpole_swingup"], "evaluation_return")}
 
@@ -82,9 +83,12 @@ def test_folder_with_another_run_is_refused(tmp_path, calls):
 
 
 def test_picture_has_a_panel_for_every_task(tmp_path, calls):
-    plan = Plan(tasks=("cartpole-swingup", "fish-swim"), systems=("D4PG",), picture=tmp_path / "curves.png")
-    plot(plan, kept(tmp_path, works(plan)))
-    assert plan.picture.stat().st_size > 0
+    plan = Plan(tasks=("cartpole-swingup", "fish-swim"), systems=("D4PG",))
+    found = panels(plan, kept(tmp_path, works(plan)))
+    assert list(found) == ["cartpole-swingup", "fish-swim"]
+    assert [curve.returns.tolist() for curve in found["fish-swim"]["D4PG"]] == [[1, 2]]
+    draw_panels(found | {"empty": {"D4PG": []}}, tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").stat().st_size > 0
 
 
 def test_reason_of_an_error_is_its_last_line_with_words():
