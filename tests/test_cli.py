@@ -21,6 +21,7 @@ BENCHMARKS = [
     "accelerations",
     "channel",
     "control_ablation",
+    "control_speed",
     "control_suite",
     "d4pg_ablation",
     "efficiency",
