@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 from .learning import Curve, draw
 
@@ -28,13 +29,13 @@ def draw_panels(panels: Panels, path: Path, columns: int = COLUMNS) -> None:
     labels = list(dict.fromkeys(label for curves in panels.values() for label in curves))
     for axis in axes.flat[len(panels) :]:
         axis.set_axis_off()
-    lines = {}
+    lines: dict[str, Any] = {}
     for (title, curves), axis in zip(panels.items(), axes.flat, strict=False):
         for label, seeds in curves.items():
             if seeds:
                 color = f"C{labels.index(label)}"
                 draw(axis, label, [(curve.seconds, curve.returns) for curve in seeds], color)
-        lines |= dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
+        lines |= {label: line for line, label in zip(*axis.get_legend_handles_labels(), strict=True)}
         axis.set_title(title, fontsize="small")
         axis.tick_params(labelsize="x-small")
         axis.set_ylim(bottom=0)
@@ -43,5 +44,5 @@ def draw_panels(panels: Panels, path: Path, columns: int = COLUMNS) -> None:
         axis.set_xlabel("seconds", fontsize="small")
     for row in axes:
         row[0].set_ylabel("return", fontsize="small")
-    figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=columns, fontsize="small")
+    figure.legend(list(lines.values()), list(lines), loc="outside lower center", ncols=columns, fontsize="small")
     figure.savefig(path, dpi=110)
