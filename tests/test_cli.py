@@ -20,6 +20,9 @@ from tests.forks import run_paceline as paceline
 BENCHMARKS = [
     "accelerations",
     "channel",
+    "control_ablation",
+    "control_speed",
+    "control_suite",
     "d4pg_ablation",
     "efficiency",
     "finite_checks",
