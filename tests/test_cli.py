@@ -29,6 +29,7 @@ BENCHMARKS = [
     "halfcheetah",
     "hand_planner",
     "learner_apart",
+    "navigation_limits",
     "navigation_noise",
     "navigation_speed",
     "pbt_recovery",
