@@ -29,7 +29,7 @@ class World(NamedTuple):
     """What does not change during an episode."""
 
     static: Tensor
-    """[N, S, 7]: upright boxes (centre, half extents, yaw)."""
+    """[N, S, 7]: upright boxes (centre, half extents, yaw) along the axes: their yaw is 0."""
     contact: Tensor
     """[N, Q, 4]: rectangles that stop the centre of the base; see `SceneBank`."""
     joints: Tensor
@@ -87,6 +87,13 @@ def resting_state(
         held=carried,
         grasp=grasp,
     )
+
+
+def repeated(world: World, several: int) -> World:
+    """The world of `several` times as many robots."""
+    if several == 1:
+        return world
+    return World(*(part.repeat(several, *[1] * (part.dim() - 1)) for part in world))
 
 
 def arm_of(state: State) -> Arm:
