@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from paceline.sims.constants import constant
-from paceline.sims.rearrangement.robot.arm import PAN, REST_ANGLES, Arm, forward_kinematics
+from paceline.sims.rearrangement.robot.arm import PAN, REST_ANGLES, Arm, placed_arm
 
 NUM_JOINTS = 3
 FRIDGE, UPPER_DRAWER, LOWER_DRAWER = range(NUM_JOINTS)
@@ -72,7 +72,7 @@ def resting_state(
     """Robots at `pose` [N, 3] with the arm at rest. What they carry (int64 [N], see `NOTHING`) hangs below the tip."""
     num = len(pose)
     angles = constant(REST_ANGLES, pose).repeat(num, 1)
-    tip = forward_kinematics(angles).placed(pose).tip
+    tip = placed_arm(angles, pose).tip
     heights = world.extents[..., 2].gather(1, carried.clamp(min=0)[:, None])
     none = torch.zeros_like(heights)
     grasp = torch.cat((none, none, -heights, none), 1)
@@ -98,7 +98,7 @@ def repeated(world: World, several: int) -> World:
 
 def arm_of(state: State) -> Arm:
     """The arm in the world."""
-    return forward_kinematics(state.angles).placed(state.pose)
+    return placed_arm(state.angles, state.pose)
 
 
 def is_object(held: Tensor, num_objects: int) -> Tensor:
@@ -166,7 +166,7 @@ def held_box(world: World, state: State) -> Tensor:
 
 def moved(world: World, state: State, pose: Tensor, angles: Tensor) -> tuple[State, Arm]:
     """The state after the robot has moved, with what it holds. Nothing is checked."""
-    arm = forward_kinematics(angles).placed(pose)
+    arm = placed_arm(angles, pose)
     num = world.extents.shape[1]
     joints = torch.arange(NUM_JOINTS, device=pose.device)
     pulled = state.held[:, None] == joints + num
