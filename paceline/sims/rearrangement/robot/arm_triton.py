@@ -22,9 +22,7 @@ def placed_arm(angles: Tensor, poses: Tensor) -> Arm:
     """See `arm.placed_arm`."""
     num = len(angles)
     points = torch.empty(4, num, 3, device=angles.device)
-    _place[(triton.cdiv(num, _BLOCK),)](
-        angles.contiguous(), poses.contiguous(), points, num, BLOCK=_BLOCK, num_warps=2
-    )
+    _place[(triton.cdiv(num, _BLOCK),)](angles.contiguous(), poses.contiguous(), points, num, BLOCK=_BLOCK, num_warps=2)
     return Arm(*points.unbind())
 
 
