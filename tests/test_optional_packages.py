@@ -131,7 +131,9 @@ CHECKED_BEFORE = {
     "sims/rearrangement/dynamics/house.py": "the same",
     "sims/rearrangement/dynamics/model.py": "the same",
     "sims/rearrangement/dynamics/suction.py": "the same",
-    "sims/rearrangement/rendering/render_triton.py": "Triton comes with CUDA's PyTorch",
+    "sims/rearrangement/physics/contact_triton.py": "Triton comes with CUDA's PyTorch",
+    "sims/rearrangement/rendering/render_triton.py": "the same",
+    "sims/rearrangement/robot/arm_triton.py": "the same",
 }
 """Files that import a package without an error of their own, and who has asked for it before."""
 

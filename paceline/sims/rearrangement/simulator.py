@@ -306,19 +306,9 @@ class Rearrangement:
         fresh = fresh._replace(columns=self.task.first(fresh.columns, self.facts_of(fresh)))
         for kept, old, new in zip(_flat(self._stream), _flat(after), _flat(fresh), strict=True):
             kept.copy_(torch.where(ended.view(-1, *[1] * (old.dim() - 1)), new, old))
-        self._stream.depth.copy_(torch.where(again, self._depths(self._stream, again), self._stream.depth))
-
-    def _depths(self, stream: Stream, which: Tensor) -> Tensor:
-        """[N]: the depths of the streams in `which`."""
-        world, state = self.world_of(stream), stream.state
-        if which.is_cuda:
-            return depths(world, state, arm_of(state))
-        rows = which.nonzero()[:, 0]  # on a host this does not wait for a device
-        result = torch.zeros_like(stream.depth)
-        if len(rows):
-            state = State(*(part[rows] for part in state))
-            result[rows] = depths(World(*(part[rows] for part in world)), state, arm_of(state))
-        return result
+        state = self._stream.state
+        depth = depths(self.world_of(self._stream), state, arm_of(state), only=again)
+        self._stream.depth.copy_(torch.where(again, depth, self._stream.depth))
 
     # Observations.
 
