@@ -98,7 +98,10 @@ def open_fridge_mujoco() -> Config:
 
 
 def recipes() -> dict[str, Callable[[], Config]]:
-    """`rearrange-pick`, `rearrange-pick-gpu`, `rearrange-pick-paper` and the same for the other skills; one also in MuJoCo."""
+    """`rearrange-pick`, `rearrange-pick-gpu`, `rearrange-pick-paper` and the same for the other skills.
+
+    One of them is also there in MuJoCo.
+    """
     made: dict[str, Callable[[], Config]] = {}
     for skill in ABOUT:
         name = f"rearrange-{skill.replace('_', '-')}"
