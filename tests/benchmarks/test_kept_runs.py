@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+pytest.importorskip("scipy", reason="for the intervals")
+
 from benchmarks import kept_runs
 from benchmarks.control_suite import Plan, panels, row, works
 from benchmarks.kept_runs import RunFailed, Work, measurements, train_kept
