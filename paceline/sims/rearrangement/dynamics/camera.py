@@ -5,8 +5,10 @@ Both see the same: the robot's arm, but not its body.
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import os
+import weakref
 from typing import Any, Protocol
 
 import mujoco
@@ -84,6 +86,7 @@ class OpenGLDepth:
 
     def close(self) -> None:
         if self._context is not None:
+            self._gl.make_current()
             self._context.free()
             self._gl.free()
             self._context = None
@@ -95,6 +98,7 @@ class OpenGLDepth:
             self._context = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100.value)
         except Exception as error:
             raise UsageError(f"{cannot_render(error)}; or renderer=traced, which needs no OpenGL") from error
+        atexit.register(_close, weakref.ref(self))  # before OpenGL ends
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN.value, self._context)
         self._context.readDepthMap = mujoco.mjtDepthMap.mjDEPTH_ZEROFAR
         self._scene = mujoco.MjvScene(model, _MOST_GEOMS)
@@ -108,6 +112,11 @@ class OpenGLDepth:
 
     def _encoded(self, share: np.ndarray) -> np.ndarray:
         return (np.rint(share * 255.0) if self._dtype == np.uint8 else share).astype(self._dtype)
+
+
+def _close(camera: weakref.ref[OpenGLDepth]) -> None:
+    if (still_there := camera()) is not None:
+        still_there.close()
 
 
 def _context_class() -> Any:

@@ -34,6 +34,8 @@ _DOOR_MASS, _DRAWER_MASS = 8.0, 4.0
 _DAMPING = {"fridge": 2.0, "upper_drawer": 10.0, "lower_drawer": 10.0}
 _FRICTION = {"fridge": 1.0, "upper_drawer": 4.0, "lower_drawer": 4.0}
 """Of the joints of the house: in Nm or N."""
+_PULL_SECONDS = 0.05
+"""How softly a handle is tied to the hand, as the time of a spring: suction cups give. It is hard from 5 cm on."""
 _FAR_AWAY = 1e3
 _KEPT = 64
 """Compiled houses that a process keeps."""
@@ -93,7 +95,8 @@ def _house_model(key: _BankKey, house: int, num_objects: int, resolution: int) -
       </worldbody>
       <equality>
         <weld name="holds" body1="hand" body2="{object_name(0)}" active="false"/>
-        <connect name="pulls" body1="hand" body2="{HOUSE_JOINTS[0]}" anchor="0 0 0" active="false"/>
+        <connect name="pulls" body1="hand" body2="{HOUSE_JOINTS[0]}" anchor="0 0 0" active="false"
+                 solref="{_PULL_SECONDS} 1" solimp="0.3 0.9 0.05 0.5 2"/>
       </equality>
       <actuator>{motors_xml()}</actuator>
     </mujoco>"""
