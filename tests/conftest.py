@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from paceline import run_records
 from tests.learning_seeds import (
     pytest_addoption,
     pytest_generate_tests,
@@ -33,6 +35,14 @@ def arithmetic_stays() -> Iterator[None]:
 def secret_of_the_tests(tmp_path_factory) -> None:
     """Runs are signed with a secret of the tests' own, and the user's is not touched."""
     os.environ["XDG_CONFIG_HOME"] = str(tmp_path_factory.mktemp("xdg_config"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_look_at_git() -> Iterator[None]:
+    """Every run records the commits of two folders. Here git is asked once for each folder, not once for each run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("paceline.run_records.commit_of", functools.cache(run_records.commit_of))
+        yield
 
 
 @pytest.fixture
