@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 import subprocess
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from paceline import run_records
+from paceline.pool.config import available_core_ids
 from tests.learning_seeds import (
     pytest_addoption,
     pytest_generate_tests,
@@ -20,6 +22,12 @@ from tests.learning_seeds import (
 from tests.settings import arithmetic
 
 __all__ = ["pytest_addoption", "pytest_generate_tests", "pytest_runtest_makereport", "pytest_runtest_protocol"]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Of `--numprocesses auto`. Many tests wait for other processes, so three of pytest keep two cores busy."""
+    return math.ceil(1.5 * len(available_core_ids()))
 
 
 @pytest.fixture(autouse=True)
