@@ -146,6 +146,9 @@ class Rearrangement:
     @torch.no_grad()
     def step(self, actions: Tensor) -> TensorStep:
         stream = self._stream
+        # `_continue` writes to these, and the last observation of an episode needs the old ones.
+        kept = {name: getattr(stream, name).clone() for name in ("scenes", "episodes", "start")}
+        stream = stream._replace(**kept)
         world = self.world_of(stream)
         command = self.actions.read(stream.previous if self.config.behind else actions, stream.state.held)
         moved = advance(
@@ -163,10 +166,6 @@ class Rearrangement:
             depth=moved.depth,
             counters=stream.counters + counted,
             previous=actions.clamp(-1.0, 1.0),
-            # The stream's own are overwritten when the next episode begins.
-            start=stream.start.clone(),
-            scenes=stream.scenes.clone(),
-            episodes=stream.episodes.clone(),
         )
         steps, collisions, path = after.counters.unbind(1)
         terminated = judged.terminated
@@ -175,8 +174,9 @@ class Rearrangement:
         self.last_measures = {**judged.measures, "collisions": collisions, "path_length": path, "steps": steps}
         self.last_stream = after
         # What the hand has let go can be in its way (a door too), and a new episode begins elsewhere.
-        self._continue(after, ended, again=ended | (gripped.dropped != NOTHING))
-        final_images, images = self._camera.see_both(self._scenery(after), self._scenery(self._stream), ended)
+        new_world = self._continue(after, ended, again=ended | (gripped.dropped != NOTHING))
+        before, now = scenery(world, after.state, after.scenes), self._scenery(new_world)
+        final_images, images = self._camera.see_both(before, now, ended)
         final, first = self.vectors(after), self.vectors(self._stream)
         return TensorStep({**images, **first}, judged.reward, terminated, truncated, {**final_images, **final})
 
@@ -221,8 +221,8 @@ class Rearrangement:
     def begin_next(self) -> dict[str, Tensor]:
         """Abandon all current episodes and begin the next ones; returns the first observations."""
         everywhere = torch.ones_like(self._streams, dtype=torch.bool)
-        self._continue(self._stream, everywhere, again=everywhere)
-        return {**self._camera.see(self._scenery(self._stream)), **self.vectors(self._stream)}
+        world = self._continue(self._stream, everywhere, again=everywhere)
+        return {**self._camera.see(self._scenery(world)), **self.vectors(self._stream)}
 
     @property
     def stream(self) -> Stream:
@@ -296,8 +296,8 @@ class Rearrangement:
             state, start.columns, zeros[:, 0].clone(), zeros, start.pose.clone(), self.actions.first(start.carried), *at
         )
 
-    def _continue(self, after: Stream, ended: Tensor, again: Tensor) -> None:
-        """Continue from `after`, or from the start of the next episode for streams in `ended`.
+    def _continue(self, after: Stream, ended: Tensor, again: Tensor) -> World:
+        """Continue from `after`, or from the start of the next episode for streams in `ended`. Returns the new world.
 
         Depths are computed `again` for some.
         """
@@ -306,9 +306,10 @@ class Rearrangement:
         fresh = fresh._replace(columns=self.task.first(fresh.columns, self.facts_of(fresh)))
         for kept, old, new in zip(_flat(self._stream), _flat(after), _flat(fresh), strict=True):
             kept.copy_(torch.where(ended.view(-1, *[1] * (old.dim() - 1)), new, old))
-        state = self._stream.state
-        depth = depths(self.world_of(self._stream), state, arm_of(state), only=again)
+        world, state = self.world(), self._stream.state
+        depth = depths(world, state, arm_of(state), only=again)
         self._stream.depth.copy_(torch.where(again, depth, self._stream.depth))
+        return world
 
     # Observations.
 
@@ -325,8 +326,8 @@ class Rearrangement:
         x, y = (points[:, :2] - poses[:, :2]).unbind(1)
         return torch.stack((cos * x + sin * y, cos * y - sin * x, points[:, 2]), 1)
 
-    def _scenery(self, stream: Stream) -> Scenery:
-        return scenery(self.world_of(stream), stream.state, stream.scenes)
+    def _scenery(self, world: World) -> Scenery:
+        return scenery(world, self._stream.state, self._stream.scenes)
 
     def _spaces(self) -> spaces.Dict:
         unbounded = {"joints": 7, "rest": 3, "target": 6, "gps": 4}

@@ -5,7 +5,8 @@ import torch
 
 from paceline.sims.rearrangement.physics.contact import depths, tensor_depths
 from paceline.sims.rearrangement.physics.world import State, World, arm_of
-from paceline.sims.rearrangement.robot.arm import Arm, forward_kinematics, placed_arm
+from paceline.sims.rearrangement.robot.arm import Arm, forward_kinematics
+from paceline.sims.rearrangement.robot.placing import placed_arm
 from paceline.sims.rearrangement.scenes.episodes import SCENARIOS
 from tests.sims.rearrangement.random_states import on, random_states
 

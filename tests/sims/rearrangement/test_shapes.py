@@ -62,7 +62,7 @@ def test_segments_are_the_least_of_their_points():
     rng = np.random.default_rng(2)
     starts, some = torch.from_numpy(rng.normal(size=(40, 3, 3))), boxes(rng, 40, 12)
     ends = starts + torch.from_numpy(rng.normal(size=(40, 3, 3)))
-    found = segment_distances(starts, ends, some)
+    found = segment_distances(starts[:, :, None], ends[:, :, None], some[:, None])
     least = torch.full_like(found, torch.inf)
     for share in np.linspace(0, 1, 801):
         points = torch.lerp(starts, ends, float(share))
@@ -76,7 +76,7 @@ def test_segments_along_an_axis_and_without_length():
     box = torch.tensor([[[0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0]]])
     starts = torch.tensor([[[-3.0, 2.0, 0.0], [0.0, 0.0, 5.0], [0.5, 0.5, 0.5]]])
     ends = torch.tensor([[[3.0, 2.0, 0.0], [0.0, 0.0, 5.0], [0.5, 0.5, 9.0]]])
-    assert segment_distances(starts, ends, box)[0, :, 0].tolist() == [1.0, 4.0, 0.0]
+    assert segment_distances(starts[:, :, None], ends[:, :, None], box[:, None])[0, :, 0].tolist() == [1.0, 4.0, 0.0]
 
 
 def test_capsules_are_as_deep_as_their_axes_are_near():
@@ -84,7 +84,9 @@ def test_capsules_are_as_deep_as_their_axes_are_near():
     starts, some = torch.from_numpy(rng.normal(size=(60, 3, 3))), boxes(rng, 60, 9)
     ends = starts + torch.from_numpy(rng.normal(size=(60, 3, 3))) * 0.3
     radii, counted = torch.tensor([0.1, 0.2, 0.05], dtype=torch.float64), torch.from_numpy(rng.random((60, 3, 9)) < 0.7)
-    wanted = (radii[:, None] - segment_distances(starts, ends, some)).masked_fill(~counted, 0.0)
+    wanted = (radii[:, None] - segment_distances(starts[:, :, None], ends[:, :, None], some[:, None])).masked_fill(
+        ~counted, 0.0
+    )
     found = capsule_depths(starts, ends, radii, some, counted)
     torch.testing.assert_close(found, wanted.flatten(1).amax(1).clamp(min=0.0))
     assert (found > 0).any() and (found == 0).any()

@@ -17,7 +17,7 @@ from paceline.sims.rearrangement.config import RearrangementConfig
 from paceline.sims.rearrangement.dynamics.camera import make_camera
 from paceline.sims.rearrangement.dynamics.config import FAMILY, TASKS, DynamicsConfig
 from paceline.sims.rearrangement.dynamics.house import HouseDynamics, HouseMotion
-from paceline.sims.rearrangement.physics.grip import grasp_of
+from paceline.sims.rearrangement.physics.grip import grasp_of, handle_distances
 from paceline.sims.rearrangement.physics.world import NOTHING
 from paceline.sims.rearrangement.rendering.camera import depth_space
 from paceline.sims.rearrangement.rendering.pictures import picture
@@ -141,7 +141,8 @@ class DynamicRearrangementEnv(gymnasium.Env):
         tip = torch.from_numpy(self.house.suction.tip()).float()[None]
         taken = torch.tensor([motion.taken])
         if motion.taken != NOTHING:
-            grasp = grasp_of(self.simulator.world_of(moved), moved.state, tip, taken)
+            world = self.simulator.world_of(moved)
+            grasp = grasp_of(world, moved.state, tip, handle_distances(world, moved.state, tip), taken)
             moved = moved._replace(state=moved.state._replace(grasp=grasp))
         facts = self.simulator.facts_of(moved, tip)._replace(
             taken=taken, dropped=torch.tensor([motion.dropped]), collided=torch.tensor([motion.collided])

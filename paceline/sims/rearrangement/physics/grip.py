@@ -47,9 +47,10 @@ def grip(world: World, state: State, arm: Arm, closes: Tensor) -> Gripped:
     dropped = torch.where(opens, state.held, NOTHING)
     state = _fallen(world, state, dropped)
     state = state._replace(held=torch.where(opens, NOTHING, state.held))
-    found = torch.where(closes & (state.held == NOTHING), _touched(world, state, arm.tip), NOTHING)
+    to_handles = handle_distances(world, state, arm.tip)
+    found = torch.where(closes & (state.held == NOTHING), _touched(world, state, arm.tip, to_handles), NOTHING)
     takes = found != NOTHING
-    grasp = torch.where(takes[:, None], grasp_of(world, state, arm.tip, found), state.grasp)
+    grasp = torch.where(takes[:, None], grasp_of(world, state, arm.tip, to_handles, found), state.grasp)
     lifted = torch.arange(state.objects.shape[1], device=found.device) == found[:, None]
     return Gripped(
         state._replace(
@@ -62,11 +63,10 @@ def grip(world: World, state: State, arm: Arm, closes: Tensor) -> Gripped:
     )
 
 
-def _touched(world: World, state: State, tips: Tensor) -> Tensor:
-    """int64 [N]: the nearest object or handle within reach of the tips [N, 3]."""
+def _touched(world: World, state: State, tips: Tensor, to_handles: Tensor) -> Tensor:
+    """int64 [N]: the nearest object or handle within reach of the tips [N, 3], with the distances `to_handles`."""
     objects = object_boxes(world, state)
     to_objects = point_distances(tips, objects).masked_fill_(_are_covered(objects), torch.inf)
-    to_handles = (handle_places(world, state.values) - tips[:, None]).norm(dim=2)
     spare = torch.cat((to_objects - MARGIN, to_handles - HANDLE_MARGIN - MARGIN), 1)
     nearest = spare.min(1)
     return torch.where(nearest.values <= 0.0, nearest.indices, NOTHING)
@@ -81,8 +81,14 @@ def _are_covered(objects: Tensor) -> Tensor:
     return ((apart < 0.0) & ((bottoms[:, None] - tops[..., None]).abs() < _RESTS)).any(2)
 
 
-def grasp_of(world: World, state: State, tips: Tensor, found: Tensor) -> Tensor:
-    """[N, 4]: how `found` is held; see `State.grasp`. For a handle, the second number is its distance."""
+def handle_distances(world: World, state: State, tips: Tensor) -> Tensor:
+    """[N, J]: from the tips of the hands to the handles."""
+    return (handle_places(world, state.values) - tips[:, None]).norm(dim=2)
+
+
+def grasp_of(world: World, state: State, tips: Tensor, to_handles: Tensor, found: Tensor) -> Tensor:
+    """[N, 4]: how `found` is held; see `State.grasp`. For a handle, the second number is its distance, from
+    `handle_distances`."""
     num = state.objects.shape[1]
     row = found.clamp(0, num - 1)
     thing = state.objects.gather(1, row[:, None, None].expand(-1, 1, 4))[:, 0]
@@ -92,8 +98,8 @@ def grasp_of(world: World, state: State, tips: Tensor, found: Tensor) -> Tensor:
     of_object = torch.stack((cos * dx + sin * dy, cos * dy - sin * dx, dz, thing[:, 3] - yaw), 1)
     joint = (found - num).clamp(0, NUM_JOINTS - 1)[:, None]
     ahead = (state.values - projections(world, tips)).gather(1, joint)
-    apart = (handle_places(world, state.values) - tips[:, None]).norm(dim=2).gather(1, joint)
-    of_handle = torch.cat((ahead, apart, torch.zeros_like(dx)[:, None].expand(-1, 2)), 1)
+    apart = to_handles.gather(1, joint)
+    of_handle = torch.nn.functional.pad(torch.cat((ahead, apart), 1), (0, 2))
     return torch.where((found < num)[:, None], of_object, of_handle)
 
 

@@ -18,8 +18,8 @@ _TINY = 1e-9
 
 
 def segment_distances(starts: Tensor, ends: Tensor, boxes: Tensor) -> Tensor:
-    """[N, L, B]: the distances of segments from `starts` to `ends` [N, L, 3] to `boxes` [N, B, 7]; 0 if they meet."""
-    return _nearest(*_in_frames(starts[:, :, None], (ends - starts)[:, :, None], boxes[:, None]))
+    """[...]: the distances of segments from `starts` to `ends` [..., 3] to `boxes` [..., 7]; 0 if they meet."""
+    return _nearest(*_in_frames(starts, ends - starts, boxes))
 
 
 def capsule_depths(starts: Tensor, ends: Tensor, radii: Tensor, boxes: Tensor, counted: Tensor) -> Tensor:
@@ -33,7 +33,7 @@ def capsule_depths(starts: Tensor, ends: Tensor, radii: Tensor, boxes: Tensor, c
     reach = _lengths(_outsides(_turned(middle[:, :, None] - around[..., :3], around), around))
     near = (reach < radii[:, None] + half.norm(dim=2, keepdim=True)).logical_and_(counted)
     robot, link, box = near.nonzero().unbind(1)
-    distances = _nearest(*_in_frames(starts[robot, link], (ends - starts)[robot, link], boxes[robot, box]))
+    distances = segment_distances(starts[robot, link], ends[robot, link], boxes[robot, box])
     return torch.zeros_like(starts[:, 0, 0]).scatter_reduce_(0, robot, radii[link] - distances, "amax")
 
 

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from paceline.sims.constants import constant
-from paceline.sims.rearrangement.robot.arm import PAN, REST_ANGLES, Arm, placed_arm
+from paceline.sims.rearrangement.robot.arm import PAN, REST_ANGLES, Arm
+from paceline.sims.rearrangement.robot.placing import placed_arm
 
 NUM_JOINTS = 3
 FRIDGE, UPPER_DRAWER, LOWER_DRAWER = range(NUM_JOINTS)

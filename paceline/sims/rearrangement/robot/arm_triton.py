@@ -1,4 +1,4 @@
-"""`arm.placed_arm` as one Triton kernel, with robots along the lanes.
+"""`placing.placed_arm` as one Triton kernel, with robots along the lanes.
 
 Legend: N robots.
 """
@@ -19,7 +19,7 @@ _UPPER_ARM, _FOREARM, _HAND = tl.constexpr(UPPER_ARM), tl.constexpr(FOREARM), tl
 
 
 def placed_arm(angles: Tensor, poses: Tensor) -> Arm:
-    """See `arm.placed_arm`."""
+    """See `placing.placed_arm`."""
     num = len(angles)
     points = torch.empty(4, num, 3, device=angles.device)
     _place[(triton.cdiv(num, _BLOCK),)](angles.contiguous(), poses.contiguous(), points, num, BLOCK=_BLOCK, num_warps=2)
