@@ -71,7 +71,7 @@ class Noise(NamedTuple):
 
     kind: str
     level: float
-    options: dict[str, float]
+    options: dict[str, Any]
     """Of the environment."""
 
 
@@ -139,7 +139,7 @@ def play_run(folder: str, settings: Sequence[Noise], episodes: int) -> list[Meas
     # Rounds of equal size, because all noises are one batch.
     streams = max(n for n in range(1, STREAMS[device.type] + 1) if episodes % n == 0)
     scenes, numbers = listed_episodes(config, bank, episodes)
-    simulators = [Navigation(streams, device, replace(config, **dict(noise.options)), bank=bank) for noise in settings]
+    simulators = [Navigation(streams, device, replace(config, **noise.options), bank=bank) for noise in settings]
     together, count = SideBySide(simulators), len(settings)
     act = policy_act(run, together, EvaluationOptions())
     played = play(together, act, interleaved(scenes, count, streams), interleaved(numbers, count, streams))
@@ -151,10 +151,7 @@ def play_agent(name: str, env: str, settings: Sequence[Noise], episodes: int) ->
     """The measures of a baseline with each noise."""
     config = env_config(env, "val")
     bank = load_bank(config)
-    return [
-        baseline_measures(EVALUATION, name, replace(config, **dict(noise.options)), bank, episodes)
-        for noise in settings
-    ]
+    return [baseline_measures(EVALUATION, name, replace(config, **noise.options), bank, episodes) for noise in settings]
 
 
 def shown(values: np.ndarray) -> str:

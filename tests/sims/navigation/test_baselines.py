@@ -11,7 +11,7 @@ from paceline.errors import UsageError
 from paceline.sims.navigation.config import PointNavConfig
 from paceline.sims.navigation.evaluation.baselines import play_baseline
 from paceline.sims.navigation.evaluation.episode_list import fixed_episodes, play
-from paceline.sims.navigation.evaluation.map_and_plan import a_star
+from paceline.sims.navigation.evaluation.map_and_plan import CELL, REACH, Planner, a_star
 from paceline.sims.navigation.evaluation.measures import binned, summarize
 from paceline.sims.navigation.evaluation.pointnav import EVALUATION
 from paceline.sims.navigation.layout import FORWARD, LEFT, RIGHT, STOP
@@ -158,3 +158,12 @@ def test_a_star_goes_around():
     assert all(max(abs(a - c), abs(b - d)) == 1 for (a, b), (c, d) in pairwise(path))
     through = a_star(kinds, (1.0, 1.5), (2, 3), (6, 3))
     assert (4, 3) in through
+
+
+def test_a_planner_with_two_cameras_maps_what_is_behind_it():
+    planner = Planner(0.17, 0.25, bearings=(0.0, np.pi), max_depth=10.0)
+    goal = np.array([5.0, 1.0, 0.0])
+    planner.start(goal)
+    planner.act(np.stack([np.full((8, 8), 0.2), np.full((8, 8), 0.1)]), goal)
+    x = (np.flatnonzero(planner.occupied.any(1)) + 0.5) * CELL - REACH
+    np.testing.assert_allclose(x, [-1.0, 2.0], atol=CELL)

@@ -172,3 +172,14 @@ def test_cameras_do_not_disturb_each_other(small_bank):
     together = trace(small_bank, camera, scenes, poses).depth
     for n in range(12):
         assert torch.equal(trace(small_bank, camera, scenes[n : n + 1], poses[n : n + 1]).depth[0], together[n])
+
+
+def test_the_range_of_a_camera_only_cuts_depth():
+    scene, pose = room(14, 4), torch.tensor([[1.0, 2.0, 0.0]])
+    bank, scenes = SceneBank.of_scenes([scene], "full"), torch.zeros(1, dtype=torch.long)
+    near, usual, far = (
+        trace(bank, Camera(16, max_depth=metres), scenes, pose).depth[0] * metres for metres in (3.0, MAX_DEPTH, 50.0)
+    )
+    assert float(far.max()) == pytest.approx(13.0, abs=1e-4)
+    torch.testing.assert_close(usual, far.clamp(max=MAX_DEPTH), rtol=0, atol=1e-4)
+    torch.testing.assert_close(near, far.clamp(max=3.0), rtol=0, atol=1e-4)
