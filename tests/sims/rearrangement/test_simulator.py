@@ -38,21 +38,6 @@ def play(simulator: Rearrangement, chosen: torch.Tensor) -> list:
     return [simulator.step(row) for row in chosen]
 
 
-@pytest.mark.parametrize("task", ["pick", "navigate"])
-def test_the_last_observation_is_that_of_the_old_house(kitchens, task):
-    short, long = (
-        Rearrangement(16, "cpu", task, RearrangementConfig(resolution=8, max_episode_steps=steps), bank=kitchens)
-        for steps in (4, 40)
-    )
-    short.reset(2), long.reset(2)
-    chosen = actions(short, 4)
-    last, goes_on = play(short, chosen)[-1], play(long, chosen)[-1]
-    ended = last.truncated
-    assert ended.sum() > 8 and not goes_on.truncated.any()
-    for name, values in goes_on.obs.items():
-        torch.testing.assert_close(last.final_obs[name][ended], values[ended])
-
-
 @pytest.mark.parametrize("task", TASKS)
 def test_a_task_can_be_played(kitchens, task):
     simulator = Rearrangement(3, "cpu", task, SMALL, bank=kitchens)
