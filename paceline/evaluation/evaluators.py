@@ -114,8 +114,8 @@ def checked_evaluator(env: str, options: EvaluationOptions) -> Evaluator:
 
 def evaluate_baseline(agent: str, options: EvaluationOptions) -> tuple[Evaluator, dict[str, Any]]:
     """Play with a baseline: its evaluator and the result. Without `options.env`, the first family that has it plays."""
-    if options.sampled or options.samples != 1 or options.video is not None:
-        raise UsageError("--sampled, --samples and --video are for the policy of a run, not for --agent")
+    if options.sampled or options.samples != 1:
+        raise UsageError("--sampled and --samples are for the policy of a run, not for --agent")
     for env in [options.env] if options.env else EVALUATORS:
         evaluator = evaluator_of(env)
         if agent in evaluator.baselines and evaluator.evaluate_baseline is not None:

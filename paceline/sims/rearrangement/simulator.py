@@ -145,7 +145,9 @@ class Rearrangement:
 
     @torch.no_grad()
     def step(self, actions: Tensor) -> TensorStep:
-        stream = self._stream
+        # `last_stream` and `last_facts` stay as they are when the next episode is written over these three.
+        kept = {name: getattr(self._stream, name).clone() for name in ("start", "scenes", "episodes")}
+        stream = self._stream._replace(**kept)
         world = self.world_of(stream)
         command = self.actions.read(stream.previous if self.config.behind else actions, stream.state.held)
         moved = advance(
