@@ -21,6 +21,7 @@ class Happened(NamedTuple):
     taken: int
     dropped: int
     collided: bool
+    stopped: bool
 
 
 class EpisodeRecord(NamedTuple):
@@ -105,5 +106,5 @@ def happened(simulator: Rearrangement) -> list[Happened]:
     """[N]: what the last step has come to."""
     facts = simulator.last_facts
     assert facts is not None
-    columns = (part.tolist() for part in (facts.taken, facts.dropped, facts.collided))
+    columns = (part.tolist() for part in (facts.taken, facts.dropped, facts.collided, facts.stopped))
     return [Happened(*values) for values in zip(*columns, strict=True)]

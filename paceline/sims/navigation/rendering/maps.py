@@ -136,7 +136,7 @@ def top_down(
 
 
 def draw_scene(scene: Scene, size: int, area: Rect | None = None) -> Canvas:
-    """Floor, walls, doors and furniture of `area`, by default of all. The longer side of the image has `size` pixels."""
+    """Floor, walls, doors and furniture of `area`, or of all. The longer side of the image has `size` pixels."""
     area = area or scene.interior.grown(0.2)
     canvas = Canvas(*area, pixels_per_metre=size / max(area.width, area.depth))
     canvas.rectangle(*scene.interior, FLOOR)

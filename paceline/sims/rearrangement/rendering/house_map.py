@@ -16,7 +16,7 @@ from paceline.sims.navigation.rendering.maps import START, TRAJECTORIES, Canvas,
 from paceline.sims.navigation.scenes.scene import Rect
 from paceline.sims.rearrangement.episode_record import EpisodeRecord
 from paceline.sims.rearrangement.objects import OBJECT_KINDS
-from paceline.sims.rearrangement.physics.world import State, arm_of, moving_boxes, object_boxes
+from paceline.sims.rearrangement.physics.world import FRIDGE, State, arm_of, moving_boxes, object_boxes
 from paceline.sims.rearrangement.rendering.painter import HousePainter, Moments
 from paceline.sims.rearrangement.robot.body import RADIUS
 
@@ -46,6 +46,9 @@ LARGEST_MAP = 6.5
 """Of a larger house, a map shows the part where the robot was."""
 AROUND = 1.2
 """Metres around what the robot did."""
+FAINT = 0.3
+CLOSED = 0.02
+"""A drawer that is open by less, in metres, counts as closed."""
 GLYPHS = {"1": ("010", "110", "010", "010", "111"), "m": ("00000", "11010", "10101", "10101", "10101")}
 
 
@@ -95,23 +98,28 @@ def _window(episode: EpisodeRecord, goals: Sequence[Goal], area: Rect) -> Rect:
 
 
 def _draw_things(canvas: Canvas, painter: HousePainter, episode: EpisodeRecord) -> None:
-    """Doors, drawers and objects: faint where they were at the start, solid where they are."""
+    """Doors, drawers and objects: faint where they were at the start, and solid where they are now.
+
+    Closed drawers are faint.
+    """
     bank, ends = painter.bank, [0, len(episode.states.pose) - 1]
     scenes, numbers = torch.tensor([episode.scene] * 2), torch.tensor([episode.number] * 2)
     moments = Moments(scenes, numbers, State(*(part[ends] for part in episode.states)))
     world = painter.world(moments)
     kinds = bank.object_kinds[episode.scene, episode.number].tolist()
+    joints = bank.moving_joint[episode.scene]
+    is_hidden = (joints != FRIDGE) & (moments.state.values[-1, joints] < CLOSED)
     groups = (
-        (moving_boxes(world, moments.state.values), bank.moving_colors[episode.scene].tolist()),
-        (object_boxes(world, moments.state), [OBJECT_KINDS[kind].color for kind in kinds]),
+        (moving_boxes(world, moments.state.values), bank.moving_colors[episode.scene].tolist(), is_hidden.tolist()),
+        (object_boxes(world, moments.state), [OBJECT_KINDS[kind].color for kind in kinds], [False] * len(kinds)),
     )
-    for boxes, colors in groups:
+    for boxes, colors, hidden in groups:
         first, last = boxes.double().numpy()[:, :, [0, 1, 3, 4, 6]]
         for was, now, color in zip(first, last, colors, strict=True):
             if np.abs(was - now).max() > 0.02:
-                _outlined(canvas, was, tuple(color), 0.35)
-        for now, color in zip(last, colors, strict=True):
-            _outlined(canvas, now, tuple(color), 1.0)
+                _outlined(canvas, was, tuple(color), FAINT)
+        for now, color, inside in zip(last, colors, hidden, strict=True):
+            _outlined(canvas, now, tuple(color), FAINT if inside else 1.0)
 
 
 def _outlined(canvas: Canvas, box: np.ndarray, color: Color, opacity: float) -> None:
