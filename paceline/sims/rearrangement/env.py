@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from paceline.sims.one_stream import RENDER_MODES, Observation, OneStream, checked_render_mode
-from paceline.sims.rearrangement.episode_record import OngoingRecord, Snapshot, happened
+from paceline.sims.rearrangement.episode_record import OngoingRecord, StreamSnapshot, happened
 from paceline.sims.rearrangement.rendering.painter import HousePainter
 from paceline.sims.rearrangement.rendering.pictures import EpisodePictures
 from paceline.sims.rearrangement.scenes.bank import HouseBank
@@ -58,7 +58,7 @@ class RearrangementEnv(gymnasium.Env):
             raise ValueError(f"action {chosen.tolist()} is not finite; allowed: numbers from -1 to 1")
         result = self._stream.step(torch.as_tensor(chosen))
         if self._record is not None and self.simulator.last_stream is not None:
-            after = Snapshot.of(self.simulator, self.simulator.last_stream)
+            after = StreamSnapshot.of(self.simulator, self.simulator.last_stream)
             self._record.add(happened(self.simulator)[0], after)
         return result
 
@@ -85,4 +85,4 @@ class RearrangementEnv(gymnasium.Env):
         """Only an environment that renders records what has happened."""
         self._pictures = None
         if self.render_mode is not None:
-            self._record = OngoingRecord(0, Snapshot.of(self.simulator, self.simulator.stream))
+            self._record = OngoingRecord(0, StreamSnapshot.of(self.simulator, self.simulator.stream))

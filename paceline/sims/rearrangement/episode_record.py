@@ -61,7 +61,7 @@ class EpisodeRecord(NamedTuple):
         return self._replace(states=states, targets=self.targets[: step + 1], steps=self.steps[:step])
 
 
-class Snapshot(NamedTuple):
+class StreamSnapshot(NamedTuple):
     """N streams at one time, copied to the host."""
 
     scenes: list[int]
@@ -71,20 +71,25 @@ class Snapshot(NamedTuple):
     targets: Tensor
 
     @classmethod
-    def of(cls, simulator: Rearrangement, stream: Stream) -> Snapshot:
-        numbers = (part.tolist() for part in (stream.scenes, stream.episodes, stream.columns[:, 0].long()))
+    def of(cls, simulator: Rearrangement, stream: Stream) -> StreamSnapshot:
         targets = simulator.task.target(stream.columns, simulator.facts_of(stream))
-        return cls(*numbers, State(*map(_on_host, stream.state)), _on_host(targets))
+        return cls(
+            scenes=stream.scenes.tolist(),
+            episodes=stream.episodes.tolist(),
+            wanted=stream.columns[:, 0].long().tolist(),
+            state=State(*map(_on_host, stream.state)),
+            targets=_on_host(targets),
+        )
 
 
 class OngoingRecord:
     """The record of the episode that one stream is playing."""
 
-    def __init__(self, row: int, start: Snapshot) -> None:
+    def __init__(self, row: int, start: StreamSnapshot) -> None:
         self._row, self._snapshots = row, [start]
         self._steps: list[Happened] = []
 
-    def add(self, happened: Happened, after: Snapshot) -> None:
+    def add(self, happened: Happened, after: StreamSnapshot) -> None:
         """A step was done."""
         self._steps.append(happened)
         self._snapshots.append(after)

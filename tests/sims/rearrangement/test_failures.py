@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from paceline.sims.rearrangement.config import RearrangementConfig
-from paceline.sims.rearrangement.episode_record import EpisodeRecord, Happened, OngoingRecord, Snapshot
+from paceline.sims.rearrangement.episode_record import EpisodeRecord, Happened, OngoingRecord, StreamSnapshot
 from paceline.sims.rearrangement.evaluation.failures import WINDOW, RobotFailure, distances, robot_failure
 from paceline.sims.rearrangement.physics.world import NOTHING
 from paceline.sims.rearrangement.simulator import Rearrangement
@@ -20,7 +20,7 @@ def standing(kitchens, task: str, steps: int = 100) -> EpisodeRecord:
     config = RearrangementConfig(sensors="blind")
     simulator = Rearrangement(1, "cpu", task, config, bank=kitchens)
     simulator.reset(3)
-    snapshot = Snapshot.of(simulator, simulator.stream)
+    snapshot = StreamSnapshot.of(simulator, simulator.stream)
     record = OngoingRecord(0, snapshot)
     for _ in range(steps):
         record.add(QUIET, snapshot)

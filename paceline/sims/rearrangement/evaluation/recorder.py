@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from paceline.sims.navigation.evaluation.episode_list import Act
-from paceline.sims.rearrangement.episode_record import EpisodeRecord, OngoingRecord, Snapshot, happened
+from paceline.sims.rearrangement.episode_record import EpisodeRecord, OngoingRecord, StreamSnapshot, happened
 from paceline.sims.rearrangement.simulator import Rearrangement
 
 
@@ -20,7 +20,7 @@ class RobotRecorder:
         if self._records[0]:
             self._add_step()
         if rows := began.nonzero()[:, 0].tolist():
-            start = Snapshot.of(self._simulator, self._simulator.stream)
+            start = StreamSnapshot.of(self._simulator, self._simulator.stream)
             for row in rows:
                 self._records[row].append(OngoingRecord(row, start))
         return self._act(obs, began)
@@ -34,6 +34,6 @@ class RobotRecorder:
     def _add_step(self) -> None:
         after = self._simulator.last_stream
         assert after is not None
-        snapshot = Snapshot.of(self._simulator, after)
+        snapshot = StreamSnapshot.of(self._simulator, after)
         for records, one in zip(self._records, happened(self._simulator), strict=True):
             records[-1].add(one, snapshot)

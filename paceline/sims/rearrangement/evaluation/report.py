@@ -51,8 +51,9 @@ def chosen_episodes(played: PlayedRobots, count: int) -> list[int]:
     shown = []
     for group in (np.flatnonzero(success), np.flatnonzero(~success)):
         order = group[np.argsort(steps[group], kind="stable")]
-        ranks = ((np.arange(count) + 0.5) / count * len(order)).astype(int) if len(order) else []
-        shown += list(dict.fromkeys(int(order[rank]) for rank in ranks))
+        if len(order):
+            ranks = ((np.arange(count) + 0.5) / count * len(order)).astype(int)
+            shown += list(dict.fromkeys(order[ranks].tolist()))
     return shown
 
 

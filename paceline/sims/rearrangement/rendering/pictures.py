@@ -55,8 +55,8 @@ class EpisodePictures:
 
 def moments_of(episode: EpisodeRecord, numbers: list[int]) -> Moments:
     """The states `numbers` of an episode."""
-    where = (torch.full((len(numbers),), value) for value in (episode.scene, episode.number))
-    return Moments(*where, State(*(part[numbers] for part in episode.states)))
+    scenes, episodes = (torch.full((len(numbers),), value) for value in (episode.scene, episode.number))
+    return Moments(scenes, episodes, State(*(part[numbers] for part in episode.states)))
 
 
 def depth_colors(depth: np.ndarray) -> np.ndarray:
