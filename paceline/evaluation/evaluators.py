@@ -93,6 +93,8 @@ class Evaluator:
     """Labels of measures in reports, where the name with spaces does not do."""
     report: Callable[[Path, int], ReportPart] | None = None
     """Plays this many episodes with the latest checkpoint of a run folder, and shows them."""
+    report_baseline: Callable[[str, str, int], ReportPart] | None = None
+    """The same for a baseline, in an environment id: agent, id and number of episodes."""
 
 
 def evaluator_of(env: str) -> Evaluator:

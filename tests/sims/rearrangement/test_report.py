@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import numpy as np
@@ -136,3 +137,33 @@ def test_the_command_films_a_policy(run, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["paceline", "eval", *arguments, "--video", str(tmp_path / "table.gif")])
     cli.main()
     assert (tmp_path / "table.gif").stat().st_size > 1000
+
+
+def report_command(monkeypatch, *arguments: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["paceline", "report", *arguments])
+    cli.main()
+
+
+def test_the_command_reports_a_baseline(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "oracle.html"
+    report_command(monkeypatch, "--agent", "oracle", "--env", ENV, "--output", str(path), "--episodes", "2")
+    assert capsys.readouterr().out.strip() == str(path)
+    text = path.read_text()
+    assert "2 episodes of pick" in text and "played by the agent oracle" in text and "random" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ([], "nothing to report: give a run folder, or --agent"),
+        (["--agent", "oracle"], "--agent needs an environment and a file; allowed: --env ID --output FILE"),
+        (["run", "--agent", "oracle"], "allowed: without a run folder"),
+        (["run", "--env", ENV], "--env is for --agent"),
+        (["--agent", "oracle", "--env", "gym:CartPole-v1", "--output", "x.html"], "allowed: environments of rearrange"),
+        (["--agent", "best", "--env", ENV, "--output", "x.html"], "'best' does not play .*; allowed: random, oracle"),
+    ],
+)
+def test_wrong_reports_of_baselines_are_refused(arguments, problem, monkeypatch, capsys):
+    with pytest.raises(SystemExit):
+        report_command(monkeypatch, *arguments)
+    assert re.search(problem, " ".join(capsys.readouterr().err.split()))

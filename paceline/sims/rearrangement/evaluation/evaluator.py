@@ -148,6 +148,15 @@ def report(folder: Path, episodes: int) -> ReportPart:
     return policy_part(run, setting.task, setting.config, episodes)
 
 
+def report_baseline(name: str, env: str, episodes: int) -> ReportPart:
+    """The same for a baseline."""
+    from paceline.sims.rearrangement.evaluation.report import baseline_part
+
+    setting = Setting.of(env)
+    BASELINES[name].check(setting.task)
+    return baseline_part(name, setting.task, setting.config, episodes)
+
+
 def table(result: dict[str, Any]) -> Group:
     """The result of an evaluation for the terminal."""
     return measures_table(SkillMeasures(tuple(result["measures"])), result)
@@ -161,4 +170,5 @@ EVALUATOR = Evaluator(
     evaluate_baseline=evaluate_baseline,
     rates=RATES,
     report=report,
+    report_baseline=report_baseline,
 )

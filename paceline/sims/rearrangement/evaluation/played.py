@@ -95,7 +95,8 @@ def played_by_policy(run: SavedRun, task: str, config: RearrangementConfig, epis
 def played_by_baseline(
     name: str, task: str, config: RearrangementConfig, episodes: int, bank: HouseBank | None = None
 ) -> PlayedRobots:
-    blind = replace(config, sensors="blind")
+    """The same episodes. `bank` replaces the houses of `config`."""
+    blind, bank = replace(config, sensors="blind"), bank or load_bank(config)
     simulator = Rearrangement(min(NUM_STREAMS, episodes), "cpu", task, blind, bank=bank)
     played = _played(simulator, BASELINES[name].make(simulator, 0).act, episodes)
     return replace(played, config=config)

@@ -32,6 +32,11 @@ def policy_part(run: SavedRun, task: str, config: RearrangementConfig, episodes:
     return robot_part(played, "this policy", f"{run.checkpoint} with the most likely actions")
 
 
+def baseline_part(name: str, task: str, config: RearrangementConfig, episodes: int) -> ReportPart:
+    """The same for a baseline."""
+    return robot_part(played_by_baseline(name, task, config, episodes), name, f"the agent {name}")
+
+
 def robot_part(played: PlayedRobots, name: str, player: str) -> ReportPart:
     """The report of episodes that `player` has played, whose row of the table is `name`."""
     evaluation, summary = played.evaluation, summarize(played.evaluation, played.measures)
