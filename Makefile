@@ -30,7 +30,7 @@ play: $(READY)
 train: $(READY)
 	$(BIN)/paceline train pointnav-small --ranks 2 --report
 
-# One process per core, each with one thread of PyTorch: more would take the cores from one another.
+# Three processes for two cores (tests/conftest.py), each with one thread of PyTorch.
 test: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 

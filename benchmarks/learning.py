@@ -241,12 +241,12 @@ def plot(curves: Curves, tasks: list[str], labels: list[str], path: Path) -> Non
     figure.savefig(path, dpi=120)
 
 
-def draw(axis: Any, label: str, seeds: list[tuple[np.ndarray, np.ndarray]]) -> None:
+def draw(axis: Any, label: str, seeds: list[tuple[np.ndarray, np.ndarray]], color: str | None = None) -> None:
     """Draw the mean over seeds where all have reports, with its 95 % interval if there are several."""
     at = np.linspace(max(x[0] for x, _ in seeds), min(x[-1] for x, _ in seeds), POINTS)
     values = np.stack([np.interp(at, x, returns) for x, returns in seeds])
     mean = values.mean(0)
-    (line,) = axis.plot(at, mean, label=label)
+    (line,) = axis.plot(at, mean, label=label, color=color)
     if len(seeds) == 1:
         return
     half = student(len(seeds)) * values.std(0, ddof=1) / math.sqrt(len(seeds))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import statistics
 import sys
 import time
 from pathlib import Path
@@ -18,6 +19,8 @@ from .pointnav_cell import reserved_gib
 
 POLL_SECONDS = 0.05
 ENOUGH_STEPS = 10**12
+NEVER = 1e9
+"""Seconds between checkpoints. After the wait one would be due in the time that is measured."""
 
 
 class Turn(Callback):
@@ -26,22 +29,26 @@ class Turn(Callback):
     def __init__(self, folder: Path, warm_up: int, seconds: float) -> None:
         self._folder, self._warm_up, self._seconds = folder, warm_up, seconds
         self._rounds = 0
-        self._begin: tuple[float, int] | None = None
-        self.steps_per_second = 0.0
+        self._marks: list[tuple[float, int]] = []
 
     def on_update(self, session: Session) -> bool:
         self._rounds += 1
         if self._rounds < self._warm_up:
             return False
-        if self._begin is None:
+        if not self._marks:
             (self._folder / "ready").touch()
             while not (self._folder / "go").exists():
                 time.sleep(POLL_SECONDS)
-            self._begin = time.perf_counter(), session.step
-            return False
-        elapsed = time.perf_counter() - self._begin[0]
-        self.steps_per_second = (session.step - self._begin[1]) / elapsed
-        return elapsed >= self._seconds
+        self._marks.append((time.perf_counter(), session.step))
+        return self._marks[-1][0] - self._marks[0][0] >= self._seconds
+
+    def result(self) -> dict[str, Any]:
+        """The speed of the median round. Every round is there too: one that compiles is much slower."""
+        rounds = [
+            (steps - before) / (end - begin)
+            for (begin, before), (end, steps) in zip(self._marks, self._marks[1:], strict=False)
+        ]
+        return {"steps_per_second": statistics.median(rounds), "rounds": rounds, "gib": reserved_gib()}
 
 
 def config_of(options: dict[str, Any]) -> Config:
@@ -52,6 +59,7 @@ def config_of(options: dict[str, Any]) -> Config:
         env=options["env"],
         steps=ENOUGH_STEPS,
         seconds=None,
+        checkpoint=dataclasses.replace(base.checkpoint, seconds=NEVER),
         policy=policy,
         pool=dataclasses.replace(base.pool, num_envs=options["streams"]),
     )
@@ -62,7 +70,7 @@ def main() -> None:
     turn = Turn(folder, options["warm_up"], options["seconds"])
     with Session(config_of(options), folder / "run", callbacks=[turn]) as session:
         session.run()
-    print("RESULT " + json.dumps({"steps_per_second": turn.steps_per_second, "gib": reserved_gib()}), flush=True)
+    print("RESULT " + json.dumps(turn.result()), flush=True)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 import os
 import subprocess
 from collections.abc import Iterator
@@ -9,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from paceline import run_records
+from paceline.pool.config import available_core_ids
 from tests.learning_seeds import (
     pytest_addoption,
     pytest_generate_tests,
@@ -18,6 +22,12 @@ from tests.learning_seeds import (
 from tests.settings import arithmetic
 
 __all__ = ["pytest_addoption", "pytest_generate_tests", "pytest_runtest_makereport", "pytest_runtest_protocol"]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Of `--numprocesses auto`. Many tests wait for other processes, so three of pytest keep two cores busy."""
+    return math.ceil(1.5 * len(available_core_ids()))
 
 
 @pytest.fixture(autouse=True)
@@ -33,6 +43,14 @@ def arithmetic_stays() -> Iterator[None]:
 def secret_of_the_tests(tmp_path_factory) -> None:
     """Runs are signed with a secret of the tests' own, and the user's is not touched."""
     os.environ["XDG_CONFIG_HOME"] = str(tmp_path_factory.mktemp("xdg_config"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_look_at_git() -> Iterator[None]:
+    """Every run records the commits of two folders. Here git is asked once for each folder, not once for each run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("paceline.run_records.commit_of", functools.cache(run_records.commit_of))
+        yield
 
 
 @pytest.fixture

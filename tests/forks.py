@@ -11,6 +11,7 @@ import runpy
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,29 @@ def take_environment(variables: dict[str, str]) -> None:
     os.environ.update(variables)
 
 
-def _run(arguments: list[str], folder: str, environment: dict[str, str], outputs: list[str]) -> None:
+def serial_pools() -> None:
+    """In a forked process. A pool of no particular kind is serial: to measure which is fastest takes seconds."""
+    from paceline.pool import auto, serial
+
+    measured = auto.choose
+
+    def choose(factory: Any, config: Any, seed: int, phases: Any = None) -> Any:
+        pool = serial.SerialPool if config.kind == "auto" else measured
+        return pool(factory, config, seed, phases)
+
+    auto.choose = choose
+
+
+def _run(
+    arguments: list[str],
+    folder: str,
+    environment: dict[str, str],
+    outputs: list[str],
+    prepare: Callable[[], None] | None,
+) -> None:
     take_environment(environment)
+    if prepare is not None:
+        prepare()
     os.chdir(folder)
     for number, output in enumerate(outputs, start=1):
         os.dup2(os.open(output, os.O_WRONLY), number)
@@ -48,12 +70,16 @@ def _run(arguments: list[str], folder: str, environment: dict[str, str], outputs
 
 
 def run_python(
-    *arguments: object, cwd: Path | None = None, env: dict[str, str] | None = None, timeout: float = 120
+    *arguments: object,
+    cwd: Path | None = None,
+    env: dict[str, str] | None = None,
+    timeout: float = 120,
+    prepare: Callable[[], None] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """`python *arguments`, a module after -m or a file, with its output."""
+    """`python *arguments`, a module after -m or a file, with its output. The process calls `prepare` first."""
     words = [str(argument) for argument in arguments]
     with tempfile.NamedTemporaryFile() as out, tempfile.NamedTemporaryFile() as err:
-        job = (words, str(cwd or Path.cwd()), dict(env or os.environ), [out.name, err.name])
+        job = (words, str(cwd or Path.cwd()), dict(env or os.environ), [out.name, err.name], prepare)
         process = forks().Process(target=_run, args=job)
         process.start()
         try:

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from tests.forks import run_paceline, run_python
+from tests.forks import run_paceline, run_python, serial_pools
 
 PROGRAM = """
 import os, sys
@@ -28,6 +28,16 @@ def test_an_exception_ends_the_program_with_a_traceback(tmp_path):
     (tmp_path / "program.py").write_text("1 / 0")
     done = run_python("program.py", cwd=tmp_path)
     assert done.returncode == 1 and "Traceback" in done.stderr and "ZeroDivisionError" in done.stderr
+
+
+def test_pools_of_no_particular_kind_can_be_serial(tmp_path):
+    program = "from paceline.pool import PoolConfig, make_pool\n"
+    program += "for kind in ('auto', 'process'):\n"
+    program += "    with make_pool('gym:CartPole-v1', PoolConfig(kind=kind, num_envs=1, workers=1)) as pool:\n"
+    program += "        print(type(pool).__name__)"
+    (tmp_path / "program.py").write_text(program)
+    done = run_python("program.py", cwd=tmp_path, prepare=serial_pools)
+    assert done.stdout.split() == ["SerialPool", "ProcessPool"], done.stderr
 
 
 def test_a_program_that_takes_too_long_is_killed(tmp_path):

@@ -127,7 +127,13 @@ CHECKED_BEFORE = {
     "sims/control/parkour/task.py": "the same",
     "sims/navigation/rendering/render_triton.py": "Triton comes with CUDA's PyTorch",
     "sims/navigation/scenes/geodesic_triton.py": "the same",
+    "sims/rearrangement/dynamics/camera.py": "sims/rearrangement/dynamics/family.py",
+    "sims/rearrangement/dynamics/house.py": "the same",
+    "sims/rearrangement/dynamics/model.py": "the same",
+    "sims/rearrangement/dynamics/suction.py": "the same",
+    "sims/rearrangement/physics/contact_triton.py": "Triton comes with CUDA's PyTorch",
     "sims/rearrangement/rendering/render_triton.py": "the same",
+    "sims/rearrangement/robot/arm_triton.py": "the same",
 }
 """Files that import a package without an error of their own, and who has asked for it before."""
 

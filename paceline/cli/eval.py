@@ -26,7 +26,8 @@ class Eval:
     run_folder: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = None
     """The folder of a run, or the name of a pretrained policy (`paceline play` lists them)."""
     agent: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """Instead of a run, a baseline of the simulator, for example oracle or random in pointnav."""
+    """Instead of a run, a baseline of the simulator, for example oracle or random in pointnav. Some have options, as in
+    plan?pick=RUN&place=RUN (see docs/rearrangement.md)."""
     opponent: Annotated[str | None, tyro.conf.arg(metavar="X")] = None
     """Play matches against X, and report wins and losses: a policy of the same run (K, best, or K@STEP for a past
     self), another run (FOLDER or FOLDER:K), or a scripted opponent (package.module:Class). --episodes is the number of

@@ -44,7 +44,6 @@ def manipulation() -> Any:
 def _import_renderer() -> None:
     """Import what dm_control renders with. Where the chosen renderer does not work, tasks without images still do."""
     is_chosen_here = choose_renderer()
-    logging.getLogger("OpenGL").setLevel(logging.WARNING)
     absl_log = logging.getLogger("absl")
     if _is_for_users not in absl_log.filters:
         absl_log.addFilter(_is_for_users)

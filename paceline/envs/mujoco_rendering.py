@@ -6,6 +6,7 @@ needs a display.
 
 from __future__ import annotations
 
+import logging
 import os
 from ctypes.util import find_library
 
@@ -17,7 +18,11 @@ OFF = "off"
 
 
 def choose_renderer() -> bool:
-    """Set `MUJOCO_GL`, unless the user has set it or there is a display. Returns whether it was set here."""
+    """Set `MUJOCO_GL`, unless the user has set it or there is a display. Returns whether it was set here.
+
+    PyOpenGL's log about its optional parts is silenced.
+    """
+    logging.getLogger("OpenGL").setLevel(logging.WARNING)
     if "MUJOCO_GL" in os.environ or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
         return False
     os.environ["MUJOCO_GL"] = next((name for name, library in LIBRARIES.items() if find_library(library)), OFF)

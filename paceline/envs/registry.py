@@ -127,6 +127,12 @@ FAMILIES: dict[str, Family] = {
         example="rearrange:pick",
         about="a mobile manipulator in apartments with a kitchen: navigate, pick, place, open and close",
     ),
+    "rearrange_mujoco": Family(
+        module="paceline.sims.rearrangement.dynamics.family",
+        extra="mujoco",
+        example="rearrange_mujoco:open_fridge",
+        about="the same with masses and contacts, in MuJoCo: pick, open and close",
+    ),
     "habitat": Family(
         module="paceline.envs.habitat",
         extra=None,

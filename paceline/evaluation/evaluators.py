@@ -84,9 +84,9 @@ class Evaluator:
     options: tuple[str, ...] = ()
     """Which of the optional `split` and `samples` it supports."""
     baselines: tuple[str, ...] = ()
-    """Agents without training, by the names that --agent takes."""
+    """Other agents than the policy of one run, by the names that --agent takes."""
     evaluate_baseline: Callable[[str, EvaluationOptions], dict[str, Any]] | None = None
-    """Plays the same episodes with a baseline."""
+    """Plays the same episodes with a baseline: NAME, or NAME?OPTION=VALUE&... if it has options."""
     rates: tuple[str, ...] = ("success",)
     """Measures of training episodes between 0 and 1. A report draws them in one chart."""
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -120,7 +120,7 @@ def evaluate_baseline(agent: str, options: EvaluationOptions) -> tuple[Evaluator
         raise UsageError("--sampled and --samples are for the policy of a run, not for --agent")
     for env in [options.env] if options.env else EVALUATORS:
         evaluator = evaluator_of(env)
-        if agent in evaluator.baselines and evaluator.evaluate_baseline is not None:
+        if agent.partition("?")[0] in evaluator.baselines and evaluator.evaluate_baseline is not None:
             return evaluator, evaluator.evaluate_baseline(agent, dataclasses.replace(options, env=env))
     problem = f"does not play {options.env}" if options.env else "does not exist"
     allowed = [f"{', '.join(evaluator_of(family).baselines)} in {family}" for family in EVALUATORS]

@@ -51,7 +51,7 @@ def pick_gpu() -> Config:
         seconds=600.0,
         rollout_steps=32,
         device="cuda",
-        pool=PoolConfig(num_envs=4096),
+        pool=PoolConfig(num_envs=1024),
         policy=PolicyConfig(
             encoder="resnet18",
             hidden=(128,),
@@ -59,8 +59,8 @@ def pick_gpu() -> Config:
             core=CoreConfig(kind="lstm", hidden=512),
             head=HeadConfig(initial_log_std=-0.5),
         ),
-        ppo=PPOConfig(epochs=1, minibatches=32, entropy_coef=0.0, normalize_advantage=True),
-        optimizer=OptimizerConfig(learning_rate=8e-4, schedule="linear"),
+        ppo=PPOConfig(epochs=2, minibatches=8, entropy_coef=0.0, normalize_advantage=True),
+        optimizer=OptimizerConfig(learning_rate=5e-4, schedule="linear"),
         compute=ComputeConfig(precision="bfloat16", compile=True),
     )
 
@@ -84,13 +84,30 @@ def pick_paper() -> Config:
     )
 
 
+def open_fridge_mujoco() -> Config:
+    """Open the fridge in procedural kitchens in MuJoCo, from depth, on a CPU. Stops after an hour."""
+    kinematic = pick()
+    return dataclasses.replace(
+        kinematic,
+        env="rearrange_mujoco:open_fridge?resolution=32&scenes=64",
+        system="ver",
+        seconds=3600.0,
+        rollout_steps=128,
+        pool=PoolConfig(num_envs=16),
+    )
+
+
 def recipes() -> dict[str, Callable[[], Config]]:
-    """`rearrange-pick`, `rearrange-pick-gpu`, `rearrange-pick-paper` and the same for the other skills."""
+    """`rearrange-pick`, `rearrange-pick-gpu`, `rearrange-pick-paper` and the same for the other skills.
+
+    One of them is also there in MuJoCo.
+    """
     made: dict[str, Callable[[], Config]] = {}
     for skill in ABOUT:
         name = f"rearrange-{skill.replace('_', '-')}"
         for suffix, recipe in (("", pick), ("-gpu", pick_gpu), ("-paper", pick_paper)):
             made[name + suffix] = _of(skill, recipe)
+    made["rearrange-open-fridge-mujoco"] = open_fridge_mujoco
     return made
 
 

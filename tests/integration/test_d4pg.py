@@ -62,6 +62,19 @@ def reports(folder: Path) -> list[dict]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    """The folder of a run. Tests that write to it have a copy."""
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    train(small(), folder)
+    return folder
+
+
+@pytest.fixture
+def copied(trained, tmp_path) -> Path:
+    return Path(shutil.copytree(trained, tmp_path / "run", symlinks=True))
+
+
 @pytest.mark.parametrize("pool", [{"kind": "serial"}, {"kind": "process", "workers": 2}])
 @pytest.mark.parametrize("concurrent", [True, False])
 def test_draws_and_insertions_keep_their_ratio(tmp_path, pool, concurrent):
@@ -85,13 +98,13 @@ def test_deterministic_runs_are_bit_equal_and_so_are_resumed_ones(tmp_path):
     """2N steps at once = N, SIGTERM, resume, N: replay, priorities, noise, pending steps, statistics of observations,
     optimisers and targets."""
     options = {"d4pg": D4PGConfig(batch=32, steps=3, lowest_noise=0.01, weight_decay=0.1)}
-    options |= {"policy": PolicyConfig(normalize_obs=True), "deterministic": True}
+    options |= {"policy": PolicyConfig(normalize_obs=True), "deterministic": True, "steps": 1200}
     whole = small(**options)
     train(whole, tmp_path / "whole")
     train(whole, tmp_path / "again")
     assert_equal(weights(tmp_path / "whole"), weights(tmp_path / "again"))
     assert weights(tmp_path / "whole")["normalizers.0.moments.count"] > 1000
-    stopping = small(f"?marker={tmp_path / 'stopped'}&harm=stop", **options)
+    stopping = small(f"?marker={tmp_path / 'stopped'}&harm=stop&at=150", **options)
     stopped = train(stopping, tmp_path / "parts")
     assert stopped.interrupted and 0 < stopped.step < whole.steps
     resumed = train(stopping, tmp_path / "parts", resume="latest")
@@ -118,18 +131,18 @@ def test_checkpoints_in_mid_run_are_whole(tmp_path):
 
 def test_a_resumed_run_counts_what_was_collected_and_not_yet_reported(tmp_path):
     """SIGTERM before anything is learned: what is in the replay are steps of the run."""
-    stopping = small(f"?marker={tmp_path / 'stopped'}&harm=stop&at=20", deterministic=True)
+    stopping = small(f"?marker={tmp_path / 'stopped'}&harm=stop&at=20", deterministic=True, steps=1000)
     stopped = train(stopping, tmp_path / "run")
     assert stopped.interrupted and stopped.step == 0 and 0 < stopped.collection.collected < 200
     resumed = train(stopping, tmp_path / "run", resume="latest")
-    assert resumed.step == resumed.collection.collected >= 2000
+    assert resumed.step == resumed.collection.collected >= 1000
 
 
 def test_segments_of_the_replay_come_back(tmp_path, monkeypatch):
     """The same to the bit where most of the replay is on disk, and resumed from an earlier checkpoint as well."""
     monkeypatch.setattr("paceline.experience.archive.SEGMENT", 64)
-    train(small(deterministic=True), tmp_path / "whole")
-    stopping = small(f"?marker={tmp_path / 'stopped'}&harm=stop", deterministic=True)
+    train(small(deterministic=True, steps=1200), tmp_path / "whole")
+    stopping = small(f"?marker={tmp_path / 'stopped'}&harm=stop&at=200", deterministic=True, steps=1200)
     train(stopping, tmp_path / "parts")
     assert len(list((tmp_path / "parts" / "replay" / "rank_0").glob("segment_*"))) > 5
     train(stopping, tmp_path / "parts", resume="latest")
@@ -145,23 +158,21 @@ def test_segments_of_the_replay_come_back(tmp_path, monkeypatch):
         {"replay": ReplayConfig(capacity=300, prioritized=False)},
     ],
 )
-def test_a_run_is_resumed_with_other_settings(tmp_path, changes):
+def test_a_run_is_resumed_with_other_settings(copied, changes):
     """Mistake 27: the new ones hold."""
-    train(small(), tmp_path)
     config = dataclasses.replace(small(**changes), steps=2400)
-    run = train(config, tmp_path, resume="latest")
+    run = train(config, copied, resume="latest")
     assert run.step >= 2400
     rates = {name: trained.adam["rate"] for name, trained in run.learners[0].trained.items()}
     assert rates == {"policy": config.d4pg.actor_rate, "critic": config.d4pg.critic_rate}
 
 
-def test_a_replay_that_is_gone_is_collected_anew(tmp_path, caplog):
-    train(small(), tmp_path)
-    saved = CheckpointFolder(tmp_path / "checkpoints").load()
+def test_a_replay_that_is_gone_is_collected_anew(copied, caplog):
+    saved = CheckpointFolder(copied / "checkpoints").load()
     replay = saved.state["ranks"][0]["agent"]["replay"]
     replay["tail"] = {name: column[:0] for name, column in replay["tail"].items()}
     with mock.patch.object(CheckpointFolder, "load", return_value=saved):
-        run = train(dataclasses.replace(small(), steps=2600), tmp_path, resume="latest")
+        run = train(dataclasses.replace(small(), steps=2600), copied, resume="latest")
     assert "no longer on disk" in caplog.text and run.step >= 2600
 
 
@@ -235,7 +246,7 @@ def test_nothing_acts_while_an_update_is_compiled(tmp_path, monkeypatch):
     monkeypatch.setattr(CompiledUpdate, "_compile", compile_)
     monkeypatch.setattr(Explorer, "act", act)
     monkeypatch.setattr("paceline.assembly.require_compiler", lambda: None)
-    train(small(compute=ComputeConfig(compile=True)), tmp_path)
+    train(small(compute=ComputeConfig(compile=True), steps=800), tmp_path)
     assert len(seen) > 100 and not any(seen)
 
 
@@ -314,7 +325,7 @@ def test_agents_out_of_the_game_are_not_experience(tmp_path):
 def test_the_memory_of_the_replay_is_said(tmp_path, caplog):
     """Two observations, an action, a reward and a discount, of four bytes each."""
     caplog.set_level("INFO")
-    run = train(small(), tmp_path)
+    run = train(small(steps=600), tmp_path)
     assert "replay: 1,000 transitions of 20 bytes, 0.00 GiB" in caplog.text
     assert run.collection.replay.bytes == 20 * 1000
 
@@ -344,20 +355,18 @@ def test_a_run_that_would_learn_nothing_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("format", ["onnx", "torchscript"])
-def test_its_policy_is_exported(tmp_path, format):
+def test_its_policy_is_exported(copied, format):
     if format == "onnx":
         pytest.importorskip("onnx")
-    train(small(), tmp_path)
-    exported = export(tmp_path, format)  # compares the file with the policy
+    exported = export(copied, format)  # compares the file with the policy
     assert exported.verified_with is not None
     assert [port.name for port in (*exported.inputs, *exported.outputs)] == ["obs", "action"]
 
 
-def test_its_policy_is_evaluated_and_has_nothing_to_sample(tmp_path):
-    train(small(), tmp_path)
-    assert evaluate(tmp_path, episodes=4)["mean_length"] == LENGTH
+def test_its_policy_is_evaluated_and_has_nothing_to_sample(trained):
+    assert evaluate(trained, episodes=4)["mean_length"] == LENGTH
     with pytest.raises(UsageError, match="no actions to sample"):
-        evaluate(tmp_path, episodes=4, sampled=True)
+        evaluate(trained, episodes=4, sampled=True)
 
 
 @pytest.mark.gpu
@@ -384,7 +393,7 @@ def test_a_task_is_learned_on_a_gpu(tmp_path, prioritized, recorded):
 
 
 def test_layers_compute_in_the_precision_that_was_asked_for(tmp_path):
-    run = train(small(compute=ComputeConfig(precision="bfloat16")), tmp_path)
+    run = train(small(compute=ComputeConfig(precision="bfloat16"), steps=600), tmp_path)
     learner, acting = run.learners[0], run.collection.explorer._policy
     torsos = [learner.policy.torso, learner._critic.module.torso, acting.torso]
     torsos += [target.module.torso for target in (learner._target_policy, learner._target_critic)]

@@ -30,7 +30,7 @@ def test_local_ranks_listen_on_loopback_only(tmp_path):
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_stopped_rank_is_noticed_and_named(tmp_path, victim):
     """Rank 0 serves the store. The other rank waits in an all-reduce."""
-    with two_ranks(tmp_path, "--group.heartbeat-seconds", "3") as (run, started):
+    with two_ranks(tmp_path, "--group.heartbeat-seconds", "2") as (run, started):
         os.kill(started[victim], signal.SIGSTOP)
         assert run.wait(timeout=60) == 1
         wait_for(lambda: not alive(started))

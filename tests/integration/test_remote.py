@@ -254,7 +254,7 @@ def test_a_run_learns_from_actors_elsewhere(cluster, tmp_path):
     config = dataclasses.replace(
         with_actors(),
         env="tests.integration.envs:Chase?seconds=0.002",  # slow enough for actors to start meanwhile
-        steps=10_000,
+        steps=6_000,
         limiter=LimiterConfig(samples_per_insert=1.0, minimum=200),
     )
     run = train(config, tmp_path)

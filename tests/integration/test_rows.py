@@ -104,8 +104,8 @@ def test_every_row_has_the_observation_of_its_slot(tmp_path, monkeypatch, system
 @pytest.mark.parametrize(("system", "kind"), [("appo", "process"), ("ver", "serial")])
 def test_acting_weights_follow_the_learner(tmp_path, system, kind, device):
     options = {"ver": VERConfig(overlap=True)} if system == "ver" else {}
-    pool = PoolConfig(num_envs=4, kind=kind)
-    run = train(small_batches(system, device=device, pool=pool, steps=2048, **options), tmp_path)
+    pool = PoolConfig(num_envs=4, kind=kind, workers=2 if kind == "process" else None)
+    run = train(small_batches(system, device=device, pool=pool, steps=1024, **options), tmp_path)
     acting = run.collection.actors[0].inference.policy
     assert acting is not run.policy and 0 <= int(run.policy.version - acting.version) < 5
     run.collection._refresh_weights()

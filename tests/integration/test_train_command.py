@@ -51,14 +51,22 @@ def wait_for(condition, seconds: float = 60) -> None:
 
 
 @contextlib.contextmanager
-def two_ranks(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen, list[int]]]:
-    """A command that trains for ever, and the processes of its ranks in order, once they train."""
+def two_ranks(folder: Path, *options: str, report: bool = False) -> Iterator[tuple[subprocess.Popen, list[int]]]:
+    """A command that trains for ever, and the processes of its ranks in order, once they collect.
+
+    `report`: once they have written their first report, which is 2 s later.
+    """
     options = (*TINY, "--steps", "100000000", "--ranks", "2", "--run-dir", str(folder), *options)
+    options = (*options, "--log-seconds", "0.1")
     metrics, errors = folder / "metrics.jsonl", folder / "errors.txt"
+
+    def trains() -> bool:
+        return bool(metrics.exists() and metrics.read_text()) if report else "collecting" in errors.read_text()
+
     with errors.open("w") as stderr, subprocess.Popen(command("cartpole", *options), stderr=stderr) as run:
         started: list[int] = []
         try:
-            wait_for(lambda: run.poll() is not None or (metrics.exists() and metrics.read_text()))
+            wait_for(lambda: run.poll() is not None or trains())
             assert run.poll() is None, errors.read_text()
             children = psutil.Process(run.pid).children(recursive=True)
             started = [child.pid for child in sorted(children, key=lambda child: int(child.environ()["RANK"]))]
@@ -195,7 +203,7 @@ def test_two_ranks_by_one_option(tmp_path):
 
 
 def test_interrupted_ranks_save_and_end_without_a_traceback(tmp_path):
-    with two_ranks(tmp_path) as (run, started):
+    with two_ranks(tmp_path, report=True) as (run, started):
         run.send_signal(signal.SIGINT)
         assert run.wait(timeout=60) == 130
         wait_for(lambda: not alive(started))
@@ -206,7 +214,7 @@ def test_interrupted_ranks_save_and_end_without_a_traceback(tmp_path):
 
 def test_a_signal_to_every_process_is_one_and_loses_nothing(tmp_path):
     """As a service manager sends it."""
-    with two_ranks(tmp_path) as (run, started):
+    with two_ranks(tmp_path, report=True) as (run, started):
         for pid in (run.pid, *started):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
@@ -235,18 +243,16 @@ def test_ranks_do_not_outlive_the_command_that_started_them(tmp_path):
 
 def test_a_killed_simulator_costs_its_episode_only(tmp_path):
     """kill -9 of a worker in the middle of a run: it goes on, and says so."""
-    options = [*TINY, "--steps", "15000", "--pool.kind", "process", "--pool.workers", "2", "--run-dir", tmp_path]
+    options = [*TINY, "--steps", "6000", "--pool.kind", "process", "--pool.workers", "2", "--run-dir", tmp_path]
+    options += ["--checkpoint.seconds", "0.1"]
     run = subprocess.Popen(command("cartpole", *options), stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
-    workers: list[psutil.Process] = []
-    while not ((tmp_path / "metrics.jsonl").exists() and workers) and time.monotonic() < deadline:
-        workers = [c for c in psutil.Process(run.pid).children() if "paceline.pool.worker" in " ".join(c.cmdline())]
-        time.sleep(0.1)
+    wait_for(lambda: run.poll() is not None or (tmp_path / "checkpoints" / "latest").exists())
+    workers = [c for c in psutil.Process(run.pid).children() if "paceline.pool.worker" in " ".join(c.cmdline())]
     os.kill(workers[0].pid, signal.SIGKILL)
     _, errors = run.communicate(timeout=120)
     assert run.returncode == 0, errors
     assert "SIGKILL" in errors and "replacing a simulator" in errors
-    assert CheckpointFolder(Path(tmp_path) / "checkpoints").load().state["step"] >= 15000
+    assert CheckpointFolder(Path(tmp_path) / "checkpoints").load().state["step"] >= 6000
 
 
 @pytest.mark.parametrize(

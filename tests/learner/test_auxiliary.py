@@ -136,7 +136,7 @@ def chains(following: torch.Tensor, continues: torch.Tensor, steps: int) -> dict
     return found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(flags(), st.sampled_from(["packed", "columns"]), st.integers(1, 2), st.integers(1, 5), st.floats(0.1, 1.0))
 def test_the_questions_are_about_what_followed(flags, sequences, minibatches, steps, share):
     starts, valid = flags

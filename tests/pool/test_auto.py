@@ -33,8 +33,8 @@ class Burning(Counting):
 
 
 def test_a_waiting_simulator_gets_a_worker_each():
-    with make_pool(Factory(make=Sleeping), PoolConfig(num_envs=6)) as pool:
-        assert isinstance(pool, ProcessPool) and len(pool.worker_pids()) == 6
+    with make_pool(Factory(make=Sleeping), PoolConfig(num_envs=4)) as pool:
+        assert isinstance(pool, ProcessPool) and len(pool.worker_pids()) == 4
 
 
 def test_a_heavy_simulator_gets_a_worker_per_core(monkeypatch):
@@ -83,16 +83,18 @@ class WithHelper(Burning):
         self.helper.wait()
 
 
-@pytest.mark.parametrize(("make", "cores", "workers"), [(Apart, 2, 2), (Apart, 5, 10), (WithHelper, 5, 5)])
+@pytest.mark.parametrize(("make", "cores", "workers"), [(Apart, 2, 2), (Apart, 3, 6), (WithHelper, 3, 3)])
 def test_a_simulator_in_a_process_of_its_own_gets_two_workers_per_core_of_many(monkeypatch, make, cores, workers):
+    monkeypatch.setattr(auto, "FEW_CORES", 2)  # not 4: the workers of 5 cores take seconds to start
     monkeypatch.setattr(auto, "available_core_ids", lambda: list(range(cores)))
-    with make_pool(Factory(make=make), PoolConfig(num_envs=12)) as pool:
+    with make_pool(Factory(make=make), PoolConfig(num_envs=8)) as pool:
         assert isinstance(pool, ProcessPool) and len(pool.worker_pids()) == workers
 
 
 @pytest.mark.parametrize("fastest", [0, 1, 2])
 def test_a_light_simulator_gets_whatever_was_fastest(monkeypatch, fastest):
     rates = iter([1.0, 1.0, 1.0])
+    monkeypatch.setattr(auto, "PROBE_SECONDS", 0.05)
     monkeypatch.setattr(auto, "available_core_ids", lambda: [0, 1])
     monkeypatch.setattr(auto, "measure", lambda pool, seconds: next(rates) + (next_index() == fastest))
     counter = iter(range(3))
@@ -107,7 +109,9 @@ def test_a_light_simulator_gets_whatever_was_fastest(monkeypatch, fastest):
             assert len(pool.worker_pids()) == expected[1]
 
 
-def test_measuring_leaves_no_trace_in_the_stream():
+def test_measuring_leaves_no_trace_in_the_stream(monkeypatch):
+    monkeypatch.setattr(auto, "PROBE_SECONDS", 0.05)
+    monkeypatch.setattr(auto, "TRIAL_SECONDS", 0.05)
     factory = Factory(make=lambda env: gym.make("CartPole-v1"))
     with (
         make_pool(factory, PoolConfig(num_envs=3), seed=5) as chosen,
@@ -121,7 +125,9 @@ def test_measuring_leaves_no_trace_in_the_stream():
         assert len(chosen.take_episodes()) == len(reference.take_episodes())
 
 
-def test_process_without_a_number_of_workers_never_runs_here():
+def test_process_without_a_number_of_workers_never_runs_here(monkeypatch):
+    monkeypatch.setattr(auto, "PROBE_SECONDS", 0.05)
+    monkeypatch.setattr(auto, "TRIAL_SECONDS", 0.05)
     with make_pool(counting(), PoolConfig(kind="process", num_envs=2)) as pool:
         assert isinstance(pool, ProcessPool)
 

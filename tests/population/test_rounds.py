@@ -170,7 +170,7 @@ def test_rows_of_replaced_weights_are_dropped_and_counted(tmp_path, monkeypatch,
     config = populated(
         system=system,
         env="tests.pool.multi_agent:mortals",
-        steps=4000,
+        steps=2400,
         deterministic=False,
         batching=BatchingConfig(minimum=0.25, maximum=0.5),
         pbt=dataclasses.replace(OFTEN, every=200),
@@ -259,7 +259,7 @@ def in_league(**changes: Any) -> Config:
     ("env", "prioritized"), [("tests.population.games:Kuhn", True), ("tensor:pong?points=1", False)]
 )
 def test_a_resumed_run_with_rounds_and_past_selves_is_bit_equal(tmp_path, env, prioritized):
-    config = in_league(env=env, prioritized=prioritized)
+    config = in_league(env=env, prioritized=prioritized, steps=4096)
     if env.startswith("tensor"):
         config = dataclasses.replace(config, pool=PoolConfig(num_envs=8))
     train(config, tmp_path / "whole")
@@ -281,7 +281,7 @@ def test_a_resumed_run_with_rounds_and_past_selves_is_bit_equal(tmp_path, env, p
 
 
 def test_a_resumed_run_without_the_files_of_past_selves_warns_and_continues(tmp_path, caplog):
-    config = in_league()
+    config = in_league(steps=3584)
     with Session(config, tmp_path) as session:
         session.run(until=2500)
     gone = sorted((tmp_path / "past_selves").glob("*.safetensors"))

@@ -71,9 +71,11 @@ class NavigationConfig(SimulatorOptions):
     turn_angle: float = 10.0
     """Angle of a turn in degrees."""
     actuation_noise: float = 0.0
-    """Standard deviation of steps and turns, as a share of their size."""
+    """Standard deviation of the length of a step and of the angle of a turn, as a share of them. A step never goes
+    back and never turns the agent; a turn never moves it."""
     image_noise: float = 0.0
-    """Standard deviation of pixels: of depth as a share of the depth, of RGB as a share of full brightness."""
+    """Standard deviation of pixels: of depth as a share of the depth, of RGB as a share of full brightness. Each pixel
+    has one random number per step, which its depth and its three colours share."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -123,7 +125,8 @@ class PointNavConfig(NavigationConfig):
     max_distance: float = math.inf
     """Largest distance from start to goal in metres; `PointNav.set_max_distance` changes it."""
     gps_noise: float = 0.0
-    """Standard deviation of the observed position, in metres, and of the observed heading, in radians."""
+    """Standard deviation of x and y of the observed position, in metres, and of the observed heading, in radians. Drawn
+    anew in every step. Without `gps` it has no effect."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +158,8 @@ class ObjectNavConfig(NavigationConfig):
     success_distance: float = 1.0
     """Largest distance from an object that counts as success, in metres; at most 1.5, which starts always exceed."""
     gps_noise: float = 0.0
-    """Standard deviation of the observed position, in metres, and of the observed heading, in radians."""
+    """Standard deviation of x and y of the observed position, in metres, and of the observed heading, in radians. Drawn
+    anew in every step. Without `gps` it has no effect."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -9,4 +9,4 @@ X, Y, HEADING = range(3)
 NUM_POSE = 3
 PATH, COLLISIONS, STEPS = range(-3, 0)
 # Purposes of random numbers.
-SCENE, EPISODE, ACTUATION, GPS = range(1, 5)
+SCENE, EPISODE, ACTUATION, GPS, IMAGE = range(1, 6)

@@ -13,21 +13,27 @@
     planning/        task plans: skills in a row solve a scenario
     episode_record   what a robot did in one episode
     evaluation/      baselines, fixed episodes, measures and the sections of a report
+    dynamics/        the same houses and tasks with masses and contacts, in MuJoCo
 
-Importing this package registers `paceline/Rearrange-v0` with Gymnasium. It imports nothing heavy.
+Importing this package registers `paceline/Rearrange-v0` and `paceline/RearrangeMuJoCo-v0` with Gymnasium. It imports
+nothing heavy.
 """
 
 from __future__ import annotations
 
 import gymnasium
 
-GYM_ID = "paceline/Rearrange-v0"
+ENTRY_POINTS = {
+    "paceline/Rearrange-v0": "paceline.sims.rearrangement.env:RearrangementEnv",
+    "paceline/RearrangeMuJoCo-v0": "paceline.sims.rearrangement.dynamics.env:DynamicRearrangementEnv",
+}
 
 
 def register() -> None:
     """Make `gymnasium.make("paceline/Rearrange-v0", task="pick", ...)` work. It can be called repeatedly."""
-    if GYM_ID not in gymnasium.registry:
-        gymnasium.register(GYM_ID, entry_point="paceline.sims.rearrangement.env:RearrangementEnv")
+    for name, entry_point in ENTRY_POINTS.items():
+        if name not in gymnasium.registry:
+            gymnasium.register(name, entry_point=entry_point)
 
 
 register()

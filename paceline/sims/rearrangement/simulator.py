@@ -47,7 +47,7 @@ from paceline.sims.rearrangement.physics.world import (
     resting_state,
 )
 from paceline.sims.rearrangement.rendering.camera import HeadCamera, Scenery, depth_space, scenery
-from paceline.sims.rearrangement.robot.arm import REST_ANGLES, Arm, forward_kinematics
+from paceline.sims.rearrangement.robot.arm import REST_ANGLES, forward_kinematics
 from paceline.sims.rearrangement.scenes.bank import HouseBank, load_or_generate_houses
 from paceline.sims.rearrangement.surroundings import static_boxes, world_of
 from paceline.sims.rearrangement.tasks.protocol import EpisodeDraw, Facts, Skill
@@ -154,7 +154,7 @@ class Rearrangement:
             world, stream.state, arm_of(stream.state), stream.depth, command.base, command.turns, self.config.slide
         )
         gripped = grip(world, moved.state, moved.arm, command.closes)
-        facts = self._facts(stream, gripped.state, moved.arm)._replace(
+        facts = self._facts(stream, gripped.state, moved.arm.tip)._replace(
             taken=gripped.taken, dropped=gripped.dropped, collided=moved.collided, stopped=command.stops
         )
         judged, self.last_facts = self.task.judge(stream.columns, facts), facts
@@ -175,7 +175,7 @@ class Rearrangement:
         # What the hand has let go can be in its way (a door too), and a new episode begins elsewhere.
         self._continue(after, ended, again=ended | (gripped.dropped != NOTHING))
         final_images, images = self._camera.see_both(self._scenery(after), self._scenery(self._stream), ended)
-        final, first = self._vectors(after), self._vectors(self._stream)
+        final, first = self.vectors(after), self.vectors(self._stream)
         return TensorStep({**images, **first}, judged.reward, terminated, truncated, {**final_images, **final})
 
     def state_dict(self) -> dict[str, Any]:
@@ -194,11 +194,12 @@ class Rearrangement:
 
     # For evaluation.
 
-    def load_episodes(self, scenes: Sequence[int], episodes: Sequence[int]) -> dict[str, Tensor]:
+    def load_episodes(self, scenes: Sequence[int], episodes: Sequence[int], first: int = 0) -> dict[str, Tensor]:
         """Play a list of episodes until the next `reset`; returns the first observations.
 
         Stream i plays episodes i, i + N, i + 2N and so on of the list, and then repeats its last one. What an episode
-        does not say (the target, the start) depends on its place in the list alone.
+        does not say (the target, the start) depends on its place in the list alone. For a part of a longer list,
+        `first` is the place of its first episode.
         """
         if len(scenes) != len(episodes) or len(scenes) < self.num_envs:
             raise UsageError(
@@ -210,7 +211,7 @@ class Rearrangement:
         order[len(scenes) :] -= self.num_envs  # streams with one episode less repeat their last one
         numbers = torch.from_numpy(order).view(rounds, self.num_envs)
         pairs = torch.tensor([list(scenes), list(episodes)])[:, numbers]
-        self._schedule = torch.cat((pairs, numbers[None])).to(self.device)  # [3, rounds, N]
+        self._schedule = torch.cat((pairs, numbers[None] + first)).to(self.device)  # [3, rounds, N]
         self._numbers.fill_(-1)
         return self.begin_next()
 
@@ -219,13 +220,18 @@ class Rearrangement:
         """Abandon all current episodes and begin the next ones; returns the first observations."""
         everywhere = torch.ones_like(self._streams, dtype=torch.bool)
         self._continue(self._stream, everywhere, again=everywhere)
-        return {**self._camera.see(self._scenery(self._stream)), **self._vectors(self._stream)}
+        return {**self._camera.see(self._scenery(self._stream)), **self.vectors(self._stream)}
 
     @property
     def stream(self) -> Stream:
         """Everything as it is now. A copy."""
         copies = iter([value.clone() for value in _flat(self._stream)])
         return _filled(self._stream, copies)
+
+    def adopt(self, stream: Stream) -> None:
+        """Continue from `stream`, which something else has moved. Depths are not computed again."""
+        for kept, new in zip(_flat(self._stream), _flat(stream), strict=True):
+            kept.copy_(new)
 
     def world(self) -> World:
         """What is around the robots."""
@@ -235,13 +241,16 @@ class Rearrangement:
         kinds = self.bank.object_kinds[stream.scenes, stream.episodes]
         return world_of(self.bank, self._static, stream.scenes, self._extents[kinds])
 
-    def facts_of(self, stream: Stream) -> Facts:
-        return self._facts(stream, stream.state, arm_of(stream.state))
+    def facts_of(self, stream: Stream, tips: Tensor | None = None) -> Facts:
+        """`tips` [N, 3] are those of the hands, if they are known."""
+        return self._facts(stream, stream.state, arm_of(stream.state).tip if tips is None else tips)
 
-    def vectors_of(self, stream: Stream, task: Skill, columns: Tensor, start: Tensor) -> dict[str, Tensor]:
+    def vectors_of(
+        self, stream: Stream, task: Skill, columns: Tensor, start: Tensor, facts: Facts | None = None
+    ) -> dict[str, Tensor]:
         """The observations that depend on the task, for one with `columns` that began at the poses `start` [N, 3]."""
         pose = stream.state.pose
-        facts = self.facts_of(stream)
+        facts = facts or self.facts_of(stream)
         tip, target = self._seen(pose, facts.tip), self._seen(pose, task.target(columns, facts))
         x, y, _ = self._seen(start, torch.cat((pose[:, :2], pose[:, :1]), 1)).unbind(1)
         turned = pose[:, 2] - start[:, 2]
@@ -249,6 +258,16 @@ class Rearrangement:
             "rest": self._rest_tip - tip,
             "target": torch.cat((target - tip, target), 1),
             "gps": torch.stack((x, y, turned.cos(), turned.sin()), 1),
+        }
+
+    def vectors(self, stream: Stream, facts: Facts | None = None) -> dict[str, Tensor]:
+        """All observations but images. `facts` are those of `stream`, if they are known."""
+        told = self.vectors_of(stream, self.task, stream.columns, stream.start, facts)
+        return {
+            **told,
+            "joints": stream.state.angles.clone(),
+            "grip": (stream.state.held != NOTHING)[:, None].float(),
+            "previous_action": stream.previous.clone(),
         }
 
     # Episodes.
@@ -285,43 +304,24 @@ class Rearrangement:
         fresh = fresh._replace(columns=self.task.first(fresh.columns, self.facts_of(fresh)))
         for kept, old, new in zip(_flat(self._stream), _flat(after), _flat(fresh), strict=True):
             kept.copy_(torch.where(ended.view(-1, *[1] * (old.dim() - 1)), new, old))
-        self._stream.depth.copy_(torch.where(again, self._depths(self._stream, again), self._stream.depth))
-
-    def _depths(self, stream: Stream, which: Tensor) -> Tensor:
-        """[N]: the depths of the streams in `which`."""
-        world, state = self.world_of(stream), stream.state
-        if which.is_cuda:
-            return depths(world, state, arm_of(state))
-        rows = which.nonzero()[:, 0]  # on a host this does not wait for a device
-        result = torch.zeros_like(stream.depth)
-        if len(rows):
-            state = State(*(part[rows] for part in state))
-            result[rows] = depths(World(*(part[rows] for part in world)), state, arm_of(state))
-        return result
+        state = self._stream.state
+        depth = depths(self.world_of(self._stream), state, arm_of(state), only=again)
+        self._stream.depth.copy_(torch.where(again, depth, self._stream.depth))
 
     # Observations.
 
-    def _facts(self, stream: Stream, state: State, arm: Arm) -> Facts:
-        tip = self._seen(state.pose, arm.tip)
+    def _facts(self, stream: Stream, state: State, tips: Tensor) -> Facts:
+        tip = self._seen(state.pose, tips)
         nothing = torch.full_like(stream.scenes, NOTHING)
         never = torch.zeros_like(stream.scenes, dtype=torch.bool)
         rest_distance = (tip - self._rest_tip).norm(dim=1)
-        return Facts(stream.scenes, stream.episodes, state, arm.tip, rest_distance, nothing, nothing, never, never)
+        return Facts(stream.scenes, stream.episodes, state, tips, rest_distance, nothing, nothing, never, never)
 
     def _seen(self, poses: Tensor, points: Tensor) -> Tensor:
         """[N, 3]: `points` in the base frame of robots at `poses`."""
         cos, sin = poses[:, 2].cos(), poses[:, 2].sin()
         x, y = (points[:, :2] - poses[:, :2]).unbind(1)
         return torch.stack((cos * x + sin * y, cos * y - sin * x, points[:, 2]), 1)
-
-    def _vectors(self, stream: Stream) -> dict[str, Tensor]:
-        told = self.vectors_of(stream, self.task, stream.columns, stream.start)
-        return {
-            **told,
-            "joints": stream.state.angles.clone(),
-            "grip": (stream.state.held != NOTHING)[:, None].float(),
-            "previous_action": stream.previous.clone(),
-        }
 
     def _scenery(self, stream: Stream) -> Scenery:
         return scenery(self.world_of(stream), stream.state, stream.scenes)

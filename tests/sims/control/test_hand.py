@@ -328,6 +328,7 @@ def test_a_short_training_run_reports_what_is_held(tmp_path):
         steps=600,
         device="cpu",
         rollout_steps=50,
+        ppo={"epochs": 1, "minibatches": 1},
         pool={"kind": "serial", "num_envs": 4},
     )
     assert "episode_held" in run.metrics

@@ -447,7 +447,10 @@ def test_recipes_have_the_settings_of_the_paper(body, atoms):
 
 @pytest.mark.parametrize("system", ["ddppo", "ver", "appo", "d4pg"])
 def test_a_short_training_run_reports_obstacles_and_distance(tmp_path, system):
-    settings = {"limiter": {"minimum": 64}, "replay": {"capacity": 1000}} if system == "d4pg" else {"rollout_steps": 50}
+    if system == "d4pg":
+        settings = {"limiter": {"minimum": 64}, "replay": {"capacity": 1000}}
+    else:
+        settings = {"rollout_steps": 50, "ppo": {"epochs": 1, "minibatches": 1}}
     run = pl.train(
         env="parkour:walker?difficulty=0.5",
         system=system,

@@ -241,6 +241,59 @@ def test_noise_is_off_by_default_and_has_the_size_asked_for(small_bank):
     assert 0 < float((moved - poses).abs().max()) < 0.1
 
 
+def test_noise_has_the_standard_deviation_that_the_options_say(small_bank):
+    def run(action, **options):
+        simulator = Navigation(512, "cpu", PointNavConfig(resolution=8, **options), bank=small_bank)
+        simulator.reset(0)
+        before = simulator.poses
+        obs = simulator.step(torch.full((512,), action)).obs
+        return obs, simulator.poses - before, simulator.last_measures
+
+    plain, exact, _ = run(LEFT)
+    _, turned, _ = run(LEFT, actuation_noise=0.1)
+    assert float(turned[:, :2].abs().max()) == 0.0
+    assert abs(float((turned[:, 2] / exact[:, 2]).std()) - 0.1) < 0.01
+    _, walked, measures = run(FORWARD, actuation_noise=0.1)
+    free = measures["collisions"] == 0
+    assert float(walked[:, 2].abs().max()) == 0.0  # a step does not turn
+    assert abs(float((walked[free, :2].norm(dim=1) / 0.25).std()) - 0.1) < 0.01
+    seen = run(LEFT, image_noise=0.1)[0]["depth"]
+    near = plain["depth"] < 0.6  # no noise reaches 10 m, where it would be clipped
+    assert abs(float((seen / plain["depth"])[near].std()) - 0.1) < 0.01
+    placed = run(LEFT, gps_noise=0.1)[0]["goal"]
+    assert abs(float((placed[:, 0] - plain["goal"][:, 0]).std()) - 0.1) < 0.01
+    distance, *_ = plain["goal"].unbind(1)
+    far = distance > 2.0
+    angles = [torch.atan2(goal[far, 2], goal[far, 1]) for goal in (placed, plain["goal"])]
+    error = torch.remainder(angles[0] - angles[1] + math.pi, 2 * math.pi) - math.pi
+    expected = 0.1 * (1.0 + distance[far] ** -2).sqrt()  # of the heading, and of the position
+    assert abs(float((error / expected).std()) - 1.0) < 0.1
+
+
+def test_noise_of_pixels_does_not_foretell_noise_of_turns(small_bank):
+    def first(noise):
+        config = PointNavConfig(resolution=8, image_noise=noise, actuation_noise=0.1)
+        simulator = Navigation(256, "cpu", config, bank=small_bank)
+        return simulator.reset(0)["depth"].flatten(1), simulator
+
+    seen, simulator = first(0.05)
+    pixels = seen - first(0.0)[0]
+    before = simulator.poses[:, 2]
+    simulator.step(torch.full((256,), LEFT))
+    together = torch.corrcoef(torch.cat((pixels.T, (simulator.poses[:, 2] - before)[None])))[-1, :-1]
+    assert float(together.nan_to_num().abs().max()) < 0.4
+
+
+def test_noise_of_colours_has_mean_zero(small_bank):
+    def first(noise):
+        config = PointNavConfig(resolution=16, sensors="rgb", image_noise=noise)
+        return Navigation(64, "cpu", config, bank=small_bank).reset(0)["rgb"].float()
+
+    plain = first(0.0)
+    inside = (plain > 60) & (plain < 195)  # far from black and white, where it is clipped
+    assert abs(float((first(0.04) - plain)[inside].mean())) < 0.2
+
+
 def test_bad_options_say_what_is_allowed(small_bank):
     for options, message in [
         ({"tier": "tiny"}, "tier is 'tiny'; allowed: small, full"),

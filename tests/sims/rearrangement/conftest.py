@@ -23,9 +23,9 @@ def houses():
 
 @pytest.fixture(scope="session")
 def banks(houses):
-    """A bank of each tier and scenario."""
+    """A bank of two houses of each tier and scenario."""
     return {
-        (tier, scenario): HouseBank.of_scenes(houses[tier][number::27], tier, scenario, [scenario])
+        (tier, scenario): HouseBank.of_scenes(houses[tier][number::40], tier, scenario, [scenario])
         for tier in HOUSE_TIERS
         for number, scenario in enumerate(SCENARIOS)
     }

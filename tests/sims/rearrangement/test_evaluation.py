@@ -32,7 +32,7 @@ def cache(tmp_path_factory):
 
 def test_the_family_has_its_evaluator():
     assert evaluator_of("rearrange:pick") is EVALUATOR
-    assert EVALUATOR.baselines == ("random", "oracle")
+    assert EVALUATOR.baselines == ("random", "oracle", "plan")
 
 
 def test_a_baseline_reports_the_measures_of_its_task_with_intervals():
@@ -69,13 +69,15 @@ def test_the_split_of_the_id_counts_unless_another_is_given():
 def test_wrong_agents_and_tasks_are_refused():
     with pytest.raises(UsageError, match=r"task '' of 'rearrange' does not exist; allowed: navigate"):
         evaluate_baseline("random", EvaluationOptions(env="rearrange"))
-    with pytest.raises(UsageError, match="does not play set_table; allowed: navigate, pick"):
-        evaluate_baseline("oracle", EvaluationOptions(env="rearrange:set_table"))
+    with pytest.raises(UsageError, match="agent 'plan' does not play pick; allowed: random, oracle"):
+        evaluate_baseline("plan", EvaluationOptions(env="rearrange:pick"))
     with pytest.raises(UsageError, match="no rearrangement task"):
         EVALUATOR.evaluate_baseline("random", EvaluationOptions(env="pointnav:small"))
 
 
-def test_the_policy_of_a_run_plays_the_list(tmp_path):
+@pytest.fixture(scope="module")
+def picking(tmp_path_factory):
+    """A run of pick that has learned nothing."""
     config = Config(
         env=ENV,
         steps=64,
@@ -85,8 +87,44 @@ def test_the_policy_of_a_run_plays_the_list(tmp_path):
         policy=PolicyConfig(hidden=(8,)),
         ppo=PPOConfig(epochs=1, minibatches=1),
     )
-    train(config, tmp_path / "run")
-    result = EVALUATOR.evaluate_policy(tmp_path / "run", EvaluationOptions(env=f"{ENV}&split=val", episodes=4))
+    folder = tmp_path_factory.mktemp("runs") / "pick"
+    train(config, folder)
+    return folder
+
+
+def test_the_policy_of_a_run_plays_the_list(picking):
+    result = EVALUATOR.evaluate_policy(picking, EvaluationOptions(env=f"{ENV}&split=val", episodes=4))
     assert result["episodes"] == 4
     assert 0.0 <= result["success"] <= 1.0
     assert result["scenes"] == 2
+
+
+SCENARIO = "rearrange:tidy_house?scenes=2&max_episode_steps=12"
+
+
+def test_a_plan_has_scripts_for_skills_without_a_run(picking):
+    options = EvaluationOptions(env=SCENARIO, episodes=3, num_envs=2)
+    _, result = evaluate_baseline(f"plan?pick={picking}&navigation=false", options)
+    assert result["measures"] == ["success", *(f"{skill}_{n}" for n in range(1, 6) for skill in ("pick", "place"))]
+    assert result["skills"] == {"pick": str(picking)} and result["navigation"] is False
+    assert "sensors=blind" in result["env"], "as in the run"
+    assert 0.0 <= result["success"] <= result["pick_1"] <= 1.0
+
+
+def test_the_oracle_of_a_scenario_is_its_plan_of_scripts():
+    options = EvaluationOptions(env=SCENARIO.replace("tidy_house", "set_table"), episodes=2)
+    _, result = evaluate_baseline("oracle", options)
+    assert result["measures"][:4] == ["success", "open_drawer_1", "pick_1", "place_1"]
+    assert result["agent"] == "oracle" and result["skills"] == {}
+
+
+def test_wrong_plans_are_refused(picking):
+    def refuse(agent, message, env=SCENARIO):
+        with pytest.raises(UsageError, match=message):
+            evaluate_baseline(agent, EvaluationOptions(env=env, episodes=2))
+
+    refuse("plan?lift=runs/a", r"has lift=runs/a; allowed: plan\?SKILL=RUN&..., with navigate=RUN, pick=RUN")
+    refuse("plan?navigation=no", "has navigation=no; allowed")
+    refuse("plan?pick", "has pick=; allowed")
+    refuse(f"plan?place={picking}", "was trained in rearrange:pick.*; allowed as place: rearrange:place")
+    refuse(f"plan?pick={picking}", "trained with sensors blind; the scenario has depth", f"{SCENARIO}&sensors=depth")

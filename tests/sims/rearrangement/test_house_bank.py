@@ -1,5 +1,7 @@
 """Banks of houses: their content, their file, the cache and workers. The machinery is navigation's."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -109,7 +111,16 @@ def test_the_cache_is_used(tmp_path, monkeypatch):
     assert bank_cache.cache_folder(HouseBank).name == "rearrangement"
 
 
-def test_workers_make_the_same_bank(bank):
+def test_workers_make_the_same_bank(bank, monkeypatch, capfd):
+    """Workers run in this process: tests of navigation start new ones, which takes seconds."""
+
+    def run(commands, files, num_scenes, about):
+        for command in commands:
+            monkeypatch.setattr("sys.argv", command[2:])
+            bank_workers.main()
+
+    monkeypatch.setattr(bank_workers, "_run", run)
+    monkeypatch.setattr("os.getppid", os.getpid)
     assert_equal(bank_workers.generate(HouseBank, "small", "val", 3, 0, ("set_table",), workers=2), bank)
 
 

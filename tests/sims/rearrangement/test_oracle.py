@@ -23,25 +23,26 @@ def bank() -> HouseBank:
     return HouseBank.generate("small", "val", 4)
 
 
-def played(bank: HouseBank, task: str, **options) -> dict:
-    config = RearrangementConfig(sensors="blind", split="val", scenes=bank.num_scenes, **options)
+def played(bank: HouseBank, task: str, steps: int) -> dict:
+    config = RearrangementConfig(sensors="blind", split="val", scenes=bank.num_scenes, max_episode_steps=steps)
     simulator = Rearrangement(NUM_EPISODES, "cpu", task, config, bank=bank)
     return play(simulator, RobotOracle(simulator).act, *fixed_episodes(bank, NUM_EPISODES))
 
 
 @pytest.mark.parametrize(
-    ("task", "least"),
+    ("task", "least", "steps"),
     [
-        ("pick", 0.6),
-        ("place", 0.6),
-        ("navigate", 0.6),
-        ("open_drawer", 0.6),
-        ("close_drawer", 0.6),
-        ("open_fridge", 0.4),
+        ("pick", 0.6, 160),
+        ("place", 0.6, 140),
+        ("navigate", 0.6, 100),
+        ("open_drawer", 0.6, 150),
+        ("close_drawer", 0.6, 160),
+        ("open_fridge", 0.4, 140),
     ],
 )
-def test_the_oracle_solves_most_episodes(bank, task, least):
-    measures = played(bank, task)
+def test_the_oracle_solves_most_episodes(bank, task, least, steps):
+    """In fewer steps than the limits of the tasks: episodes that are not solved would take most of the time."""
+    measures = played(bank, task, steps)
     assert measures["success"].mean() >= least
     if "mistake" in measures:
         assert measures["mistake"].mean() <= 0.1
@@ -63,9 +64,9 @@ def test_a_robot_begins_its_script_with_its_episode(bank):
     simulator = Rearrangement(2, "cpu", "pick", RearrangementConfig(sensors="blind", scenes=bank.num_scenes), bank=bank)
     oracle = RobotOracle(simulator)
     obs = simulator.reset(0)
-    oracle.phases.fill_(3)
+    oracle.skill.phases.fill_(3)
     oracle.act(obs, torch.tensor([True, False]))
-    assert oracle.phases.tolist() == [0, 3]
+    assert oracle.skill.phases.tolist() == [0, 3]
 
 
 def test_a_hand_that_lets_go_of_a_door_can_leave_it(bank):

@@ -9,7 +9,7 @@ from paceline.errors import UsageError
 from paceline.sims.rearrangement.config import RearrangementConfig
 from paceline.sims.rearrangement.planning import chain
 from paceline.sims.rearrangement.planning.chain import Chain, SkillPolicy
-from paceline.sims.rearrangement.planning.plans import IN_ITS_DRAWER, Stage, plan_of
+from paceline.sims.rearrangement.planning.plans import IN_ITS_DRAWER, Stage, interactions, plan_of
 from paceline.sims.rearrangement.simulator import Rearrangement
 from paceline.sims.rearrangement.tasks.pick import PickSkill
 from paceline.sims.rearrangement.tasks.place import PlaceSkill
@@ -29,16 +29,31 @@ def test_the_plan_of_set_table_opens_what_the_objects_are_in():
     assert plan_of("set_table", 5)[1].target == IN_ITS_DRAWER
 
 
+def test_interactions_are_named_by_their_objects():
+    assert interactions(plan_of("tidy_house", 5)) == {
+        f"{skill}_{number + 1}": 4 * number + place
+        for number in range(5)
+        for skill, place in (("pick", 1), ("place", 3))
+    }
+    names = ["open_drawer_1", "pick_1", "place_1", "open_fridge_2", "pick_2", "place_2"]
+    assert list(interactions(plan_of("set_table", 5, navigation=False))) == names
+
+
+def test_skills_that_find_their_own_way_have_the_steps_of_navigation_too():
+    assert chain.stage_steps(plan_of("tidy_house", 5))[:4] == [300, 200, 300, 200]
+    assert set(chain.stage_steps(plan_of("tidy_house", 5, navigation=False))) == {500}
+
+
 class Recorded:
     """A policy that does nothing, and remembers what it saw."""
 
     def __init__(self, size: int) -> None:
         self.size, self.seen, self.began = size, [], []
 
-    def __call__(self, obs, began):
-        self.seen.append({name: values.clone() for name, values in obs.items()})
-        self.began.append(began.clone())
-        return torch.zeros(len(began), self.size)
+    def __call__(self, turn):
+        self.seen.append({name: values.clone() for name, values in turn.obs.items()})
+        self.began.append(turn.began.clone())
+        return torch.zeros(len(turn.began), self.size)
 
 
 @pytest.fixture
@@ -53,7 +68,8 @@ def policies_of(**sizes):
 
 def test_a_skill_that_does_not_succeed_ends_its_robot(tidying, monkeypatch):
     simulator, obs = tidying
-    monkeypatch.setattr(chain, "OTHER_STEPS", 3)
+    monkeypatch.setattr(chain, "NAVIGATION_STEPS", 2)
+    monkeypatch.setattr(chain, "OTHER_STEPS", 1)
     policies = policies_of(pick=10, place=10)
     reached = Chain(simulator, plan_of("tidy_house", 5, navigation=False), policies).play(obs)
     assert reached.tolist() == [0, 0]
@@ -82,6 +98,26 @@ def test_every_stage_has_its_own_target_and_a_fresh_start(tidying, kitchens, mon
         assert z == pytest.approx(float(kitchens.objects[at][0, number, 2]), abs=1e-5)
         assert torch.equal(seen["gps"], torch.tensor([[0.0, 0.0, 1.0, 0.0]] * 2)) and (x, y) != (0.0, 0.0)
         assert (seen["previous_action"] == 0).all()
+
+
+def test_a_stage_that_begins_with_an_object_in_the_hand_was_told_to_hold_it(kitchens):
+    """As in the training of place."""
+    simulator = Rearrangement(2, "cpu", "tidy_house", RearrangementConfig(sensors="blind"), bank=kitchens)
+    obs = simulator.reset(1)
+    simulator._stream.state.held[0] = 0
+    policies = policies_of(place=10)
+    Chain(simulator, [Stage("place", 0)], policies).play(obs)
+    assert policies["place"].decide.seen[0]["previous_action"][:, 7].tolist() == [1.0, 0.0]
+
+
+def test_a_part_of_a_list_of_episodes_is_the_same_as_in_the_whole(kitchens):
+    simulator = Rearrangement(2, "cpu", "tidy_house", RearrangementConfig(sensors="blind"), bank=kitchens)
+    scenes, numbers = [0, 1, 2, 3], [5, 6, 7, 8]
+    simulator.load_episodes(scenes, numbers)
+    simulator.begin_next()
+    whole = simulator.stream.state.pose
+    simulator.load_episodes(scenes[2:], numbers[2:], first=2)
+    assert torch.equal(simulator.stream.state.pose, whole)
 
 
 def test_a_skill_with_other_steps_than_the_scenario_is_refused(tidying):

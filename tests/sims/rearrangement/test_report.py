@@ -11,6 +11,7 @@ from PIL import Image
 
 from paceline.cli import main as cli
 from paceline.config import Config
+from paceline.errors import UsageError
 from paceline.evaluation.evaluators import EvaluationOptions, evaluate_baseline
 from paceline.evaluation.report import write_report
 from paceline.learner.config import PPOConfig
@@ -167,3 +168,10 @@ def test_wrong_reports_of_baselines_are_refused(arguments, problem, monkeypatch,
     with pytest.raises(SystemExit):
         report_command(monkeypatch, *arguments)
     assert re.search(problem, " ".join(capsys.readouterr().err.split()))
+
+
+def test_plans_have_no_video_and_no_report(tmp_path):
+    with pytest.raises(UsageError, match="--video does not film plans; allowed: --agent random, oracle in skills"):
+        EVALUATOR.evaluate_baseline("oracle", EvaluationOptions(env="rearrange:set_table", video=tmp_path / "x.gif"))
+    with pytest.raises(UsageError, match="agent 'plan' has no report; allowed: random, oracle"):
+        EVALUATOR.report_baseline("plan", "rearrange:set_table", 2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -121,6 +123,22 @@ def test_nothing_is_lost_or_inside_something_else(kitchens, task):
         in_drawer = before.state.object_joint > 0
         still = (objects == before.state.objects).all(2)
         assert (still | ~untouched | in_drawer).all(), "only what is held or lies in a drawer moves"
+
+
+def test_the_last_observation_of_an_episode_is_in_its_own_house(kitchens):
+    """The same episodes, cut off and not: what is seen after the last step is the same."""
+    short, long = (
+        Rearrangement(4, "cpu", "pick", replace(SMALL, max_episode_steps=steps), bank=kitchens) for steps in (3, 50)
+    )
+    short.reset(5), long.reset(5)
+    for row in actions(short, 3):
+        row[:, 7] = -1.0  # nothing is taken, which might end the episode
+        cut, whole = short.step(row), long.step(row)
+    assert cut.truncated.all() and not whole.truncated.any()
+    for name, values in whole.obs.items():
+        assert torch.equal(cut.final_obs[name], values), name
+    assert torch.equal(short.last_stream.scenes, long.stream.scenes)
+    assert torch.equal(short.last_stream.episodes, long.stream.episodes)
 
 
 def test_the_delay_of_one_step(kitchens):

@@ -117,7 +117,7 @@ class FrontierExplorer:
         x, y = self._target - position
         angle = math.atan2(y, x) - heading
         self._planner.heading = heading
-        action = self._planner.act(depth, np.array([math.hypot(x, y), math.cos(angle), math.sin(angle)]))
+        action = self._planner.act(depth[None], np.array([math.hypot(x, y), math.cos(angle), math.sin(angle)]))
         self._steps += 1
         if action == STOP or self._steps > PATIENCE:
             i, j = cell_of(self._target)

@@ -3,13 +3,14 @@
 It has the same inputs as a learned agent: depth, the goal relative to itself, and its own actions. Turns are exact, so
 it knows its heading. Its position follows from the heading and the goal. Unseen space counts as free.
 
-Legend: H x W pixels, cells (i, j) along x and y.
+Legend: N streams, K images of a stream, H x W pixels, cells (i, j) along x and y.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -33,32 +34,46 @@ SIDE = round(2 * REACH / CELL)
 
 
 class MapAndPlan:
-    """One planner per stream, on the host."""
+    """One planner per stream, on the host.
 
-    def __init__(self, simulator: Navigation, seed: int = 0) -> None:
-        config = simulator.config
-        self._planners = [
-            Planner(math.radians(config.turn_angle), config.forward_step) for _ in range(simulator.num_envs)
-        ]
+    Image k of `depth` [N, K, H, W] looks `bearings[k]` radians to the left of the heading.
+    """
+
+    def __init__(
+        self,
+        simulator: Navigation,
+        seed: int = 0,
+        *,
+        bearings: Sequence[float] = (0.0,),
+        max_depth: float = MAX_DEPTH,
+    ) -> None:
+        turn, step = math.radians(simulator.config.turn_angle), simulator.config.forward_step
+        self._planners = [Planner(turn, step, bearings, max_depth) for _ in range(simulator.num_envs)]
 
     def act(self, obs: dict[str, Tensor], began: Tensor) -> Tensor:
-        depth = obs["depth"].float().cpu().numpy()[:, 0]
+        depth = obs["depth"].float().cpu().numpy()
         if obs["depth"].dtype == torch.uint8:
             depth = depth / 255.0
         goals, fresh = obs["goal"].cpu().numpy(), began.tolist()
         actions = []
-        for planner, image, goal, is_first in zip(self._planners, depth, goals, fresh, strict=True):
+        for planner, images, goal, is_first in zip(self._planners, depth, goals, fresh, strict=True):
             if is_first:
                 planner.start(goal)
-            actions.append(planner.act(image, goal))
+            actions.append(planner.act(images, goal))
         return torch.tensor(actions, device=obs["goal"].device)
 
 
 class Planner:
     """Plans in its own frame: it starts at the origin and looks along x."""
 
-    def __init__(self, turn_angle: float, forward_step: float) -> None:
-        self._turn, self._step = turn_angle, forward_step
+    def __init__(
+        self,
+        turn_angle: float,
+        forward_step: float,
+        bearings: Sequence[float] = (0.0,),
+        max_depth: float = MAX_DEPTH,
+    ) -> None:
+        self._turn, self._step, self._bearings, self._max_depth = turn_angle, forward_step, bearings, max_depth
         self.start(np.zeros(3, np.float32))
 
     def start(self, goal: np.ndarray) -> None:
@@ -77,6 +92,7 @@ class Planner:
         self._path = []
 
     def act(self, depth: np.ndarray, goal: np.ndarray) -> int:
+        """From the images `depth` [K, H, W] and the observed `goal` [3]."""
         self._locate(goal)
         if goal[0] <= STOP_DISTANCE:
             return STOP
@@ -104,16 +120,21 @@ class Planner:
 
     def _add_obstacles(self, depth: np.ndarray) -> bool:
         """Add visible obstacles to the map; whether a new one is on the path."""
+        views = zip(depth, self._bearings, strict=True)
+        return self._mark(np.concatenate([self._obstacles(image, self.heading + bearing) for image, bearing in views]))
+
+    def _obstacles(self, depth: np.ndarray, heading: float) -> np.ndarray:
+        """[points, 2]: where obstacles are in an image [H, W] that looks along `heading`."""
         side = len(depth)
         centers = (np.arange(side) + 0.5) * (2.0 / side) - 1.0
-        metres = depth * MAX_DEPTH
+        metres = depth * self._max_depth
         height = CAMERA_HEIGHT - centers[:, None] * metres
         solid = (height > 0.1) & (height < AGENT_HEIGHT) & (depth < 0.999)
-        cos, sin = math.cos(self.heading), math.sin(self.heading)
+        cos, sin = math.cos(heading), math.sin(heading)
         x = self._position[0] + metres * (cos + centers * sin)
         y = self._position[1] + metres * (sin - centers * cos)
         # Slightly behind the surface, so that it belongs to the cell behind it.
-        return self._mark(np.column_stack([x[solid] + 0.02 * cos, y[solid] + 0.02 * sin]))
+        return np.column_stack([x[solid] + 0.02 * cos, y[solid] + 0.02 * sin])
 
     def _mark(self, points: np.ndarray) -> bool:
         cells = np.floor((points + REACH) / CELL).astype(int)

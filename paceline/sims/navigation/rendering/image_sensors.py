@@ -10,6 +10,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from paceline.sims.navigation.config import NavigationConfig
+from paceline.sims.navigation.layout import IMAGE
 from paceline.sims.navigation.rendering import render
 from paceline.sims.navigation.rendering.trace import trace
 from paceline.sims.navigation.scenes.bank import SceneBank
@@ -101,11 +102,11 @@ class ImageSensors:
         if self._wants_rgb:
             rgb = render.shade(self._bank, self._camera, place.scenes, place.poses, view)
             if noise is not None:
-                rgb = (rgb + 255.0 * self._noise * noise[:, None]).clamp_(0.0, 255.0).to(torch.uint8)
+                rgb = (rgb + 255.0 * self._noise * noise[:, None]).clamp_(0.0, 255.0).round_().to(torch.uint8)
             images["rgb"] = rgb
         return images
 
     def _normal(self, keys: Tensor) -> Tensor:
         """[N, H, W]: one normal number per pixel."""
         side = self._camera.resolution
-        return normal(combine(keys[:, None], self._pixels)).view(-1, side, side)
+        return normal(combine(combine(keys, IMAGE)[:, None], self._pixels)).view(-1, side, side)

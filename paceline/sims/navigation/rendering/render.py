@@ -37,7 +37,7 @@ class Camera:
     """The rays of a square image of `resolution` pixels a side: u from -1 to 1, v from `shift` + 1 to `shift` - 1.
 
     Without a shift the field of view is 90 degrees both ways. A shift moves the image up or down in its vertical plane,
-    as the lens of a view camera does; the camera still looks horizontally.
+    as the lens of a view camera does; the camera still looks horizontally. Depth ends at `max_depth` metres.
     """
 
     def __init__(
@@ -47,8 +47,9 @@ class Camera:
         *,
         height: float = CAMERA_HEIGHT,
         shift: float = 0.0,
+        max_depth: float = MAX_DEPTH,
     ) -> None:
-        self.resolution, self.height, self.shift = resolution, height, shift
+        self.resolution, self.height, self.shift, self.max_depth = resolution, height, shift, max_depth
         centers = (torch.arange(resolution, dtype=torch.float64) + 0.5) * (2.0 / resolution) - 1.0
         self.right = centers.float().to(device)
         """[W]: u of each column."""
@@ -71,7 +72,7 @@ class Camera:
 
 class View(NamedTuple):
     depth: Tensor
-    """float32 [N, H, W]: depth as a share of MAX_DEPTH, at most 1."""
+    """float32 [N, H, W]: depth as a share of the camera's `max_depth`, at most 1."""
     surfaces: Tensor | None
     """int64 [N, H, W]: 3 * box + face, of `FACE_SHADES`; the floor is box B, the ceiling B + 1."""
 
@@ -99,7 +100,7 @@ def trace(bank: SceneBank, camera: Camera, scenes: Tensor, poses: Tensor, surfac
             face = torch.where(row_in > column_in, 2, sides[:, box, None])
             seen = torch.where(enter < depth, face + 3 * box, seen)
         torch.minimum(depth, enter, out=depth)
-    return View(depth.mul_(1.0 / MAX_DEPTH).clamp_(max=1.0), seen)
+    return View(depth.mul_(1.0 / camera.max_depth).clamp_(max=1.0), seen)
 
 
 def directions(camera: Camera, headings: Tensor) -> tuple[Tensor, Tensor]:
@@ -154,7 +155,7 @@ def paint(colors: Tensor, floor: int, camera: Camera, poses: Tensor, view: View)
     box, face = view.surfaces // 3, view.surfaces % 3
     light = camera.shades[face] * (1.0 - 0.45 * view.depth)
     along_x, along_y = directions(camera, poses[:, 2])
-    metres = view.depth * MAX_DEPTH
+    metres = view.depth * camera.max_depth
     tile_x = torch.addcmul(poses[:, 0, None, None], metres, along_x[:, None]).mul_(2.0).floor_()
     tile_y = torch.addcmul(poses[:, 1, None, None], metres, along_y[:, None]).mul_(2.0).floor_()
     dark = (view.surfaces == 3 * floor + 2) & ((tile_x + tile_y) % 2 == 1)

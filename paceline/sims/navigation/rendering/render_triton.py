@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from paceline.sims.navigation.rendering.render import MAX_DEPTH, Camera, View
+from paceline.sims.navigation.rendering.render import Camera, View
 from paceline.sims.navigation.scenes.bank import SceneBank
 
 _PIXELS_PER_PROGRAM = 2048
@@ -56,7 +56,7 @@ def trace(
         bank.counts.shape[1],
         side,
         camera.height,
-        1.0 / MAX_DEPTH,
+        1.0 / camera.max_depth,
         HAS_ONLY=only is not None,
         SURFACES=surfaces,
         BLOCK_H=block_h,

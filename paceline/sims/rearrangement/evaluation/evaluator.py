@@ -14,6 +14,7 @@ from rich.console import Group
 
 from paceline.envs.ids import EnvId
 from paceline.errors import UsageError
+from paceline.evaluation.evaluate import progress_bar
 from paceline.evaluation.evaluators import EvaluationOptions, Evaluator
 from paceline.evaluation.report_page import ReportPart
 from paceline.evaluation.saved import SavedRun
@@ -32,12 +33,15 @@ from paceline.sims.navigation.evaluation.task_evaluation import Measure
 from paceline.sims.rearrangement.config import RearrangementConfig
 from paceline.sims.rearrangement.env import RearrangementEnv
 from paceline.sims.rearrangement.evaluation.baselines import BASELINES
+from paceline.sims.rearrangement.evaluation.plan_episodes import PlanAgent, config_of_runs, play_plan
 from paceline.sims.rearrangement.family import parsed
 from paceline.sims.rearrangement.scenes.bank import HouseBank
 from paceline.sims.rearrangement.simulator import Rearrangement, load_bank
 from paceline.sims.rearrangement.tasks.table import SKILLS
 
 FAMILY = "rearrange"
+PLAN = "plan"
+"""The agent that carries out the plan of a scenario; see `PlanAgent.parse`."""
 RATES = ("mistake", "picked", "placed", "grasped", "reached", "success")
 """Measures between 0 and 1, the most important last."""
 
@@ -116,9 +120,12 @@ def evaluate_policy(folder: Path, options: EvaluationOptions) -> dict[str, Any]:
 
 def evaluate_baseline(name: str, options: EvaluationOptions, *, bank: HouseBank | None = None) -> dict[str, Any]:
     """Play the same episodes with a baseline. `bank` replaces the houses of `options.env`."""
-    if name not in BASELINES:
-        raise UsageError(f"agent {name!r} does not exist; allowed: {', '.join(BASELINES)}")
     setting = Setting.of(options.env or FAMILY, options.split)
+    if name.partition("?")[0] in (PLAN, "oracle") and SKILLS[setting.task].scenario:
+        agent = replace(PlanAgent.parse(name), checkpoint=options.checkpoint, seed=options.seed, trust=options.trust)
+        return {"agent": name, **evaluate_plan(agent, options, bank=bank)}
+    if name not in BASELINES:
+        raise UsageError(f"agent {name!r} does not play {setting.task}; allowed: {', '.join(BASELINES)}")
     baseline = BASELINES[name]
     baseline.check(setting.task)
     bank = bank or load_bank(setting.config)
@@ -139,6 +146,31 @@ def evaluate_baseline(name: str, options: EvaluationOptions, *, bank: HouseBank 
     }
 
 
+def evaluate_plan(agent: PlanAgent, options: EvaluationOptions, *, bank: HouseBank | None = None) -> dict[str, Any]:
+    """Play the same episodes of the scenario `options.env` by its plan. `bank` replaces the houses of `options.env`."""
+    if options.video is not None:
+        raise UsageError(f"--video does not film plans; allowed: --agent {', '.join(BASELINES)} in skills, or a run")
+    runs = agent.loaded()
+    setting = Setting.of(options.env or FAMILY, options.split)
+    setting = replace(setting, config=replace(config_of_runs(options.env or FAMILY, runs), split=setting.config.split))
+    bank = bank or load_bank(setting.config)
+    scenes, numbers = fixed_episodes(bank, options.episodes)
+    device = next((run.device() for run in runs.values()), "cpu")
+    num = min(options.num_envs or NUM_STREAMS, len(scenes))
+    simulator = Rearrangement(num, device, setting.task, setting.config, bank=bank)
+    with progress_bar(len(scenes)) as show:
+        measures = play_plan(simulator, agent, runs, scenes, numbers, show)
+    return {
+        "env": setting.env,
+        **setting.about(bank),
+        "skills": {skill: str(folder) for skill, folder in agent.skills.items()},
+        "navigation": agent.navigation,
+        "sampled": agent.sampled,
+        **summarize(SkillMeasures(tuple(measures)), measures),
+        "measures": list(measures),
+    }
+
+
 def report(folder: Path, episodes: int) -> ReportPart:
     """Tiles and sections of the run's report. Matplotlib is imported only here."""
     from paceline.sims.rearrangement.evaluation.report import policy_part
@@ -152,6 +184,8 @@ def report_baseline(name: str, env: str, episodes: int) -> ReportPart:
     """The same for a baseline."""
     from paceline.sims.rearrangement.evaluation.report import baseline_part
 
+    if name not in BASELINES:
+        raise UsageError(f"agent {name!r} has no report; allowed: {', '.join(BASELINES)}")
     setting = Setting.of(env)
     BASELINES[name].check(setting.task)
     return baseline_part(name, setting.task, setting.config, episodes)
@@ -166,7 +200,7 @@ EVALUATOR = Evaluator(
     evaluate_policy=evaluate_policy,
     table=table,
     options=("split", "samples"),
-    baselines=tuple(BASELINES),
+    baselines=(*BASELINES, PLAN),
     evaluate_baseline=evaluate_baseline,
     rates=RATES,
     report=report,

@@ -1,6 +1,6 @@
 """`depths`: how deep robots, and what they move, are inside other things.
 
-Legend: N robots, L links of the arm, B boxes.
+Legend: N robots, R rows, L links of the arm, B boxes.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from paceline.sims.rearrangement.physics.world import (
     moving_boxes,
     object_boxes,
     obstacles,
+    repeated,
 )
 from paceline.sims.rearrangement.robot.arm import LINK_RADII, Arm, forward_kinematics
 from paceline.sims.rearrangement.robot.body import HEIGHT, OWN_BODY, RADIUS
@@ -27,8 +28,30 @@ SLACK = 0.05
 """How far a handle may be from the place where it is held, in metres: suction cups give."""
 
 
-def depths(world: World, state: State, arm: Arm) -> Tensor:
-    """[N]: the depth of the worst penetration in metres, at least 0. `arm` is that of the state, in the world."""
+def depths(world: World, state: State, arm: Arm, only: Tensor | None = None) -> Tensor:
+    """[R]: the depth of the worst penetration in metres, at least 0. Outside `only` (bool [R]) it is 0.
+
+    `arm` is that of the state, in the world. The rows of the state are those of N robots, or several times as many: row
+    r is about robot r % N of the world.
+    """
+    if state.pose.is_cuda:
+        # Imported here, because Triton is installed only with CUDA.
+        from paceline.sims.rearrangement.physics import contact_triton
+
+        return contact_triton.depths(world, state, arm, SLACK, only)
+    if only is None:
+        return tensor_depths(world, state, arm)
+    rows = only.nonzero()[:, 0]
+    result = torch.zeros_like(state.pose[:, 0])
+    if len(rows):
+        some, states = World(*(part[rows % len(part)] for part in world)), State(*(part[rows] for part in state))
+        result[rows] = tensor_depths(some, states, Arm(*(point[rows] for point in arm)))
+    return result
+
+
+def tensor_depths(world: World, state: State, arm: Arm) -> Tensor:
+    """`depths` for a CPU. A kernel computes the same on a GPU."""
+    world = repeated(world, len(state.pose) // len(world.static))
     everything = obstacles(world, state)
     return torch.stack(
         (
@@ -87,15 +110,12 @@ def _of_held(world: World, state: State, everything: Tensor) -> Tensor:
 def _of_pulled(world: World, state: State, arm: Arm) -> Tensor:
     """The door or drawer in the hand: whether the hand is too far from its handle, and what it runs into."""
     num = world.extents.shape[1]
-    pulls = state.held >= num
-    if not pulls.is_cuda:  # on a host it is worth to look
-        rows = pulls.nonzero()[:, 0]
-        result = torch.zeros_like(state.grasp[:, 0])
-        if len(rows):
-            some, states = World(*(part[rows] for part in world)), State(*(part[rows] for part in state))
-            result[rows] = _of_all_pulled(some, states, arm.tip[rows])
-        return result
-    return _of_all_pulled(world, state, arm.tip).masked_fill_(~pulls, 0.0)
+    rows = (state.held >= num).nonzero()[:, 0]
+    result = torch.zeros_like(state.grasp[:, 0])
+    if len(rows):
+        some, states = World(*(part[rows] for part in world)), State(*(part[rows] for part in state))
+        result[rows] = _of_all_pulled(some, states, arm.tip[rows])
+    return result
 
 
 def _of_all_pulled(world: World, state: State, tips: Tensor) -> Tensor:

@@ -49,7 +49,7 @@ def grip(world: World, state: State, arm: Arm, closes: Tensor) -> Gripped:
     state = state._replace(held=torch.where(opens, NOTHING, state.held))
     found = torch.where(closes & (state.held == NOTHING), _touched(world, state, arm.tip), NOTHING)
     takes = found != NOTHING
-    grasp = torch.where(takes[:, None], _grasp(world, state, arm.tip, found), state.grasp)
+    grasp = torch.where(takes[:, None], grasp_of(world, state, arm.tip, found), state.grasp)
     lifted = torch.arange(state.objects.shape[1], device=found.device) == found[:, None]
     return Gripped(
         state._replace(
@@ -81,7 +81,7 @@ def _are_covered(objects: Tensor) -> Tensor:
     return ((apart < 0.0) & ((bottoms[:, None] - tops[..., None]).abs() < _RESTS)).any(2)
 
 
-def _grasp(world: World, state: State, tips: Tensor, found: Tensor) -> Tensor:
+def grasp_of(world: World, state: State, tips: Tensor, found: Tensor) -> Tensor:
     """[N, 4]: how `found` is held; see `State.grasp`. For a handle, the second number is its distance."""
     num = state.objects.shape[1]
     row = found.clamp(0, num - 1)

@@ -4,12 +4,12 @@ Each part tries shares of what was commanded, in rising order, and keeps the lar
 penetrate something. Shares are small enough that nothing passes through a thin panel between two of them. A robot that
 penetrates something already, by rounding, may move as long as it gets no deeper.
 
-Legend: N robots.
+Legend: N robots, C candidates.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -42,54 +42,70 @@ class Moved(NamedTuple):
 def advance(world: World, state: State, arm: Arm, depth: Tensor, base: Tensor, turns: Tensor, slide: bool) -> Moved:
     """Move by `base` [N, 2] (forward in metres, left turn in radians) and by `turns` [N, 7] of the arm's joints."""
     now = Moved(state, arm, depth, torch.zeros_like(depth, dtype=torch.bool), torch.zeros_like(depth))
-    now = _try(world, now, [_with_base(world, state, base * share, slide) for share in BASE_SHARES])
+    now = _try(world, now, _with_base(world, state, base, slide))
     low, high = constant(LIMITS, turns).unbind(1)
-    start = now.state
-    wanted = [torch.clamp(start.angles + turns * share, low, high) for share in ARM_SHARES]
-    still = torch.zeros_like(depth)
-    return _try(world, now, [_Candidate(start.pose, angles, now.collided, still) for angles in wanted])
+    angles = torch.clamp(now.state.angles + turns * _shares(ARM_SHARES, turns), low, high)
+    pose = now.state.pose.expand(len(angles), -1, -1)
+    collided, still = now.collided.expand(len(angles), -1), torch.zeros_like(angles[..., 0])
+    return _try(world, now, _Candidates(pose, angles, collided, still))
 
 
-class _Candidate(NamedTuple):
+class _Candidates(NamedTuple):
+    """C motions of each robot, in rising order."""
+
     pose: Tensor
+    """[C, N, 3]."""
     angles: Tensor
+    """[C, N, 7]."""
     collided: Tensor
+    """bool [C, N]."""
     travelled: Tensor
+    """[C, N]."""
 
 
-def _with_base(world: World, state: State, base: Tensor, slide: bool) -> _Candidate:
-    heading = state.pose[:, 2] + base[:, 1]
-    step = torch.stack((heading.cos(), heading.sin()), 1) * base[:, :1]
-    walk = move(state.pose[:, :2], step, world.contact, slide)
-    pose = torch.cat((walk.position, heading[:, None]), 1)
-    return _Candidate(pose, state.angles, walk.collided, walk.travelled)
+def _shares(values: tuple[float, ...], like: Tensor) -> Tensor:
+    """[C, 1, 1]."""
+    return constant(values, like)[:, None, None]
 
 
-def _try(world: World, start: Moved, candidates: list[_Candidate]) -> Moved:
-    """The last of `candidates` that can be reached, or `start`. All are tested at once."""
-    several = len(candidates)
-    every = _Candidate(*map(torch.cat, zip(*candidates, strict=True)))
-    worlds, states = (_repeated(parts, several) for parts in (world, start.state))
-    state, arm = moved(worlds, states, every.pose, every.angles)
-    depth = depths(worlds, state, arm)
-    allowed = torch.maximum(start.depth, torch.full_like(start.depth, TOUCHING))
-    is_free = depth.view(several, -1) <= allowed
-    num_free = is_free.cumprod(0).sum(0)  # before the first that is not
-    all_free = num_free == several
-    rows = (num_free - 1).clamp(min=0) * len(allowed) + torch.arange(len(allowed), device=allowed.device)
-
-    def chosen(tried: Tensor, old: Tensor) -> Tensor:
-        return torch.where((num_free > 0).view(-1, *[1] * (old.dim() - 1)), tried[rows], old)
-
-    return Moved(
-        State(*map(chosen, state, start.state)),
-        Arm(*map(chosen, arm, start.arm)),
-        chosen(depth, start.depth),
-        start.collided | chosen(every.collided, start.collided) | ~all_free,
-        start.travelled + chosen(every.travelled, torch.zeros_like(start.travelled)),
+def _with_base(world: World, state: State, base: Tensor, slide: bool) -> _Candidates:
+    base = base * _shares(BASE_SHARES, base)
+    several, num, _ = base.shape
+    heading = state.pose[:, 2] + base[..., 1]
+    step = torch.stack((heading.cos(), heading.sin()), 2) * base[..., :1]
+    walk = move(state.pose[:, :2].repeat(several, 1), step.flatten(0, 1), world.contact.repeat(several, 1, 1), slide)
+    pose = torch.cat((walk.position.view(several, num, 2), heading[..., None]), 2)
+    return _Candidates(
+        pose,
+        state.angles.expand(several, -1, -1),
+        walk.collided.view(several, num),
+        walk.travelled.view(several, num),
     )
 
 
-def _repeated(parts: Any, several: int) -> Any:
-    """A `World` or `State` of `several` times as many robots."""
-    return type(parts)(*(part.repeat(several, *[1] * (part.dim() - 1)) for part in parts))
+def _try(world: World, start: Moved, candidates: _Candidates) -> Moved:
+    """The last of `candidates` that can be reached, or `start`. All are tested at once."""
+    several, num = candidates.collided.shape
+    state, arm = moved(world, start.state, candidates.pose, candidates.angles)
+    depth = depths(world, state, arm)
+    is_free = depth.view(several, num) <= start.depth.clamp(min=TOUCHING)
+    num_free = is_free.cumprod(0).sum(0)  # before the first that is not
+    moves = num_free > 0
+    rows = (num_free - 1).clamp(min=0) * num + torch.arange(num, device=depth.device)
+
+    def chosen(tried: Tensor, old: Tensor) -> Tensor:
+        return torch.where(moves.view(-1, *[1] * (old.dim() - 1)), tried[rows], old)
+
+    before = start.state
+    return Moved(
+        before._replace(
+            pose=chosen(state.pose, before.pose),
+            angles=chosen(state.angles, before.angles),
+            values=chosen(state.values, before.values),
+            objects=chosen(state.objects, before.objects),
+        ),
+        Arm(*map(chosen, arm, start.arm)),
+        chosen(depth, start.depth),
+        start.collided | chosen(candidates.collided.flatten(), start.collided) | (num_free < several),
+        start.travelled + chosen(candidates.travelled.flatten(), torch.zeros_like(start.travelled)),
+    )

@@ -29,12 +29,9 @@ def capsule_depths(starts: Tensor, ends: Tensor, radii: Tensor, boxes: Tensor, c
     """
     half, middle = (ends - starts) * 0.5, (starts + ends) * 0.5
     around = boxes[:, None]
-    # A sphere around the capsule tells which pairs can touch. On a host only those are looked at.
+    # A sphere around the capsule tells which pairs can touch. Only those are looked at.
     reach = _lengths(_outsides(_turned(middle[:, :, None] - around[..., :3], around), around))
     near = (reach < radii[:, None] + half.norm(dim=2, keepdim=True)).logical_and_(counted)
-    if near.is_cuda:
-        depths = radii[:, None] - segment_distances(starts, ends, boxes)
-        return depths.masked_fill_(~near, 0.0).flatten(1).amax(1).clamp_(min=0.0)
     robot, link, box = near.nonzero().unbind(1)
     distances = _nearest(*_in_frames(starts[robot, link], (ends - starts)[robot, link], boxes[robot, box]))
     return torch.zeros_like(starts[:, 0, 0]).scatter_reduce_(0, robot, radii[link] - distances, "amax")

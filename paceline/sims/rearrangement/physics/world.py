@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from paceline.sims.constants import constant
-from paceline.sims.rearrangement.robot.arm import PAN, REST_ANGLES, Arm, forward_kinematics
+from paceline.sims.rearrangement.robot.arm import PAN, REST_ANGLES, Arm, placed_arm
 
 NUM_JOINTS = 3
 FRIDGE, UPPER_DRAWER, LOWER_DRAWER = range(NUM_JOINTS)
@@ -29,7 +29,7 @@ class World(NamedTuple):
     """What does not change during an episode."""
 
     static: Tensor
-    """[N, S, 7]: upright boxes (centre, half extents, yaw)."""
+    """[N, S, 7]: upright boxes (centre, half extents, yaw) along the axes: their yaw is 0."""
     contact: Tensor
     """[N, Q, 4]: rectangles that stop the centre of the base; see `SceneBank`."""
     joints: Tensor
@@ -72,7 +72,7 @@ def resting_state(
     """Robots at `pose` [N, 3] with the arm at rest. What they carry (int64 [N], see `NOTHING`) hangs below the tip."""
     num = len(pose)
     angles = constant(REST_ANGLES, pose).repeat(num, 1)
-    tip = forward_kinematics(angles).placed(pose).tip
+    tip = placed_arm(angles, pose).tip
     heights = world.extents[..., 2].gather(1, carried.clamp(min=0)[:, None])
     none = torch.zeros_like(heights)
     grasp = torch.cat((none, none, -heights, none), 1)
@@ -89,9 +89,16 @@ def resting_state(
     )
 
 
+def repeated(world: World, several: int) -> World:
+    """The world of `several` times as many robots."""
+    if several == 1:
+        return world
+    return World(*(part.repeat(several, *[1] * (part.dim() - 1)) for part in world))
+
+
 def arm_of(state: State) -> Arm:
     """The arm in the world."""
-    return forward_kinematics(state.angles).placed(state.pose)
+    return placed_arm(state.angles, state.pose)
 
 
 def is_object(held: Tensor, num_objects: int) -> Tensor:
@@ -126,10 +133,10 @@ def handle_position(joints: Tensor, closed: Tensor, values: Tensor) -> Tensor:
 
 
 def projections(world: World, points: Tensor) -> Tensor:
-    """[N, J]: the value at which each handle would be nearest to `points` [N, 3], without limits."""
-    slides, x, y, dx, dy, _ = world.joints.unbind(2)
-    hx, hy, _ = world.handles.unbind(2)
-    px, py = points[:, 0, None], points[:, 1, None]
+    """[..., N, J]: the value at which each handle would be nearest to `points` [..., N, 3], without limits."""
+    slides, x, y, dx, dy, _ = world.joints.unbind(-1)
+    hx, hy, _ = world.handles.unbind(-1)
+    px, py = points[..., 0, None], points[..., 1, None]
     turn = torch.atan2(py - y, px - x) - torch.atan2(hy - y, hx - x)
     turn = torch.remainder(turn + math.pi, 2.0 * math.pi) - math.pi
     return torch.where(slides > 0.5, (px - hx) * dx + (py - hy) * dy, turn * dx)
@@ -158,39 +165,46 @@ def held_box(world: World, state: State) -> Tensor:
 
 
 def moved(world: World, state: State, pose: Tensor, angles: Tensor) -> tuple[State, Arm]:
-    """The state after the robot has moved, with what it holds. Nothing is checked."""
-    arm = forward_kinematics(angles).placed(pose)
+    """The state after the robot has moved, with what it holds. Nothing is checked.
+
+    `pose` [..., N, 3] and `angles` [..., N, 7] may be several candidates for each robot. Then the state has several
+    times as many rows too, those of the first candidate first.
+    """
+    arm = placed_arm(angles.flatten(0, -2), pose.flatten(0, -2))
+    tip = arm.tip.view(pose.shape)
     num = world.extents.shape[1]
     joints = torch.arange(NUM_JOINTS, device=pose.device)
     pulled = state.held[:, None] == joints + num
-    wanted = projections(world, arm.tip) + state.grasp[:, :1]
+    wanted = projections(world, tip) + state.grasp[:, :1]
     values = torch.where(pulled, torch.minimum(wanted.clamp(min=0.0), world.joints[..., 5]), state.values)
-    objects = _carried(world, state, pose, angles, arm.tip, values - state.values)
-    return state._replace(pose=pose, angles=angles, values=values, objects=objects), arm
+    objects = _carried(world, state, pose, angles, tip, values - state.values)
+    same = (part.expand(*pose.shape[:-2], *part.shape) for part in (state.object_joint, state.held, state.grasp))
+    after = State(pose, angles, values, objects, *same)
+    return State(*(part.flatten(0, pose.dim() - 2) for part in after)), arm
 
 
 def _carried(world: World, state: State, pose: Tensor, angles: Tensor, tip: Tensor, opened: Tensor) -> Tensor:
-    """[N, O, 4]: the objects after the hand moved to `tip` and the joints by `opened` [N, J]."""
+    """[..., N, O, 4]: the objects after the hand moved to `tip` and the joints by `opened` [..., N, J]."""
     num = world.extents.shape[1]
-    yaw = pose[:, 2] + angles[:, PAN]
+    yaw = pose[..., 2] + angles[..., PAN]
     cos, sin = yaw.cos(), yaw.sin()
     dx, dy, dz, turn = state.grasp.unbind(1)
     place = torch.stack(
-        (tip[:, 0] + cos * dx - sin * dy, tip[:, 1] + sin * dx + cos * dy, tip[:, 2] + dz, yaw + turn), 1
+        (tip[..., 0] + cos * dx - sin * dy, tip[..., 1] + sin * dx + cos * dy, tip[..., 2] + dz, yaw + turn), -1
     )
     objects = in_drawers(world.joints, state.objects, state.object_joint, opened)
     held = torch.arange(num, device=tip.device) == state.held[:, None]
-    return torch.where(held[..., None], place[:, None], objects)
+    return torch.where(held[..., None], place[..., None, :], objects)
 
 
 def in_drawers(joints: Tensor, objects: Tensor, object_joint: Tensor, opened: Tensor) -> Tensor:
-    """[N, O, 4]: `objects` after `joints` [N, J, 6] have moved by `opened` [N, J]: those in drawers move with them."""
-    slid = joints[..., :1] * joints[..., 3:5] * opened[..., None]  # [N, J, 2]
-    # An object in no drawer is in joint J here, which never moves.
-    slid = torch.cat((slid, torch.zeros_like(slid[:, :1])), 1)
+    """[..., N, O, 4]: `objects` [N, O, 4] after `joints` [N, J, 6] have moved by `opened` [..., N, J]: those in drawers
+    move with them."""
+    slid = joints[..., :1] * joints[..., 3:5] * opened[..., None]  # [..., N, J, 2]
+    # An object in no drawer is in joint J here, which never moves. Nothing moves up or turns.
+    slid = torch.nn.functional.pad(slid, (0, 2, 0, 1))
     inside = torch.where(object_joint > FRIDGE, object_joint, NUM_JOINTS)
-    shift = slid.gather(1, inside[..., None].expand(-1, -1, 2))
-    return torch.cat((objects[..., :2] + shift, objects[..., 2:]), 2)
+    return objects + slid.gather(-2, inside[..., None].expand(*slid.shape[:-2], -1, 4))
 
 
 def _turned_about(px: Tensor, py: Tensor, x: Tensor, y: Tensor, turn: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,12 +25,28 @@ from paceline.sims.rearrangement.tasks.protocol import Facts, Skill
 from paceline.sims.rearrangement.tasks.starts import Starts
 from paceline.sims.rearrangement.tasks.table import SKILLS
 
-Decide = Callable[[dict[str, Tensor], Tensor], Tensor]
-"""From observations and the robots that begin (bool [N]) to actions [N, A]."""
 NAVIGATION_STEPS, OTHER_STEPS = 300, 200
-"""Steps of a stage."""
+"""Steps of a stage. In a plan without navigation, every stage has both."""
 SHARED = ("forward_step", "turn_step", "arm_step", "behind", "slide")
 """Options that a skill and the scenario must have in common."""
+
+
+class Turn(NamedTuple):
+    """What a skill is told in a step."""
+
+    obs: dict[str, Tensor]
+    """The observations of its own task."""
+    stream: Stream
+    columns: Tensor
+    """[N, C]: what its own task remembers."""
+    began: Tensor
+    """bool [N]: robots that begin the skill."""
+    playing: Tensor
+    """bool [N]: robots whose stage has this skill. Nothing comes of the actions of others."""
+
+
+Decide = Callable[[Turn], Tensor]
+"""From what N robots are told to their actions [N, A]."""
 
 
 @dataclass
@@ -57,7 +74,7 @@ class _Member:
         fresh = torch.zeros_like(self.columns)
         fresh[:, 0] = torch.where(which, targets, 0).float()  # the targets of other robots are those of other skills
         self.columns = torch.where(which[:, None], self.skill.first(fresh, facts), self.columns)
-        self.previous = torch.where(which[:, None], 0.0, self.previous)
+        self.previous = torch.where(which[:, None], self.actions.first(facts.state.held), self.previous)
 
 
 class Chain:
@@ -74,7 +91,7 @@ class Chain:
         device = simulator.device
         self._skills = torch.tensor([self._names.index(stage.skill) for stage in plan], device=device)
         self._targets = torch.tensor([stage.target for stage in plan], device=device)
-        self._limits = torch.tensor([_steps(stage) for stage in plan], device=device)
+        self._limits = torch.tensor(stage_steps(plan), device=device)
 
     @torch.no_grad()
     def play(self, obs: dict[str, Tensor], show: Callable[[int], None] = lambda done: None) -> Tensor:
@@ -88,7 +105,7 @@ class Chain:
         origin = simulator.stream.state.pose
         self._begin(began, stage, simulator.stream)
         for _ in range(simulator.num_steps):
-            actions = self._act(obs, simulator.stream, stage, origin, began)
+            actions = self._act(obs, stage, origin, began, is_active)
             step = simulator.step(actions)
             facts, after = simulator.last_facts, simulator.last_stream
             assert facts is not None and after is not None
@@ -121,18 +138,20 @@ class Chain:
         for number, member in enumerate(self._members.values()):
             member.begin(began & (self._skills[current] == number), targets, facts)
 
-    def _act(self, obs: dict[str, Tensor], stream: Stream, stage: Tensor, origin: Tensor, began: Tensor) -> Tensor:
+    def _act(self, obs: dict[str, Tensor], stage: Tensor, origin: Tensor, began: Tensor, is_active: Tensor) -> Tensor:
         """[N, 10]: the actions of the scenario (arm, grip and base), each robot's by its current skill."""
-        simulator, current = self._simulator, self._current(stage)
+        simulator, current, stream = self._simulator, self._current(stage), self._simulator.stream
         result = torch.zeros(simulator.num_envs, simulator.actions.size, device=simulator.device)
         for number, member in enumerate(self._members.values()):
-            mine = self._skills[current] == number
+            mine = is_active & (self._skills[current] == number)
+            if not bool(mine.any()):
+                continue
             seen = {
                 **obs,
                 **simulator.vectors_of(stream, member.skill, member.columns, origin),
                 "previous_action": member.previous,
             }
-            chosen = member.decide(seen, began & mine).clamp(-1.0, 1.0)
+            chosen = member.decide(Turn(seen, stream, member.columns, began & mine, mine)).clamp(-1.0, 1.0)
             member.previous = torch.where(mine[:, None], chosen, member.previous)
             result = torch.where(mine[:, None], self._as_scenario(member, chosen, stream), result)
         return result
@@ -164,8 +183,12 @@ class Chain:
         return over, success
 
 
-def _steps(stage: Stage) -> int:
-    return NAVIGATION_STEPS if stage.skill == NAVIGATION else OTHER_STEPS
+def stage_steps(plan: Sequence[Stage]) -> list[int]:
+    """The steps of each stage."""
+    skills = [stage.skill for stage in plan]
+    if NAVIGATION not in skills:
+        return [NAVIGATION_STEPS + OTHER_STEPS] * len(plan)
+    return [NAVIGATION_STEPS if skill == NAVIGATION else OTHER_STEPS for skill in skills]
 
 
 def _check_options(skill: str, trained: RearrangementConfig, played: RearrangementConfig) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from paceline.sims.rearrangement.config import SCENARIOS
@@ -21,6 +22,20 @@ def plan_of(scenario: str, num_targets: int, *, navigation: bool = True) -> list
     """The stages of a scenario. `num_targets` is T. Without `navigation`, the skills find their own way."""
     stages = [stage for number in range(SCENARIOS[scenario]) for stage in _object(scenario, number, num_targets)]
     return [stage for stage in stages if navigation or stage.skill != NAVIGATION]
+
+
+def interactions(plan: Sequence[Stage]) -> dict[str, int]:
+    """The stages that are no navigation, by name: `pick_1`, `place_1`, `pick_2` and so on, with their places in the
+    plan. The number is that of the object."""
+    number, names = 0, {}
+    for place, stage in enumerate(plan):
+        if stage.skill in ("pick", "place"):
+            number = stage.target + 1
+        elif stage.skill != NAVIGATION:
+            number += 1  # what is opened before an object is taken
+        if stage.skill != NAVIGATION:
+            names[f"{stage.skill}_{number}"] = place
+    return names
 
 
 def _object(scenario: str, number: int, num_targets: int) -> list[Stage]:

@@ -69,6 +69,16 @@ class Arm(NamedTuple):
         return Arm(*(_placed(point, poses, cos, sin) for point in self))
 
 
+def placed_arm(angles: Tensor, poses: Tensor) -> Arm:
+    """The arm in the world, for joint `angles` [N, 7] of robots at `poses` [N, 3] (x, y, heading)."""
+    if angles.is_cuda:
+        # Imported here, because Triton is installed only with CUDA.
+        from paceline.sims.rearrangement.robot import arm_triton
+
+        return arm_triton.placed_arm(angles, poses)
+    return forward_kinematics(angles).placed(poses)
+
+
 def forward_kinematics(angles: Tensor) -> Arm:
     """The arm in the base frame, for joint `angles` [N, 7]."""
     cos, sin = angles.cos().unbind(1), angles.sin().unbind(1)

@@ -1,4 +1,4 @@
-"""`RobotOracle`: a script of phases for every task.
+"""`ScriptedSkill`: a skill as a script of phases. `RobotOracle`: an agent that plays a task by its script.
 
 A robot that does not get on begins its script again, with another stand.
 
@@ -7,17 +7,18 @@ Legend: N robots, R robots in a phase, A numbers of an action.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from paceline.sims.navigation.evaluation.guide import Guide
+from paceline.sims.rearrangement.actions import SIZES
 from paceline.sims.rearrangement.evaluation.oracle.phases import Notes, RobotMove, RobotView
 from paceline.sims.rearrangement.evaluation.oracle.scripts import SCRIPTS, Script
 from paceline.sims.rearrangement.physics.world import State, World, arm_of
 from paceline.sims.rearrangement.robot.arm import Arm
-from paceline.sims.rearrangement.simulator import Rearrangement
+from paceline.sims.rearrangement.simulator import Rearrangement, Stream
 
 STUCK = 12
 """A robot that does not move for so many steps gives up its phase."""
@@ -29,9 +30,22 @@ class RobotOracle:
 
     def __init__(self, simulator: Rearrangement, seed: int = 0) -> None:
         self._simulator = simulator
+        self.skill = ScriptedSkill(simulator, simulator.task_name, simulator.actions.parts)
+
+    @torch.no_grad()
+    def act(self, obs: dict[str, Tensor], began: Tensor) -> Tensor:
+        stream = self._simulator.stream
+        return self.skill.act(stream, stream.columns, began, torch.ones_like(began))
+
+
+class ScriptedSkill:
+    """Plays the skill `task` in the streams of a simulator. `parts` are those of its actions, see `Actions`."""
+
+    def __init__(self, simulator: Rearrangement, task: str, parts: Sequence[str]) -> None:
+        self._simulator, self._parts = simulator, tuple(parts)
         num, device = simulator.num_envs, simulator.device
         self._guide = Guide(simulator.bank, num, device)
-        self._script: Script = SCRIPTS[simulator.task_name](simulator, self._guide)
+        self._script: Script = SCRIPTS[task](simulator, self._guide)
         self.phases = torch.zeros(num, dtype=torch.int64, device=device)
         """int64 [N]: numbers of phases in the script."""
         counts, places = torch.zeros(4, num, dtype=torch.int64, device=device), torch.zeros(3, num, 3, device=device)
@@ -49,25 +63,28 @@ class RobotOracle:
         self._last = torch.zeros(num, 10, device=device)
 
     @torch.no_grad()
-    def act(self, obs: dict[str, Tensor], began: Tensor) -> Tensor:
+    def act(self, stream: Stream, columns: Tensor, began: Tensor, playing: Tensor) -> Tensor:
+        """[N, A]: the actions of the robots `playing` (bool [N]); zeros for others.
+
+        `columns` [N, C] are those of the skill. `began` (bool [N]) are robots that begin it.
+        """
         simulator = self._simulator
-        stream, world = simulator.stream, simulator.world()
-        arm = arm_of(stream.state)
-        self._begin(began, stream)
+        self._begin(began, stream, columns)
         whole = RobotView(
             torch.arange(simulator.num_envs, device=simulator.device),
             stream.scenes,
             stream.episodes,
             stream.state,
-            world,
-            arm,
-            stream.columns,
+            simulator.world_of(stream),
+            arm_of(stream.state),
+            columns,
             self._notes,
         )
-        actions = torch.zeros(simulator.num_envs, simulator.actions.size, device=simulator.device)
+        size = sum(SIZES[part] for part in self._parts)
+        actions = torch.zeros(simulator.num_envs, size, device=simulator.device)
         finished = torch.zeros_like(self._enters)
         for number, phase in enumerate(self._script.phases):
-            rows = (self.phases == number).nonzero()[:, 0]
+            rows = (playing & (self.phases == number)).nonzero()[:, 0]
             if not len(rows):
                 continue
             entering = rows[self._enters[rows]]
@@ -81,10 +98,10 @@ class RobotOracle:
             actions[rows] = self._action(view, move)
             finished[rows] = move.done
             self._notes.steps[rows] += 1
-        self._advance(finished)
+        self._advance(finished, playing)
         return actions
 
-    def _begin(self, began: Tensor, stream: Any) -> None:
+    def _begin(self, began: Tensor, stream: Stream, columns: Tensor) -> None:
         motion = torch.cat((stream.state.pose, stream.state.angles), 1)
         is_still = (motion - self._last).abs().amax(1) < _MOTION
         self._last.copy_(motion)
@@ -93,11 +110,12 @@ class RobotOracle:
         self._enters |= began
         for counts in (self._notes.attempt, self._notes.steps):
             counts.masked_fill_(began, 0)
-        self._notes.target.copy_(torch.where(began, self._script.targets(stream), self._notes.target))
+        self._notes.target.copy_(torch.where(began, columns[:, 0].long(), self._notes.target))
 
-    def _advance(self, finished: Tensor) -> None:
+    def _advance(self, finished: Tensor, playing: Tensor) -> None:
         patience = torch.tensor([phase.patience for phase in self._script.phases], device=finished.device)
-        gives_up = ~finished & ((self._notes.steps >= patience[self.phases]) | (self._notes.still >= STUCK))
+        is_late = (self._notes.steps >= patience[self.phases]) | (self._notes.still >= STUCK)
+        gives_up = playing & ~finished & is_late
         instead = torch.tensor(self._script.instead, device=finished.device)[self.phases]
         following = (self.phases + 1) % len(patience)
         after = torch.where(finished, following, torch.where(gives_up, instead, self.phases))
@@ -120,7 +138,7 @@ class RobotOracle:
             "base": (move.base / steps).clamp(-1.0, 1.0),
             "stop": stops[:, None].float() * 2.0 - 1.0,
         }
-        return torch.cat([values[part] for part in self._simulator.actions.parts], 1)
+        return torch.cat([values[part] for part in self._parts], 1)
 
 
 def _part(view: RobotView, rows: Tensor) -> RobotView:

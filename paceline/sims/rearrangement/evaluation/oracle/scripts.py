@@ -6,7 +6,8 @@ Legend: R robots in a phase.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -51,8 +52,6 @@ class Script(NamedTuple):
     phases: tuple[Phase, ...]
     instead: tuple[int, ...]
     """For each phase: the phase after it has failed."""
-    targets: Callable[[Any], Tensor]
-    """From the stream of the simulator to the target of each robot."""
 
 
 def _pick(simulator: Rearrangement, guide: Guide) -> Script:
@@ -66,7 +65,7 @@ def _pick(simulator: Rearrangement, guide: Guide) -> Script:
         BackUp(0.35),
         Rest(),
     )
-    return Script(phases, (1, 0, 0, 0, 5, 6, 6), _first_column)
+    return Script(phases, (1, 0, 0, 0, 5, 6, 6))
 
 
 def _place(simulator: Rearrangement, guide: Guide) -> Script:
@@ -86,7 +85,7 @@ def _place(simulator: Rearrangement, guide: Guide) -> Script:
         BackUp(0.3),
         Rest(),
     )
-    return Script(phases, (1, 0, 0, 0, 4, 6, 7, 7), _first_column)
+    return Script(phases, (1, 0, 0, 0, 4, 6, 7, 7))
 
 
 def _navigate(simulator: Rearrangement, guide: Guide) -> Script:
@@ -103,11 +102,12 @@ def _navigate(simulator: Rearrangement, guide: Guide) -> Script:
         return (targets(view)[:, :2] - view.pose[:, :2]).norm(dim=1) < NEAR - 0.1
 
     phases = (Drive(guide, stands, None, is_near), FaceTarget(targets, 0.5 * AHEAD), EndEpisode())
-    return Script(phases, (0, 0, 0), _first_column)
+    return Script(phases, (0, 0, 0))
 
 
-def _joint(simulator: Rearrangement, guide: Guide) -> Script:
-    value, config = JOINT_GOALS[simulator.task_name], simulator.config
+def _joint(simulator: Rearrangement, guide: Guide, value: float) -> Script:
+    """Moves the joint to `value`."""
+    config = simulator.config
 
     def wanted(view: RobotView) -> Tensor:
         return torch.full_like(view.pose[:, 0], value)
@@ -121,21 +121,17 @@ def _joint(simulator: Rearrangement, guide: Guide) -> Script:
         BackUp(0.25),
         Rest(),
     )
-    return Script(phases, (0, 5, 5, 4, 4, 6, 0), _first_column)
+    return Script(phases, (0, 5, 5, 4, 4, 6, 0))
 
 
 JOINT_GOALS = {"open_drawer": 0.44, "close_drawer": 0.0, "open_fridge": 1.22, "close_fridge": 0.0}
 """The value that the joint shall have."""
 
 
-def _first_column(stream: Any) -> Tensor:
-    return stream.columns[:, 0].long()
-
-
 SCRIPTS: dict[str, Callable[[Rearrangement, Guide], Script]] = {
     "navigate": _navigate,
     "pick": _pick,
     "place": _place,
-    **dict.fromkeys(JOINT_GOALS, _joint),
+    **{task: partial(_joint, value=value) for task, value in JOINT_GOALS.items()},
 }
 """The tasks that the oracle plays."""

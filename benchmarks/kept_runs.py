@@ -1,0 +1,205 @@
+"""Training runs in folders that stay: each continues where it ended, is evaluated at its end, and may fail alone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .cells import end_group
+from .learning import Curve, Job, Runs, interval, read, slug
+
+SETTINGS = ("OMP_NUM_THREADS=1", "MKL_NUM_THREADS=1", "MUJOCO_GL=off")
+"""The environment of a run: many runs share the cores, and none renders."""
+START_SECONDS = 300.0
+"""A run that takes this much longer than its time of training is killed."""
+USUAL = ("--steps", "1000000000", "--threads", "1", "--checkpoint.keep", "1", "--checkpoint.seconds", "240")
+"""Time ends a run, not its steps. Checkpoints have the replay, so few are kept."""
+
+
+class Work(NamedTuple):
+    """One run: the arguments of `paceline train`, without its folder and its time."""
+
+    arguments: list[str]
+    key: str
+    """The metric of the learning curve."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """A run that has trained and was evaluated."""
+
+    arguments: list[str]
+    seconds: float
+    """The time that was asked for."""
+    returns: dict[str, Any]
+    """What `paceline eval` printed."""
+    steps: int
+    gradient_steps: int
+
+
+class Ended(NamedTuple):
+    result: Finished
+    curve: Curve | None
+    """None if no report has a return."""
+
+
+class RunFailed(Exception):
+    """A run gave no result. The text is one line."""
+
+
+def train_kept(
+    works: dict[Job, Work], folder: Path, seconds: float, at_once: int, episodes: int
+) -> dict[Job, Ended | None]:
+    """Train every job for `seconds` in total, then play `episodes` without noise. None for a run that failed.
+
+    A run that `folder` has for so long already is only read. One that it has for a shorter time continues.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for job, work in works.items():
+        _require_same(folder / f"{slug(job)}.json", work)
+    found: dict[Job, Ended | None] = {}
+    runs = Runs()
+    with ThreadPoolExecutor(at_once) as threads:
+        under_way = {
+            threads.submit(_finish, folder / slug(job), work, seconds, episodes, runs): job
+            for job, work in works.items()
+        }
+        try:
+            for number, done in enumerate(as_completed(under_way), 1):
+                job = under_way[done]
+                found[job], said = _outcome(done.result)
+                print(f"  {number}/{len(works)}: {', '.join(map(str, job))}: {said}", flush=True)
+        except BaseException:
+            threads.shutdown(wait=False, cancel_futures=True)
+            runs.end()
+            raise
+    return {job: found[job] for job in works}
+
+
+def _outcome(result: Callable[[], Ended]) -> tuple[Ended | None, str]:
+    """What a run gave, and one line about it."""
+    try:
+        ended = result()
+    except RunFailed as error:
+        return None, f"failed: {error}"
+    one = ended.result
+    return ended, f"{one.returns['mean_return']:.1f} after {one.steps:,} steps and {one.gradient_steps:,} updates"
+
+
+def _require_same(file: Path, work: Work) -> None:
+    """Note the arguments of a run. An error if the folder has a run with others."""
+    if file.exists() and json.loads(file.read_text())["arguments"] != work.arguments:
+        raise RuntimeError(f"{file.with_suffix('')} is a run with other arguments; move it away, or use another folder")
+    if not file.exists():
+        file.write_text(json.dumps({"arguments": work.arguments}) + "\n")
+
+
+def _finish(run: Path, work: Work, seconds: float, episodes: int, runs: Runs) -> Ended:
+    """Train and evaluate one run, as far as that has not been done."""
+    file = run.with_suffix(".json")
+    stored = json.loads(file.read_text())
+    if stored.get("seconds", 0.0) < seconds or stored["returns"]["episodes"] != episodes:
+        _train(run, work, seconds, runs)
+        steps, gradient_steps = _lengths(run)
+        done = Finished(
+            arguments=work.arguments,
+            seconds=seconds,
+            returns=_evaluate(run, episodes, runs),
+            steps=steps,
+            gradient_steps=gradient_steps,
+        )
+        file.write_text(json.dumps(asdict(done)) + "\n")
+    else:
+        done = Finished(**stored)
+    try:
+        curve = read((run / "metrics.jsonl").read_text(), work.key, (run.name,))
+    except RuntimeError:
+        curve = None
+    return Ended(done, curve)
+
+
+def _train(run: Path, work: Work, seconds: float, runs: Runs) -> None:
+    has_begun = (run / "checkpoints" / "latest").exists()
+    if has_begun and _reports(run)[-1]["seconds"] >= seconds:
+        return
+    if not has_begun:
+        shutil.rmtree(run, ignore_errors=True)  # an earlier run that ended before its first checkpoint
+    begin = ["--resume"] if has_begun else [*work.arguments, *USUAL]
+    _call(["train", *begin, "--run-dir", str(run), "--seconds", str(seconds)], run, seconds, runs)
+
+
+def _evaluate(run: Path, episodes: int, runs: Runs) -> dict[str, Any]:
+    counts = ["--episodes", str(episodes), "--num-envs", str(episodes)]
+    printed = _call(["eval", str(run), "--json", *counts], run, 0.0, runs)
+    # Libraries may print warnings to the same file.
+    return json.loads([line for line in printed.splitlines() if line.startswith('{"run"')][-1])
+
+
+def _call(arguments: list[str], run: Path, seconds: float, runs: Runs) -> str:
+    """What a command of Paceline prints, which is also stored beside the run."""
+    command = ["env", *SETTINGS, sys.executable, "-m", "paceline", *arguments]
+    with run.with_suffix(f".{arguments[0]}.log").open("w+") as output:
+        process = runs.start(command, output)
+        try:
+            status = process.wait(seconds + START_SECONDS)
+        except subprocess.TimeoutExpired:
+            end_group(process)
+            raise RunFailed(f"not finished after {seconds + START_SECONDS:.0f} s") from None
+        output.seek(0)
+        printed = output.read()
+    if status != 0:
+        raise RunFailed(f"status {status}: {_reason(printed)}")
+    return printed
+
+
+def _reason(printed: str) -> str:
+    """The last line with words. Errors of the command line have a frame."""
+    lines = [line.strip(" │") for line in printed.splitlines() if any(map(str.isalpha, line))]
+    return lines[-1] if lines else "no output"
+
+
+def _reports(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def _lengths(run: Path) -> tuple[int, int]:
+    """Steps and gradient steps of a run. PPO takes the same number of gradient steps after every rollout."""
+    last = _reports(run)[-1]
+    if "updates" in last:
+        return last["step"], int(last["updates"])
+    config = json.loads((run / "config.json").read_text())
+    rows = config["rollout_steps"] * config["pool"]["num_envs"]
+    return last["step"], last["step"] // rows * config["ppo"]["epochs"] * config["ppo"]["minibatches"]
+
+
+def shown_returns(runs: list[Ended | None]) -> str:
+    """The mean return over seeds, empty if no run has one."""
+    means = [run.result.returns["mean_return"] for run in runs if run is not None]
+    return interval(means, ".0f") if means else ""
+
+
+def shown_mean(values: list[int]) -> str:
+    return f"{statistics.mean(values):,.0f}" if values else ""
+
+
+def curves_of(runs: list[Ended | None]) -> list[Curve]:
+    """The learning curves of the seeds that have one."""
+    return [run.curve for run in runs if run is not None and run.curve is not None]
+
+
+def measurements(runs: dict[Job, Ended | None]) -> dict[str, Any]:
+    """Evaluations and learning curves, for a result."""
+    found: dict[str, Any] = {}
+    for job, one in runs.items():
+        curve = None if one is None or one.curve is None else [column.tolist() for column in one.curve]
+        evaluation = None if one is None else one.result.returns
+        found[", ".join(map(str, job))] = {"evaluation": evaluation, "steps, seconds, returns": curve}
+    return found

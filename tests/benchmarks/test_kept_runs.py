@@ -1,0 +1,97 @@
+"""Runs of a benchmark that stay in a folder."""
+
+import json
+
+import pytest
+
+pytest.importorskip("scipy", reason="for the intervals")
+
+from benchmarks import kept_runs
+from benchmarks.control_suite import Plan, panels, row, works
+from benchmarks.kept_runs import RunFailed, Work, measurements, train_kept
+from benchmarks.panels import draw_panels
+
+JOBS = {("cartpole-swingup", "D4PG", 1): Work(["dmc_cartpole_swingup"], "evaluation_return")}
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The commands of Paceline, which only write what a run writes."""
+    found = []
+
+    def call(arguments, run, seconds, runs):
+        found.append(arguments)
+        if "fail" in arguments:
+            raise RunFailed("status 1: it fails")
+        if arguments[0] == "eval":
+            return json.dumps({"run": "r", "episodes": 2, "mean_return": 7.0})
+        (run / "checkpoints").mkdir(parents=True, exist_ok=True)
+        (run / "checkpoints" / "latest").write_text("step_1")
+        reports = [
+            {"step": 10 * at, "seconds": seconds * at / 2, "updates": 5, "evaluation_return": at} for at in (1, 2)
+        ]
+        (run / "metrics.jsonl").write_text("\n".join(map(json.dumps, reports)))
+        return ""
+
+    monkeypatch.setattr(kept_runs, "_call", call)
+    return found
+
+
+def kept(folder, jobs=JOBS, seconds=4.0):
+    return train_kept(jobs, folder, seconds, at_once=1, episodes=2)
+
+
+def test_finished_run_is_read_and_not_run_again(tmp_path, calls):
+    first = kept(tmp_path)
+    calls.clear()
+    again = kept(tmp_path)
+    assert not calls
+    for ended in (*first.values(), *again.values()):
+        assert ended.result.steps == 20 and ended.result.gradient_steps == 5
+        assert ended.result.returns["mean_return"] == 7.0
+        assert ended.curve.returns.tolist() == [1, 2]
+
+
+def test_more_seconds_continue_a_run(tmp_path, calls):
+    kept(tmp_path)
+    calls.clear()
+    kept(tmp_path, seconds=9.0)
+    train, evaluation = calls
+    assert train[:2] == ["train", "--resume"] and train[-2:] == ["--seconds", "9.0"]
+    assert evaluation[0] == "eval"
+
+
+def test_run_without_a_checkpoint_begins_anew(tmp_path, calls):
+    run = tmp_path / "cartpole-swingup-d4pg-1"
+    run.mkdir()
+    (run / "config.json").write_text("{}")
+    kept(tmp_path)
+    assert "--resume" not in calls[0] and not (run / "config.json").exists()
+
+
+def test_failed_run_leaves_a_blank_and_says_why(tmp_path, calls, capsys):
+    plan = Plan(tasks=("cartpole-swingup",), ppo="fail")
+    runs = kept(tmp_path, works(plan))
+    assert "cartpole-swingup, PPO, 1: failed: status 1: it fails" in capsys.readouterr().out
+    assert row("cartpole-swingup", plan, runs) == ["cartpole-swingup", "7", "", "20", "5", "", ""]
+    assert measurements(runs)["cartpole-swingup, PPO, 1"] == {"evaluation": None, "steps, seconds, returns": None}
+
+
+def test_folder_with_another_run_is_refused(tmp_path, calls):
+    kept(tmp_path)
+    other = {job: Work(["dmc_walker_walk"], work.key) for job, work in JOBS.items()}
+    with pytest.raises(RuntimeError, match="other arguments"):
+        kept(tmp_path, other)
+
+
+def test_picture_has_a_panel_for_every_task(tmp_path, calls):
+    plan = Plan(tasks=("cartpole-swingup", "fish-swim"), systems=("D4PG",))
+    found = panels(plan, kept(tmp_path, works(plan)))
+    assert list(found) == ["cartpole-swingup", "fish-swim"]
+    assert [curve.returns.tolist() for curve in found["fish-swim"]["D4PG"]] == [[1, 2]]
+    draw_panels(found | {"empty": {"D4PG": []}}, tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").stat().st_size > 0
+
+
+def test_reason_of_an_error_is_its_last_line_with_words():
+    assert kept_runs._reason("╭─ Unrecognized\n│ wrong option  │\n╰───╯\n") == "wrong option"
