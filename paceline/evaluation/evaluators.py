@@ -93,6 +93,8 @@ class Evaluator:
     """Labels of measures in reports, where the name with spaces does not do."""
     report: Callable[[Path, int], ReportPart] | None = None
     """Plays this many episodes with the latest checkpoint of a run folder, and shows them."""
+    report_baseline: Callable[[str, str, int], ReportPart] | None = None
+    """The same for a baseline, in an environment id: agent, id and number of episodes."""
 
 
 def evaluator_of(env: str) -> Evaluator:
@@ -114,8 +116,8 @@ def checked_evaluator(env: str, options: EvaluationOptions) -> Evaluator:
 
 def evaluate_baseline(agent: str, options: EvaluationOptions) -> tuple[Evaluator, dict[str, Any]]:
     """Play with a baseline: its evaluator and the result. Without `options.env`, the first family that has it plays."""
-    if options.sampled or options.samples != 1 or options.video is not None:
-        raise UsageError("--sampled, --samples and --video are for the policy of a run, not for --agent")
+    if options.sampled or options.samples != 1:
+        raise UsageError("--sampled and --samples are for the policy of a run, not for --agent")
     for env in [options.env] if options.env else EVALUATORS:
         evaluator = evaluator_of(env)
         if agent.partition("?")[0] in evaluator.baselines and evaluator.evaluate_baseline is not None:

@@ -1,6 +1,7 @@
 """`paceline report`: one HTML file about a run, from its configuration, its metrics and what its simulator adds.
 
-A population of whole runs has a report too, about what became of its members. So have several runs side by side.
+A population of whole runs has a report too, about what became of its members. So have several runs side by side, and
+the baselines of some simulators.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from paceline.config import Config
 from paceline.errors import UsageError
 from paceline.evaluation import charts, experience, population_report, report_page
 from paceline.evaluation.comparison import comparison
-from paceline.evaluation.evaluators import Evaluator, evaluator_of
+from paceline.evaluation.evaluators import EVALUATORS, Evaluator, evaluator_of
 from paceline.evaluation.history import History
 from paceline.evaluation.report_page import Tile
 from paceline.evaluation.report_words import capitalized, duration, label_of, settings_in_words
@@ -53,10 +54,7 @@ def write_report(
         raise UsageError(f"{folder} is a population, which has a report of its own; allowed: several runs, or it alone")
     if metric is not None and not others:
         raise UsageError("--metric is for a report of several runs; the report of one run shows all metrics")
-    if evaluate_episodes < 1:
-        raise UsageError(f"episodes must be at least 1, got {evaluate_episodes}")
-    if not path.absolute().parent.is_dir():
-        raise UsageError(f"output {str(path)!r}: the folder {path.absolute().parent} does not exist")
+    _check(path, evaluate_episodes)
     title, about = config.env, f"{folder.resolve().name}: {_about(config)}."
     if others:
         kind, body = "comparison of runs", comparison([folder, *others], metric)
@@ -66,15 +64,36 @@ def write_report(
         kind, body = f"population of {len(members)} {config.system} runs", _population(members, config)
     else:
         kind, body = f"{config.system} training run", _run(folder, config, evaluate_episodes)
-    text = report_page.page(
-        title=title,
-        kind=kind,
-        about=about,
-        body=body,
-        footer=f"Written on {time.strftime('%Y-%m-%d %H:%M')} by paceline {__version__}, PyTorch {torch.__version__} "
-        f"and Python {platform.python_version()} on {_machine()}.",
+    return _write(path, title, kind, about, body)
+
+
+def write_baseline_report(agent: str, env: str, path: Path, *, episodes: int = 200) -> Path:
+    """Write what the simulator of `env` shows of a baseline to `path`; the file's path."""
+    evaluator = evaluator_of(env)
+    if evaluator.report_baseline is None:
+        families = [family for family in EVALUATORS if evaluator_of(family).report_baseline is not None]
+        raise UsageError(f"--agent has no report in {env}; allowed: environments of {', '.join(families)}")
+    if agent not in evaluator.baselines:
+        raise UsageError(f"agent {agent!r} does not play {env}; allowed: {', '.join(evaluator.baselines)}")
+    _check(path, episodes)
+    part = evaluator.report_baseline(agent, env, episodes)
+    body = report_page.tiles(part.tiles) + "".join(part.sections)
+    return _write(path, env, "baseline", f"{agent}, an agent without training.", body)
+
+
+def _check(path: Path, episodes: int) -> None:
+    if episodes < 1:
+        raise UsageError(f"episodes must be at least 1, got {episodes}")
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"output {str(path)!r}: the folder {path.absolute().parent} does not exist")
+
+
+def _write(path: Path, title: str, kind: str, about: str, body: str) -> Path:
+    footer = (
+        f"Written on {time.strftime('%Y-%m-%d %H:%M')} by paceline {__version__}, PyTorch {torch.__version__} "
+        f"and Python {platform.python_version()} on {_machine()}."
     )
-    replace_text(path, text)
+    replace_text(path, report_page.page(title=title, kind=kind, about=about, body=body, footer=footer))
     return path
 
 

@@ -1,4 +1,4 @@
-"""One episode of a trained policy as mp4 or gif.
+"""One episode of a trained policy, or of a baseline, as mp4 or gif.
 
 Frames are what the environment renders or, if it cannot render, the images that the policy observes. mp4 files are
 MPEG-4 part 2: OpenCV's packages cannot encode H.264, and their VP9 is far slower. Web browsers play gif, but not this.
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
@@ -63,6 +64,30 @@ def film_player(
             return _film_episode(pool, player, camera, write)
 
 
+def film_agent(env: gymnasium.Env, act: Callable[[Any, bool], Any], path: Path, *, seed: int) -> int:
+    """Write one episode of an environment that renders, from `reset(seed)` on; the number of frames.
+
+    `act` chooses actions from an observation, and from whether it is the first one.
+    """
+    check_path(path)
+    rate = max(1.0, float(env.metadata.get("render_fps") or FRAMES_PER_SECOND))
+    with contextlib.closing(env), replacing(path) as temporary, WRITERS[path.suffix](temporary, rate) as write:
+        obs, _ = env.reset(seed=seed)
+        write(as_frame(env.render()))
+        count, is_over = 1, False
+        while not is_over and count < MAX_FRAMES:
+            obs, _, terminated, truncated, _ = env.step(act(obs, count == 1))
+            write(as_frame(env.render()))
+            count, is_over = count + 1, terminated or truncated
+    if not is_over:
+        _warn_of_cut()
+    return count
+
+
+def _warn_of_cut() -> None:
+    log.warning("the episode did not end within %d frames: the video is cut there", MAX_FRAMES)
+
+
 def check_path(path: Path) -> None:
     """Refuse, before anything is played, a video that cannot be written."""
     if path.suffix not in WRITERS:
@@ -90,7 +115,7 @@ def _film_episode(
         if camera.is_over():
             return count
         if count >= MAX_FRAMES:
-            log.warning("the episode did not end within %d frames: the video is cut there", MAX_FRAMES)
+            _warn_of_cut()
             return count
         pool.send(player.act(batch, on_device=pool.spec.on_device), batch.slots)
 

@@ -8,15 +8,14 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from torch import Tensor
 
 from paceline.sims.navigation.rendering import maps, render
 from paceline.sims.navigation.scenes.bank import SceneBank
 from paceline.sims.navigation.simulator import Navigation
 from paceline.sims.navigation.tasks.table import TASKS
+from paceline.sims.one_stream import RENDER_MODES, Observation, OneStream, checked_render_mode
 
 RENDER_SIDE = 256
-Observation = dict[str, np.ndarray]
 Pose = tuple[float, float, float]
 
 
@@ -33,7 +32,7 @@ class NavigationEnv(gymnasium.Env):
     """With seed s, it is stream number `stream` of `Navigation.reset(s)`. The info of an episode's last step contains
     its measures, named as in `Navigation.last_measures`."""
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012 - as Gymnasium declares it
+    metadata = {"render_modes": [*RENDER_MODES], "render_fps": 10}  # noqa: RUF012 - as Gymnasium declares it
 
     def __init__(
         self,
@@ -45,50 +44,33 @@ class NavigationEnv(gymnasium.Env):
         **options: Any,
     ) -> None:
         """`task` is a name in `TASKS`. `options` are those of its configuration."""
-        if render_mode not in (None, *self.metadata["render_modes"]):
-            raise ValueError(f"render_mode {render_mode!r} does not exist; allowed: rgb_array, or None")
-        self.render_mode = render_mode
+        self.render_mode = checked_render_mode(render_mode)
         config = TASKS[task].config.of_options(options, TASKS[task].gym_id)
         self.simulator = Navigation(1, "cpu", config, bank=bank, first_stream=stream)
         self.observation_space = self.simulator.observation_space
         self.action_space = self.simulator.action_space
         self.measure_names = self.simulator.measure_names
-        self._next: dict[str, Tensor] | None = None  # first observation of the episode that has already begun
-        self._is_seeded = False
+        self._stream = OneStream(self.simulator)
         self._episode: _Episode | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, dict]:
         super().reset(seed=seed)
-        if seed is None and not self._is_seeded:
-            seed = int(self.np_random.integers(2**31))
-        if seed is not None:
-            first, self._is_seeded = self.simulator.reset(seed), True
-        else:
-            # At the end of an episode, the simulator has already begun the next one.
-            first = self._next if self._next is not None else self.simulator.begin_next()
-        self._next = None
+        first = self._stream.reset(seed, self.np_random)
         self._episode = _Episode(int(self.simulator.rows[0]), [self._pose()])
-        return _host(first), {}
+        return first, {}
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict]:
-        if self._next is not None or self._episode is None:
-            raise gymnasium.error.ResetNeeded("no episode is under way: call reset before step")
-        step = self.simulator.step(torch.tensor([int(action)]))
-        terminated, truncated = bool(step.terminated[0]), bool(step.truncated[0])
-        info: dict[str, Any] = {}
-        if terminated or truncated:
-            self._next = step.obs
-            info = {name: float(values[0]) for name, values in self.simulator.last_measures.items()}
+        result = self._stream.step(torch.tensor(int(action)))
+        assert self._episode is not None
         self._episode.poses.append(self._pose())
-        return _host(step.final_obs), float(step.reward[0]), terminated, truncated, info
+        return result
 
     def get_state(self) -> dict[str, Any]:
         """The state for an exact continuation. The recorded poses for `render` are not included."""
-        return {"simulator": self.simulator.state_dict(), "next": self._next, "is_seeded": self._is_seeded}
+        return self._stream.get_state()
 
     def set_state(self, state: dict[str, Any]) -> None:
-        self.simulator.load_state_dict(state["simulator"])
-        self._next, self._is_seeded = state["next"], state["is_seeded"]
+        self._stream.set_state(state)
         x, y, heading = self.simulator.poses[0].tolist()
         self._episode = _Episode(int(self.simulator.rows[0]), [(x, y, heading)])
 
@@ -113,7 +95,3 @@ class NavigationEnv(gymnasium.Env):
         """The pose after the last step, before any reset."""
         x, y, heading = self.simulator.last_poses[0].tolist()
         return x, y, heading
-
-
-def _host(obs: dict[str, Tensor]) -> Observation:
-    return {name: values[0].numpy().copy() for name, values in obs.items()}

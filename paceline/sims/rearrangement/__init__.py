@@ -11,7 +11,8 @@
     rendering/       camera images, maps and pictures
     env              one robot, as a Gymnasium environment
     planning/        task plans: skills in a row solve a scenario
-    evaluation/      baselines, fixed episodes and measures
+    episode_record   what a robot did in one episode
+    evaluation/      baselines, fixed episodes, measures and the sections of a report
     dynamics/        the same houses and tasks with masses and contacts, in MuJoCo
 
 Importing this package registers `paceline/Rearrange-v0` and `paceline/RearrangeMuJoCo-v0` with Gymnasium. It imports

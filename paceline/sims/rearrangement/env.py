@@ -7,14 +7,14 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from torch import Tensor
 
-from paceline.sims.rearrangement.rendering.pictures import picture
+from paceline.sims.one_stream import RENDER_MODES, Observation, OneStream, checked_render_mode
+from paceline.sims.rearrangement.episode_record import OngoingRecord, StreamSnapshot, happened
+from paceline.sims.rearrangement.rendering.painter import HousePainter
+from paceline.sims.rearrangement.rendering.pictures import EpisodePictures
 from paceline.sims.rearrangement.scenes.bank import HouseBank
 from paceline.sims.rearrangement.simulator import Rearrangement
 from paceline.sims.rearrangement.tasks.table import task_config
-
-Observation = dict[str, np.ndarray]
 
 
 class RearrangementEnv(gymnasium.Env):
@@ -23,7 +23,7 @@ class RearrangementEnv(gymnasium.Env):
     The info of an episode's last step contains its measures, named as in `Rearrangement.last_measures`.
     """
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012 - as Gymnasium declares it
+    metadata = {"render_modes": [*RENDER_MODES], "render_fps": 30}  # noqa: RUF012 - as Gymnasium declares it
 
     def __init__(
         self,
@@ -35,61 +35,54 @@ class RearrangementEnv(gymnasium.Env):
         **options: Any,
     ) -> None:
         """`task` is a name in `SKILLS`. `options` are those of `RearrangementConfig`."""
-        if render_mode not in (None, *self.metadata["render_modes"]):
-            raise ValueError(f"render_mode {render_mode!r} does not exist; allowed: rgb_array, or None")
-        self.render_mode = render_mode
+        self.render_mode = checked_render_mode(render_mode)
         config = task_config(task, options, f"paceline/Rearrange-v0 ({task})")
         self.simulator = Rearrangement(1, "cpu", task, config, bank=bank, first_stream=stream)
         self.observation_space = self.simulator.observation_space
         self.action_space = self.simulator.action_space
         self.measure_names = self.simulator.measure_names
-        self._next: dict[str, Tensor] | None = None  # first observation of the episode that has already begun
-        self._is_seeded = self._is_under_way = False
+        self._stream = OneStream(self.simulator)
+        self._record: OngoingRecord | None = None
+        self._painter: HousePainter | None = None
+        self._pictures: EpisodePictures | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, dict]:
         super().reset(seed=seed)
-        if seed is None and not self._is_seeded:
-            seed = int(self.np_random.integers(2**31))
-        if seed is not None:
-            first, self._is_seeded = self.simulator.reset(seed), True
-        else:
-            # At the end of an episode, the simulator has already begun the next one.
-            first = self._next if self._next is not None else self.simulator.begin_next()
-        self._next, self._is_under_way = None, True
-        return _host(first), {}
+        first = self._stream.reset(seed, self.np_random)
+        self._begin_record()
+        return first, {}
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict]:
-        if not self._is_under_way or self._next is not None:
-            raise gymnasium.error.ResetNeeded("no episode is under way: call reset before step")
         chosen = np.asarray(action, np.float32)
         if not np.isfinite(chosen).all():
             raise ValueError(f"action {chosen.tolist()} is not finite; allowed: numbers from -1 to 1")
-        step = self.simulator.step(torch.as_tensor(chosen)[None])
-        terminated, truncated = bool(step.terminated[0]), bool(step.truncated[0])
-        info: dict[str, Any] = {}
-        if terminated or truncated:
-            self._next = step.obs
-            info = {name: float(values[0]) for name, values in self.simulator.last_measures.items()}
-        return _host(step.final_obs), float(step.reward[0]), terminated, truncated, info
+        result = self._stream.step(torch.as_tensor(chosen))
+        if self._record is not None and self.simulator.last_stream is not None:
+            after = StreamSnapshot.of(self.simulator, self.simulator.last_stream)
+            self._record.add(happened(self.simulator)[0], after)
+        return result
 
     def get_state(self) -> dict[str, Any]:
-        """The state for an exact continuation."""
-        flags = {"is_seeded": self._is_seeded, "is_under_way": self._is_under_way}
-        return {"simulator": self.simulator.state_dict(), "next": self._next, **flags}
+        """The state for an exact continuation. What `render` shows of the past is not included."""
+        return self._stream.get_state()
 
     def set_state(self, state: dict[str, Any]) -> None:
-        self.simulator.load_state_dict(state["simulator"])
-        self._next, self._is_seeded, self._is_under_way = state["next"], state["is_seeded"], state["is_under_way"]
+        self._stream.set_state(state)
+        self._begin_record()
 
     def render(self) -> np.ndarray | None:
-        """uint8 [H, W, 3]: what the robot sees beside the house from above."""
-        if self.render_mode is None or not self._is_under_way:
+        """uint8 [H, W, 3]: what the robot sees, the robot from outside, and the house from above."""
+        if self._record is None or not self._stream.has_begun:
             return None
-        # After the last step of an episode the simulator is in the next one already.
-        stream = self.simulator.last_stream if self._next is not None else self.simulator.stream
-        assert stream is not None
-        return picture(self.simulator, stream)
+        episode = self._record.record()
+        if self._pictures is None:
+            self._painter = self._painter or HousePainter(self.simulator.bank)
+            config, task = self.simulator.config, self.simulator.task_name
+            self._pictures = EpisodePictures(self._painter, task, episode.scene, config.resolution)
+        return self._pictures.picture(episode)
 
-
-def _host(obs: dict[str, Tensor]) -> Observation:
-    return {name: values[0].numpy().copy() for name, values in obs.items()}
+    def _begin_record(self) -> None:
+        """Only an environment that renders records what has happened."""
+        self._pictures = None
+        if self.render_mode is not None:
+            self._record = OngoingRecord(0, StreamSnapshot.of(self.simulator, self.simulator.stream))

@@ -145,10 +145,9 @@ class Rearrangement:
 
     @torch.no_grad()
     def step(self, actions: Tensor) -> TensorStep:
-        stream = self._stream
-        # `_continue` writes to these, and the last observation of an episode needs the old ones.
-        kept = {name: getattr(stream, name).clone() for name in ("scenes", "episodes", "start")}
-        stream = stream._replace(**kept)
+        # The next episode is written over these three, and the last observation of an episode needs the old ones.
+        kept = {name: getattr(self._stream, name).clone() for name in ("start", "scenes", "episodes")}
+        stream = self._stream._replace(**kept)
         world = self.world_of(stream)
         command = self.actions.read(stream.previous if self.config.behind else actions, stream.state.held)
         moved = advance(

@@ -249,7 +249,7 @@ def test_gymnasium_accepts_it(kitchens):
     check_env(env, skip_render_check=True)
     env.reset(seed=1)
     picture = env.render()
-    assert picture is not None and picture.shape == (320, 640, 3) and picture.std() > 10
+    assert picture is not None and picture.shape == (320, 976, 3) and picture.std() > 10
 
 
 def test_one_environment_is_a_stream_of_the_batch(kitchens):

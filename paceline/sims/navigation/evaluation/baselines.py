@@ -67,7 +67,7 @@ def play_baseline(
 
     `bank` replaces the scenes of `config`.
     """
-    _baseline(evaluation, name)  # refused before scenes are generated
+    baseline_named(evaluation, name)  # refused before scenes are generated
     bank = bank or load_bank(config)
     measures = baseline_measures(evaluation, name, config, bank, episodes, num_envs=num_envs, seed=seed)
     about = {"agent": name, "env": config.task, **about_scenes(config, bank)}
@@ -88,13 +88,13 @@ def baseline_measures(
 
     The baseline's own options replace those of `config`.
     """
-    kind = _baseline(evaluation, name)
+    kind = baseline_named(evaluation, name)
     scenes, numbers = listed_episodes(config, bank, episodes)
     simulator = Navigation(min(num_envs, len(scenes)), "cpu", replace(config, **kind.options), bank=bank)
     return play(simulator, kind.make(simulator, seed).act, scenes, numbers)
 
 
-def _baseline(evaluation: TaskEvaluation, name: str) -> Baseline:
+def baseline_named(evaluation: TaskEvaluation, name: str) -> Baseline:
     if name not in evaluation.baselines:
         raise UsageError(f"agent {name!r} does not exist; allowed: {', '.join(evaluation.baselines)}")
     return evaluation.baselines[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,10 @@ from typing import Any
 from paceline.evaluation.evaluators import EvaluationOptions, Evaluator
 from paceline.evaluation.report_page import ReportPart
 from paceline.evaluation.saved import SavedRun
-from paceline.sims.navigation.evaluation.baselines import play_baseline
+from paceline.sims.baseline_video import film_baseline
+from paceline.sims.navigation.config import NavigationConfig
+from paceline.sims.navigation.env import NavigationEnv
+from paceline.sims.navigation.evaluation.baselines import baseline_named, play_baseline
 from paceline.sims.navigation.evaluation.episode_list import about_scenes
 from paceline.sims.navigation.evaluation.measures import summarize, table
 from paceline.sims.navigation.evaluation.policy_episodes import (
@@ -17,6 +21,7 @@ from paceline.sims.navigation.evaluation.policy_episodes import (
     env_config,
     env_id_of,
     play_policy,
+    policy_result,
     split_config,
 )
 from paceline.sims.navigation.evaluation.task_evaluation import TaskEvaluation
@@ -37,25 +42,25 @@ def evaluate_policy(evaluation: TaskEvaluation, folder: Path, options: Evaluatio
 
         film(run, options.video, env=env_id_of(config), sampled=options.sampled, seed=options.seed)
     played = play_policy(run, config, options)
-    return {
-        "run": str(folder),
-        "checkpoint": run.checkpoint,
-        "policy": run.policy_name,
-        "env": options.env or run.config.env,
-        **about_scenes(config, played.bank),
-        "seed": options.seed,
-        "sampled": options.sampled,
-        "samples": options.samples,
-        **summarize(evaluation, played.measures),
-        "video": None if options.video is None else str(options.video),
-    }
+    about = about_scenes(config, played.bank)
+    return policy_result(run, options, about, summarize(evaluation, played.measures))
 
 
 def evaluate_baseline(evaluation: TaskEvaluation, name: str, options: EvaluationOptions) -> dict[str, Any]:
     """Play the same episodes with a baseline."""
     config = env_config(options.env or evaluation.task, options.split)
     num_envs = options.num_envs or NUM_STREAMS
+    if options.video is not None:
+        _film_baseline(evaluation, name, config, options)
     return play_baseline(evaluation, name, config, options.episodes, num_envs=num_envs, seed=options.seed)
+
+
+def _film_baseline(evaluation: TaskEvaluation, name: str, config: NavigationConfig, options: EvaluationOptions) -> None:
+    baseline = baseline_named(evaluation, name)
+    own = replace(config, **baseline.options)
+    env = NavigationEnv(config.task, render_mode="rgb_array", **own.options())
+    assert options.video is not None
+    film_baseline(env, baseline.make(env.simulator, options.seed), options.video, seed=options.seed)
 
 
 def report(evaluation: TaskEvaluation, folder: Path, episodes: int) -> ReportPart:

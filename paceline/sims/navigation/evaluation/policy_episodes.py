@@ -8,7 +8,7 @@ Legend: L episodes of the list.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -125,6 +125,24 @@ def policy_act(run: SavedRun, simulator: Any, options: EvaluationOptions) -> Act
     policy = run.policy(spec, simulator.device)
     player = Player(policy, simulator.num_envs, simulator.device, sampled=options.sampled, seed=options.seed)
     return lambda obs, began: next(iter(player.decide(obs, began).values()))
+
+
+def policy_result(
+    run: SavedRun, options: EvaluationOptions, about: Mapping[str, Any], summary: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The result of an evaluation: `about` describes the scenes, `summary` the measures."""
+    return {
+        "run": str(run.folder),
+        "checkpoint": run.checkpoint,
+        "policy": run.policy_name,
+        "env": options.env or run.config.env,
+        **about,
+        "seed": options.seed,
+        "sampled": options.sampled,
+        "samples": options.samples,
+        **summary,
+        "video": None if options.video is None else str(options.video),
+    }
 
 
 def play_samples(

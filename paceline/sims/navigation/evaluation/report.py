@@ -10,7 +10,7 @@ import numpy as np
 from paceline.envs.ids import EnvId
 from paceline.evaluation import report_page
 from paceline.evaluation.evaluators import EvaluationOptions
-from paceline.evaluation.report_page import ReportPart, Tile, cell
+from paceline.evaluation.report_page import ReportPart
 from paceline.evaluation.saved import SavedRun
 from paceline.sims.navigation.evaluation.baselines import baseline_measures
 from paceline.sims.navigation.evaluation.measures import summarize
@@ -24,6 +24,7 @@ from paceline.sims.navigation.evaluation.policy_episodes import (
 from paceline.sims.navigation.evaluation.report_failures import failures
 from paceline.sims.navigation.evaluation.report_limits import limits
 from paceline.sims.navigation.evaluation.report_maps import chosen, trajectories
+from paceline.sims.navigation.evaluation.report_measures import row, tile
 from paceline.sims.navigation.evaluation.report_sizes import by_size, distributions
 from paceline.sims.navigation.evaluation.report_views import views
 from paceline.sims.navigation.evaluation.task_evaluation import TaskEvaluation
@@ -51,18 +52,7 @@ def report_part(evaluation: TaskEvaluation, folder: Path, episodes: int) -> Repo
         views(evaluation, played, shown),
     ]
     where = "in your plans" if config.plans else f"on {config.split}"
-    return ReportPart([_tile(evaluation, name, summary, where) for name in evaluation.main], sections)
-
-
-def _tile(evaluation: TaskEvaluation, name: str, summary: dict[str, Any], where: str) -> Tile:
-    measure = evaluation.measures[name]
-    label = measure.label[0].upper() + measure.label[1:]
-    return Tile(f"{label} {where}", measure.show(summary[name]), _interval(evaluation, name, summary), is_main=True)
-
-
-def _interval(evaluation: TaskEvaluation, name: str, summary: dict[str, Any]) -> str:
-    low, high = (evaluation.measures[name].show(value) for value in summary[f"{name}_ci95"])
-    return f"{low} to {high}"
+    return ReportPart([tile(evaluation, name, summary, where) for name in evaluation.main], sections)
 
 
 def _scenes(run: SavedRun, played: PlayedEpisodes, episodes: int) -> str:
@@ -89,7 +79,7 @@ def _evaluation(
         "intervals."
     )
     results = {"this policy": summary, **{name: summarize(evaluation, each) for name, each in baselines.items()}}
-    rows = [_row(evaluation, name, result) for name, result in results.items()]
+    rows = [row(evaluation, name, result) for name, result in results.items()]
     header = ("", *evaluation.labels.values())
     return report_page.section(
         "evaluation",
@@ -102,14 +92,3 @@ def _evaluation(
         report_page.paragraph("How many episodes have which result. Orange lines are means."),
         report_page.grid(distributions(evaluation, played.measures), "13.5rem"),
     )
-
-
-def _row(evaluation: TaskEvaluation, name: str, result: dict[str, Any]) -> list[str]:
-    cells = [cell(name)]
-    for key, measure in evaluation.measures.items():
-        if key not in evaluation.main:
-            cells.append(cell(measure.show(result[key])))
-            continue
-        share = result[key] if key in evaluation.rates else None
-        cells.append(cell(measure.show(result[key]), _interval(evaluation, key, result), share))
-    return cells

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
 import numpy as np
 
 from paceline.evaluation import report_page
@@ -22,31 +25,64 @@ def failures(evaluation: TaskEvaluation, played: PlayedEpisodes) -> list[str]:
         return []
     found_distance = evaluation.found_distance(played.config)
     failed = np.flatnonzero(played.measures["success"] <= 0).tolist()
-    title, total = "Why it failed", len(played.routes)
-    if not failed:
-        return [report_page.section("failures", title, f"None of {counted(total, 'episode')} failed.")]
     classes: dict[Failure, list[int]] = {kind: [] for kind in Failure}
     for number in failed:
         classes[failure_of(played.routes[number], found_distance)].append(number)
-    found = {kind: numbers for kind, numbers in classes.items() if numbers}
-    lead = (
-        f"{len(failed)} of {counted(total, 'episode')} failed. Each belongs to one class. The maps show the episodes "
-        "of each class that ended farthest from the goal."
-    )
-    header = ("class", "what happened", "episodes", "share of the failures", "mean distance to the goal at the end")
-    table = report_page.table(header, [_row(played, kind, numbers, len(failed)) for kind, numbers in found.items()])
-    maps = report_page.GAP.join(_examples(evaluation, played, kind, numbers) for kind, numbers in found.items())
-    return [report_page.section("failures", title, lead, table, report_page.GAP, legend(played), maps)]
-
-
-def _row(played: PlayedEpisodes, kind: Failure, numbers: list[int], total: int) -> list[str]:
-    share, left = len(numbers) / total, played.measures["distance_to_goal"][numbers].mean()
-    texts = (cell(kind.label), cell(kind.value), cell(str(len(numbers))))
-    return [*texts, cell(f"{share:.0%}", share=share), cell(f"{left:.1f} m")]
-
-
-def _examples(evaluation: TaskEvaluation, played: PlayedEpisodes, kind: Failure, numbers: list[int]) -> str:
     left = played.measures["distance_to_goal"]
-    worst = sorted(numbers, key=lambda number: -float(left[number]))[:NUM_EXAMPLES]
-    label = kind.label[0].upper() + kind.label[1:]
-    return report_page.heading(label) + map_grid(evaluation, played, worst)
+    worst = {kind: sorted(numbers, key=lambda number: -float(left[number])) for kind, numbers in classes.items()}
+    column = FailureColumn("mean distance to the goal at the end", lambda numbers: f"{left[numbers].mean():.1f} m")
+    about = "The maps show the episodes of each class that ended farthest from the goal."
+    section = failure_section(
+        worst, len(played.routes), column, about, legend(played), lambda shown: map_grid(evaluation, played, shown)
+    )
+    return [section]
+
+
+class FailureClass(Protocol):
+    """A member of an enumeration of failures."""
+
+    @property
+    def label(self) -> str: ...
+    @property
+    def value(self) -> str:
+        """What happened, in a sentence."""
+        ...
+
+
+class FailureColumn(NamedTuple):
+    """The last column of the table."""
+
+    header: str
+    text: Callable[[list[int]], str]
+    """Of the episodes of a class."""
+
+
+def failure_section(
+    classes: Mapping[Any, list[int]],
+    total: int,
+    column: FailureColumn,
+    about: str,
+    key: str,
+    maps: Callable[[list[int]], str],
+) -> str:
+    """The section about failed episodes by their `FailureClass`, of `total` episodes: a table, and maps of the first of
+    each class."""
+    title = "Why it failed"
+    found = {kind: numbers for kind, numbers in classes.items() if numbers}
+    failed = sum(map(len, found.values()))
+    if not failed:
+        return report_page.section("failures", title, f"None of {counted(total, 'episode')} failed.")
+    lead = f"{failed} of {counted(total, 'episode')} failed. Each belongs to one class. {about}"
+    header = ("class", "what happened", "episodes", "share of the failures", column.header)
+    table = report_page.table(header, [_row(kind, numbers, failed, column) for kind, numbers in found.items()])
+    examples = report_page.GAP.join(
+        report_page.heading(kind.label[0].upper() + kind.label[1:]) + maps(numbers[:NUM_EXAMPLES])
+        for kind, numbers in found.items()
+    )
+    return report_page.section("failures", title, lead, table, report_page.GAP, key, examples)
+
+
+def _row(kind: FailureClass, numbers: list[int], total: int, column: FailureColumn) -> list[str]:
+    share = len(numbers) / total
+    texts = (cell(kind.label), cell(kind.value), cell(str(len(numbers))))
+    return [*texts, cell(f"{share:.0%}", share=share), cell(column.text(numbers))]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 
 import numpy as np
-from PIL import Image
 
-from paceline.evaluation import charts, report_page
+from paceline.evaluation import report_page
+from paceline.evaluation.report_images import png
 from paceline.sims.navigation.evaluation.policy_episodes import PlayedEpisodes
 from paceline.sims.navigation.evaluation.task_evaluation import TaskEvaluation
 from paceline.sims.navigation.rendering import maps
@@ -68,10 +67,3 @@ def chosen(measures: dict[str, np.ndarray], order: str, count: int) -> list[int]
             gaps = [abs(sizes[number] - sizes[other]) for number in kept]
             kept[int(np.argmin(gaps))] = other
     return sorted(kept, key=lambda number: float(sizes[number]))
-
-
-def png(image: np.ndarray) -> str:
-    """uint8 [H, W, 3] as a data URI."""
-    file = io.BytesIO()
-    Image.fromarray(image).save(file, "png", optimize=True)
-    return charts.data_uri("image/png", file.getvalue())

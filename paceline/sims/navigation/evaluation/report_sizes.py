@@ -14,7 +14,7 @@ from paceline.evaluation import charts, report_page
 from paceline.evaluation.evaluate import confidence_interval
 from paceline.sims.navigation.evaluation.measures import binned
 from paceline.sims.navigation.evaluation.policy_episodes import PlayedEpisodes
-from paceline.sims.navigation.evaluation.task_evaluation import Bins, TaskEvaluation
+from paceline.sims.navigation.evaluation.task_evaluation import Bins, ShownMeasures, TaskEvaluation
 
 IMPERFECT = 0.95
 """The histogram of SPL shows episodes with less. Discrete steps alone cost a few hundredths."""
@@ -42,10 +42,10 @@ def by_size(evaluation: TaskEvaluation, played: PlayedEpisodes, baselines: Mappi
     marks = (f"{evaluation.labels[last]} of the {best}", baselines[best][last])
     ratios = path_ratios(played)
     if evaluation.bins is not None:
-        figures.append(_bars(evaluation, evaluation.bins, measures, marks))
+        figures.append(bars(evaluation, evaluation.bins, measures, marks))
     if ratios is not None:
         measures[RATIOS.measure] = ratios
-        figures.append(_bars(evaluation, RATIOS, measures, marks))
+        figures.append(bars(evaluation, RATIOS, measures, marks))
     if evaluation.bins is not None and ratios is not None:
         figures.append(_both(evaluation, evaluation.bins, measures))
     if "spl" in measures:
@@ -64,8 +64,8 @@ def path_ratios(played: PlayedEpisodes) -> np.ndarray | None:
     return np.maximum(lengths / np.maximum(straight, 1e-6), 1.0)
 
 
-def _bars(
-    evaluation: TaskEvaluation,
+def bars(
+    evaluation: ShownMeasures,
     bins: Bins,
     measures: Measures,
     marks: tuple[str, np.ndarray],
@@ -73,17 +73,17 @@ def _bars(
     """The main measures with intervals, and `marks`: the name and the values [L] of another measure."""
     parts = binned(bins, measures)
     labels = [f"{_range(bins, low, high)}\n{within.sum()} ep." for low, high, within in parts]
-    bars = {}
+    shown = {}
     for name in evaluation.main:
         groups = [measures[name][within] for *_, within in parts]
         means = np.array([group.mean() for group in groups])
         intervals = [confidence_interval(group) or [group.mean()] * 2 for group in groups]
-        bars[evaluation.labels[name]] = (means, np.array(intervals))
+        shown[evaluation.labels[name]] = (means, np.array(intervals))
     name, values = marks
     lines = (name, np.array([values[within].mean() for *_, within in parts]))
-    uri = charts.grouped_bars(labels, bars, lines, x_label=bins.label)
+    uri = charts.grouped_bars(labels, shown, lines, x_label=bins.label)
     caption = "Means over the episodes of each group (ep.), with 95 % confidence intervals."
-    return report_page.figure(uri, f"{' and '.join(bars)} by {bins.label}", heading=bins.heading, caption=caption)
+    return report_page.figure(uri, f"{' and '.join(shown)} by {bins.label}", heading=bins.heading, caption=caption)
 
 
 def _both(evaluation: TaskEvaluation, bins: Bins, measures: Measures) -> str:
@@ -119,7 +119,7 @@ def _imperfect(spl: np.ndarray) -> str:
     return report_page.figure(uri, heading, heading=heading, caption=caption)
 
 
-def distributions(evaluation: TaskEvaluation, measures: Measures) -> list[str]:
+def distributions(evaluation: ShownMeasures, measures: Measures) -> list[str]:
     """A small histogram of every measure that has more than two values, and of the number of steps."""
     labels = {**evaluation.labels, "steps": "steps an episode"}
     figures = []

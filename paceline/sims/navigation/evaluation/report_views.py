@@ -5,16 +5,15 @@ Legend: T decisions of the episode.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 
 import numpy as np
 import torch
-from PIL import Image
 
 from paceline.evaluation import charts, report_page
+from paceline.evaluation.report_images import gif, png
 from paceline.sims.navigation.evaluation.policy_episodes import PlayedEpisodes
-from paceline.sims.navigation.evaluation.report_maps import map_image, png
+from paceline.sims.navigation.evaluation.report_maps import map_image
 from paceline.sims.navigation.evaluation.task_evaluation import TaskEvaluation
 from paceline.sims.navigation.rendering import maps, render
 
@@ -70,9 +69,5 @@ def _animation(played: PlayedEpisodes, number: int) -> str:
     for step, image in zip(at, colors, strict=True):
         chart = map_image(played, number, side, route[: step + 1], route[step].tolist())
         gap = np.full((side, 16, 3), 255, np.uint8)
-        frame = np.concatenate([image, gap, maps.centered(chart, side, chart.shape[1])], 1)
-        frames.append(Image.fromarray(frame).quantize(256))
-    file = io.BytesIO()
-    lengths = [120] * (len(frames) - 1) + [1500]  # milliseconds; the last frame stays longer
-    frames[0].save(file, "gif", save_all=True, append_images=frames[1:], duration=lengths, loop=0)
-    return charts.data_uri("image/gif", file.getvalue())
+        frames.append(np.concatenate([image, gap, maps.centered(chart, side, chart.shape[1])], 1))
+    return gif(frames)

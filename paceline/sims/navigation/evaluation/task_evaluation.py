@@ -58,6 +58,23 @@ class Measured(Protocol):
     def bins(self) -> Bins | None: ...
 
 
+class ShownMeasures(Measured, Protocol):
+    """What a report needs to know of a task's measures."""
+
+    @property
+    def main(self) -> tuple[str, ...]:
+        """The measures that tell how good an agent is."""
+        ...
+
+    @property
+    def rates(self) -> tuple[str, ...]:
+        """Measures between 0 and 1."""
+        ...
+
+    @property
+    def labels(self) -> dict[str, str]: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class TaskEvaluation:
     """What is measured and shown of a task."""

@@ -46,9 +46,10 @@ class Canvas:
         height, width, _ = self._image.shape
         left, right = (x0 - self._x0) * self._scale, (x1 - self._x0) * self._scale
         top, bottom = (self._y1 - y1) * self._scale, (self._y1 - y0) * self._scale
-        across = _covered(left, right, width)
-        down = _covered(top, bottom, height)
-        self._blend(slice(None), slice(None), down[:, None] * across[None, :] * opacity, color)
+        columns = slice(max(0, int(left)), max(0, min(width, int(right) + 1)))
+        rows = slice(max(0, int(top)), max(0, min(height, int(bottom) + 1)))
+        across, down = _covered(left, right, width)[columns], _covered(top, bottom, height)[rows]
+        self._blend(rows, columns, down[:, None] * across[None, :] * opacity, color)
 
     def line(self, points: np.ndarray, colors: Sequence[Color], thickness: float) -> None:
         """Lines between `points` [L, 2], each in its own colour; `thickness` in metres, at least 1.5 pixels."""
@@ -117,7 +118,9 @@ def top_down(
     if path is not None:
         canvas.line(np.asarray(path, np.float64), [PATH] * (len(path) - 1), 0.07)
     for index, points in enumerate(trajectories):
-        canvas.line(np.asarray(points, np.float64), _gradient(index, len(points) - 1), 0.09)
+        canvas.line(
+            np.asarray(points, np.float64), gradient(TRAJECTORIES[index % len(TRAJECTORIES)], len(points) - 1), 0.09
+        )
     for place, color in ((start, START), (goal, GOAL)):
         if place is not None:
             x, y = float(place[0]), float(place[1])
@@ -132,9 +135,9 @@ def top_down(
     return canvas.pixels()
 
 
-def draw_scene(scene: Scene, size: int) -> Canvas:
-    """Floor, walls, doors and furniture. The longer side of the image has `size` pixels."""
-    area = scene.interior.grown(0.2)
+def draw_scene(scene: Scene, size: int, area: Rect | None = None) -> Canvas:
+    """Floor, walls, doors and furniture of `area`, or of all. The longer side of the image has `size` pixels."""
+    area = area or scene.interior.grown(0.2)
     canvas = Canvas(*area, pixels_per_metre=size / max(area.width, area.depth))
     canvas.rectangle(*scene.interior, FLOOR)
     walls = is_wall(scene.boxes)
@@ -166,8 +169,9 @@ def draw_pose(canvas: Canvas, x: float, y: float, heading: float) -> None:
     canvas.disc(x, y, 0.1, (250, 204, 21))
 
 
-def _gradient(index: int, count: int) -> list[Color]:
-    first, last = (np.array(color) for color in TRAJECTORIES[index % len(TRAJECTORIES)])
+def gradient(ends: tuple[Color, Color], count: int) -> list[Color]:
+    """`count` colours from the first to the second of `ends`."""
+    first, last = (np.array(color) for color in ends)
     colors = []
     for share in np.linspace(0.0, 1.0, max(count, 1)):
         red, green, blue = np.round(first + share * (last - first)).astype(int).tolist()

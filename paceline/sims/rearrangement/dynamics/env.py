@@ -112,7 +112,7 @@ class DynamicRearrangementEnv(gymnasium.Env):
         self._is_seeded, self._is_under_way = state["is_seeded"], state["is_under_way"]
 
     def render(self) -> np.ndarray | None:
-        """uint8 [H, W, 3]: what the robot sees, in colour, beside the house from above."""
+        """uint8 [H, W, 3]: what the robot sees, the robot from outside, and the house from above."""
         return None if self.render_mode is None else picture(self.simulator, self.simulator.stream)
 
     def close(self) -> None:

@@ -16,13 +16,22 @@ from paceline.envs.ids import EnvId
 from paceline.errors import UsageError
 from paceline.evaluation.evaluate import progress_bar
 from paceline.evaluation.evaluators import EvaluationOptions, Evaluator
+from paceline.evaluation.report_page import ReportPart
 from paceline.evaluation.saved import SavedRun
+from paceline.sims.baseline_video import film_baseline
 from paceline.sims.navigation.evaluation.episode_list import fixed_episodes, play
 from paceline.sims.navigation.evaluation.measures import summarize
 from paceline.sims.navigation.evaluation.measures import table as measures_table
-from paceline.sims.navigation.evaluation.policy_episodes import NUM_STREAMS, SPLIT, play_samples, policy_act
+from paceline.sims.navigation.evaluation.policy_episodes import (
+    NUM_STREAMS,
+    SPLIT,
+    play_samples,
+    policy_act,
+    policy_result,
+)
 from paceline.sims.navigation.evaluation.task_evaluation import Measure
 from paceline.sims.rearrangement.config import RearrangementConfig
+from paceline.sims.rearrangement.env import RearrangementEnv
 from paceline.sims.rearrangement.evaluation.baselines import BASELINES
 from paceline.sims.rearrangement.evaluation.plan_episodes import PlanAgent, config_of_runs, play_plan
 from paceline.sims.rearrangement.family import parsed
@@ -105,19 +114,8 @@ def evaluate_policy(folder: Path, options: EvaluationOptions) -> dict[str, Any]:
     num = min(streams, options.samples * len(scenes))
     simulator = Rearrangement(num, run.device(), setting.task, setting.config, bank=bank)
     measures = play_samples(simulator, policy_act(run, simulator, options), scenes, numbers, options.samples)
-    return {
-        "run": str(folder),
-        "checkpoint": run.checkpoint,
-        "policy": run.policy_name,
-        "env": options.env or run.config.env,
-        **setting.about(bank),
-        "seed": options.seed,
-        "sampled": options.sampled,
-        "samples": options.samples,
-        **summarize(SkillMeasures(simulator.measure_names), measures),
-        "measures": list(simulator.measure_names),
-        "video": None if options.video is None else str(options.video),
-    }
+    summary = summarize(SkillMeasures(simulator.measure_names), measures)
+    return policy_result(run, options, setting.about(bank), {**summary, "measures": list(simulator.measure_names)})
 
 
 def evaluate_baseline(name: str, options: EvaluationOptions, *, bank: HouseBank | None = None) -> dict[str, Any]:
@@ -131,6 +129,9 @@ def evaluate_baseline(name: str, options: EvaluationOptions, *, bank: HouseBank 
     baseline = BASELINES[name]
     baseline.check(setting.task)
     bank = bank or load_bank(setting.config)
+    if options.video is not None:
+        env = RearrangementEnv(setting.task, render_mode="rgb_array", bank=bank, **setting.config.options())
+        film_baseline(env, baseline.make(env.simulator, options.seed), options.video, seed=options.seed)
     scenes, numbers = fixed_episodes(bank, options.episodes)
     num = min(options.num_envs or NUM_STREAMS, len(scenes))
     config = replace(setting.config, sensors="blind")
@@ -147,6 +148,8 @@ def evaluate_baseline(name: str, options: EvaluationOptions, *, bank: HouseBank 
 
 def evaluate_plan(agent: PlanAgent, options: EvaluationOptions, *, bank: HouseBank | None = None) -> dict[str, Any]:
     """Play the same episodes of the scenario `options.env` by its plan. `bank` replaces the houses of `options.env`."""
+    if options.video is not None:
+        raise UsageError(f"--video does not film plans; allowed: --agent {', '.join(BASELINES)} in skills, or a run")
     runs = agent.loaded()
     setting = Setting.of(options.env or FAMILY, options.split)
     setting = replace(setting, config=replace(config_of_runs(options.env or FAMILY, runs), split=setting.config.split))
@@ -168,9 +171,29 @@ def evaluate_plan(agent: PlanAgent, options: EvaluationOptions, *, bank: HouseBa
     }
 
 
-def table(report: dict[str, Any]) -> Group:
+def report(folder: Path, episodes: int) -> ReportPart:
+    """Tiles and sections of the run's report. Matplotlib is imported only here."""
+    from paceline.sims.rearrangement.evaluation.report import policy_part
+
+    run = SavedRun.load(folder)
+    setting = Setting.of_run(run, EvaluationOptions())
+    return policy_part(run, setting.task, setting.config, episodes)
+
+
+def report_baseline(name: str, env: str, episodes: int) -> ReportPart:
+    """The same for a baseline."""
+    from paceline.sims.rearrangement.evaluation.report import baseline_part
+
+    if name not in BASELINES:
+        raise UsageError(f"agent {name!r} has no report; allowed: {', '.join(BASELINES)}")
+    setting = Setting.of(env)
+    BASELINES[name].check(setting.task)
+    return baseline_part(name, setting.task, setting.config, episodes)
+
+
+def table(result: dict[str, Any]) -> Group:
     """The result of an evaluation for the terminal."""
-    return measures_table(SkillMeasures(tuple(report["measures"])), report)
+    return measures_table(SkillMeasures(tuple(result["measures"])), result)
 
 
 EVALUATOR = Evaluator(
@@ -180,4 +203,6 @@ EVALUATOR = Evaluator(
     baselines=(*BASELINES, PLAN),
     evaluate_baseline=evaluate_baseline,
     rates=RATES,
+    report=report,
+    report_baseline=report_baseline,
 )

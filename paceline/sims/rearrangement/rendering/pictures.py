@@ -1,73 +1,81 @@
-"""Pictures for people: what a robot sees, and the house from above."""
+"""Pictures for people: what a robot sees, the robot from outside, and the house from above, side by side."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from paceline.sims.navigation.rendering.maps import Canvas, Color, centered, draw_scene
-from paceline.sims.rearrangement.objects import OBJECT_KINDS
-from paceline.sims.rearrangement.physics.world import State, World, arm_of, moving_boxes, object_boxes
-from paceline.sims.rearrangement.rendering import render
-from paceline.sims.rearrangement.rendering.camera import scenery
-from paceline.sims.rearrangement.rendering.candidates import StaticBoxes
-from paceline.sims.rearrangement.rendering.head import head_camera
-from paceline.sims.rearrangement.robot.body import RADIUS
-
-if TYPE_CHECKING:
-    from paceline.sims.rearrangement.simulator import Rearrangement, Stream
+from paceline.sims.navigation.rendering.maps import centered
+from paceline.sims.rearrangement.episode_record import EpisodeRecord, OngoingRecord, StreamSnapshot
+from paceline.sims.rearrangement.physics.world import State
+from paceline.sims.rearrangement.rendering.goals import goals_of
+from paceline.sims.rearrangement.rendering.house_map import house_map
+from paceline.sims.rearrangement.rendering.painter import HousePainter, Moments
+from paceline.sims.rearrangement.rendering.watching import Watcher
+from paceline.sims.rearrangement.simulator import Rearrangement, Stream
 
 SIDE = 320
-BASE: Color = (55, 65, 81)
-ARM: Color = (250, 204, 21)
-TARGET: Color = (220, 38, 38)
+GAP = 8
+DEPTH_RANGE = 0.5
+"""Depths from this share of `MAX_DEPTH` on have the last colour."""
+DEPTH_COLORS = (
+    (0.0, (13, 8, 72)),
+    (0.15, (72, 12, 140)),
+    (0.35, (160, 32, 140)),
+    (0.55, (218, 75, 100)),
+    (0.75, (248, 140, 65)),
+    (0.9, (252, 200, 75)),
+    (1.0, (250, 245, 150)),
+)
+"""From near to far."""
 
 
 def picture(simulator: Rearrangement, stream: Stream) -> np.ndarray:
-    """uint8 [SIDE, 2 SIDE, 3]: the view of the first robot beside the map of its house."""
-    return np.concatenate([view(simulator, stream), centered(from_above(simulator, stream), SIDE, SIDE)], 1)
+    """uint8 [SIDE, W, 3]: the first robot of `stream`, without what it did before; see `EpisodePictures`."""
+    episode = OngoingRecord(0, StreamSnapshot.of(simulator, stream)).record()
+    painter, resolution = HousePainter(simulator.bank), simulator.config.resolution
+    return EpisodePictures(painter, simulator.task_name, episode.scene, resolution).picture(episode)
 
 
-def view(simulator: Rearrangement, stream: Stream) -> np.ndarray:
-    """uint8 [SIDE, SIDE, 3]: what the first robot sees, in colour."""
-    bank, scenes = simulator.bank, stream.scenes[:1].cpu()
-    bank = bank.to("cpu")
-    static, camera = StaticBoxes.of(bank), head_camera(SIDE)
-    world = World(*(part[:1].cpu() for part in simulator.world_of(stream)))
-    state = State(*(part[:1].cpu() for part in stream.state))
-    seen = scenery(world, state, scenes)
-    kinds = bank.object_kinds[scenes, stream.episodes[:1].cpu()]
-    of_kinds = torch.tensor([kind.color for kind in OBJECT_KINDS], dtype=torch.uint8)
-    colors = torch.cat((bank.moving_colors[scenes], of_kinds[kinds]), 1)
-    traced = render.trace(static, camera, *seen, surfaces=True)
-    image = render.shade(static, camera, scenes, seen.poses, traced, colors, seen.capsules.shape[1])
-    return image[0].permute(1, 2, 0).numpy()
+class EpisodePictures:
+    """Pictures of one episode of `task`, in the order of time: the camera outside follows the robot."""
+
+    def __init__(self, painter: HousePainter, task: str, scene: int, resolution: int) -> None:
+        """`resolution` is that of the robot's images."""
+        self._painter, self._task, self._resolution = painter, task, resolution
+        self._watcher = Watcher(painter.solids(scene))
+
+    def picture(self, episode: EpisodeRecord, side: int = SIDE) -> np.ndarray:
+        """uint8 [side, W, 3]: depth, the robot from outside and the map, after the last step of `episode`."""
+        now = moments_of(episode, [-1])
+        depth = depth_colors(self._painter.depth(now, self._resolution))[0]
+        watched = self.watched(episode, side)
+        goals = goals_of(self._task, self._painter.bank, episode)
+        above = house_map(self._painter, episode, goals, side, whole=True)
+        gap = np.full((side, GAP, 3), 255, np.uint8)
+        return np.concatenate([enlarged(depth, side), gap, watched, gap, centered(above, side, side)], 1)
+
+    def watched(self, episode: EpisodeRecord, side: int) -> np.ndarray:
+        """uint8 [side, side, 3]: the robot from outside, after the last step of `episode`."""
+        camera = torch.tensor([self._watcher.look(episode.bases[-1], episode.targets[-1])])
+        return self._painter.watched(moments_of(episode, [-1]), camera, side)[0]
 
 
-def from_above(simulator: Rearrangement, stream: Stream) -> np.ndarray:
-    """uint8 [H, W, 3]: the first robot in its house. Its target is red. The longer side has SIDE pixels."""
-    bank, scene, episode = simulator.bank, int(stream.scenes[0]), int(stream.episodes[0])
-    canvas = draw_scene(bank.scene(scene), SIDE)
-    world, state = simulator.world_of(stream), stream.state
-    moving = moving_boxes(world, state.values)[0].cpu().double().numpy()
-    for box, color in zip(moving, bank.moving_colors[scene].tolist(), strict=True):
-        canvas.box(box[[0, 1, 3, 4, 6]], tuple(color))
-    things = object_boxes(world, state)[0].cpu().double().numpy()
-    for box, kind in zip(things, bank.object_kinds[scene, episode].tolist(), strict=True):
-        canvas.box(box[[0, 1, 3, 4, 6]], OBJECT_KINDS[kind].color)
-    _draw_robot(canvas, simulator, stream)
-    return canvas.pixels()
+def moments_of(episode: EpisodeRecord, numbers: list[int]) -> Moments:
+    """The states `numbers` of an episode."""
+    scenes, episodes = (torch.full((len(numbers),), value) for value in (episode.scene, episode.number))
+    return Moments(scenes, episodes, State(*(part[numbers] for part in episode.states)))
 
 
-def _draw_robot(canvas: Canvas, simulator: Rearrangement, stream: Stream) -> None:
-    x, y, heading = stream.state.pose[0].tolist()
-    canvas.disc(x, y, RADIUS, BASE)
-    ahead = np.array([[x, y], [x + RADIUS * np.cos(heading), y + RADIUS * np.sin(heading)]])
-    canvas.line(ahead, [(229, 231, 235)], 0.04)
-    arm = arm_of(stream.state)
-    joints = np.array([place[0, :2].tolist() for place in arm])
-    canvas.line(joints, [ARM] * 3, 0.07)
-    target = simulator.task.target(stream.columns, simulator.facts_of(stream))[0].tolist()
-    canvas.disc(target[0], target[1], 0.05, TARGET)
+def depth_colors(depth: np.ndarray) -> np.ndarray:
+    """uint8 [..., 3] from depths as a share of `MAX_DEPTH`."""
+    shares, colors = zip(*DEPTH_COLORS, strict=True)
+    scaled = np.sqrt((depth / DEPTH_RANGE).clip(0.0, 1.0))  # most of what matters is near
+    channels = [np.interp(scaled, shares, channel) for channel in zip(*colors, strict=True)]
+    return np.stack(channels, -1).round().astype(np.uint8)
+
+
+def enlarged(image: np.ndarray, side: int) -> np.ndarray:
+    """uint8 [side, side, 3]: every pixel as a block."""
+    rows, columns = (np.arange(side) * length // side for length in image.shape[:2])
+    return image[rows][:, columns]
