@@ -203,7 +203,10 @@ def draw(found: dict[str, dict[str, Measures]], path: Path) -> None:
                 [max(0.0, share - low) for share, (low, _) in zip(shares, bounds, strict=True)],
                 [max(0.0, high - share) for share, (_, high) in zip(shares, bounds, strict=True)],
             ]
-            style = {"linestyle": "-" if start == NEAR else "--", "marker": "o" if start == NEAR else "s"}
+            style: dict[str, Any] = {
+                "linestyle": "-" if start == NEAR else "--",
+                "marker": "o" if start == NEAR else "s",
+            }
             axis.errorbar(at, shares, errors, color=f"C{number}", label=f"{label}, {start}", capsize=2, **style)
     axis.set(xlabel="shortest way from the start to the target (m)", ylabel="success", ylim=(0, 1.02))
     axis.set_xlim(left=0)
