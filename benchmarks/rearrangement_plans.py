@@ -15,7 +15,7 @@ All agents play the same episodes. An interaction succeeds if it and all before 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -88,15 +88,14 @@ def agents(plan: Plan) -> dict[str, PlanAgent]:
         raise UsageError(f"agents has {unknown}; allowed: {WITH!r}, {WITHOUT!r}, {STILL!r}")
     given = {skill: getattr(plan, skill) for skill in SKILLS}
     runs = {skill: folder for skill, folder in given.items() if folder is not None}
-    still = {"pick": plan.pick_without_base, "place": plan.place_without_base}
-    still = {skill: folder for skill, folder in still.items() if folder is not None}
-    own = {"checkpoint": plan.checkpoint, "sampled": plan.sampled}
+    given = {"pick": plan.pick_without_base, "place": plan.place_without_base}
+    still = {skill: folder for skill, folder in given.items() if folder is not None}
+    usual = PlanAgent(skills=runs, checkpoint=plan.checkpoint, sampled=plan.sampled)
+    without = {skill: folder for skill, folder in runs.items() if skill != "navigate"}
     found = {
-        WITH: PlanAgent(skills=runs, **own),
-        WITHOUT: PlanAgent(
-            skills={skill: runs[skill] for skill in runs if skill != "navigate"}, navigation=False, **own
-        ),
-        STILL: PlanAgent(skills={**runs, **still}, **own),
+        WITH: usual,
+        WITHOUT: replace(usual, skills=without, navigation=False),
+        STILL: replace(usual, skills={**runs, **still}),
     }
     return {label: found[label] for label in plan.agents if label != STILL or still}
 

@@ -40,8 +40,8 @@ def test_interactions_are_named_by_their_objects():
 
 
 def test_skills_that_find_their_own_way_have_the_steps_of_navigation_too():
-    assert chain.stage_steps(plan_of("tidy_house", 5))[:4] == [300, 200, 300, 200]
-    assert set(chain.stage_steps(plan_of("tidy_house", 5, navigation=False))) == {500}
+    assert chain.stage_steps(plan_of("tidy_house", 5))[:4] == [300, 300, 300, 300]
+    assert set(chain.stage_steps(plan_of("tidy_house", 5, navigation=False))) == {600}
 
 
 class Recorded:

@@ -224,7 +224,7 @@ def test_a_list_of_episodes_is_played_in_its_order(kitchens):
 
 
 def test_starts_touch_nothing(kitchens):
-    """But for the few that no heading clears."""
+    """But for the few in front of handles, and where the arm has to reach its target, that no heading clears."""
     for task, options in (
         *((task, {}) for task in ("pick", "place", "navigate", "open_fridge", "close_fridge", "open_drawer")),
         ("pick", {"start": "far"}),
@@ -235,7 +235,8 @@ def test_starts_touch_nothing(kitchens):
         simulator = Rearrangement(128, "cpu", task, RearrangementConfig(sensors="blind", **options), bank=kitchens)
         simulator.reset(11)
         share = (simulator.stream.depth > TOUCHING).float().mean()
-        assert share < (0.03 if simulator.config.base else 0.08), (task, options, float(share))
+        most = 0.08 if not simulator.config.base else 0.0 if task in ("pick", "place", "navigate") else 0.03
+        assert share <= most, (task, options, float(share))
 
 
 def test_a_placing_robot_starts_with_its_object(kitchens):

@@ -63,7 +63,11 @@ class PlanAgent:
             skills = ", ".join(f"{skill}=RUN" for skill in SCRIPTS)
             raise UsageError(f"{problem}; allowed: {name}?SKILL=RUN&..., with {skills}, navigation=false, sampled=true")
         runs = {skill: Path(folder) for skill, folder in given.items()}
-        return cls(skills=runs, **{flag: FLAGS[value] for flag, value in flags.items()})
+        return cls(
+            skills=runs,
+            navigation=FLAGS[flags.get("navigation", "true")],
+            sampled=FLAGS[flags.get("sampled", "false")],
+        )
 
     def loaded(self) -> dict[str, SavedRun]:
         """The runs by skill. A run of another task is refused."""
@@ -120,11 +124,21 @@ def play_plan(
         places = [min(place, count - 1) for place in range(first, first + num)]
         obs = simulator.load_episodes([scenes[p] for p in places], [numbers[p] for p in places], first)
         kept = min(num, count - first)
-        found = chain.play(obs, lambda done, first=first: show and show(min(first + done, count)))
+        found = chain.play(obs, _counted(show, first, count))
         completed[first : first + kept] = found.cpu().numpy()[:kept]
     stages = interactions(plan)
     reached = {name: (completed > place).astype(float) for name, place in stages.items()}
     return {"success": (completed == len(plan)).astype(float), **reached}
+
+
+def _counted(show: Callable[[int], None] | None, before: int, most: int) -> Callable[[int], None]:
+    """A `show` for one round: `before` episodes were finished before it."""
+
+    def shown(done: int) -> None:
+        if show is not None:
+            show(min(before + done, most))
+
+    return shown
 
 
 def _policy(skill: str, simulator: Rearrangement, run: SavedRun | None, agent: PlanAgent) -> SkillPolicy:

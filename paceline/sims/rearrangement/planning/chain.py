@@ -25,7 +25,7 @@ from paceline.sims.rearrangement.tasks.protocol import Facts, Skill
 from paceline.sims.rearrangement.tasks.starts import Starts
 from paceline.sims.rearrangement.tasks.table import SKILLS
 
-NAVIGATION_STEPS, OTHER_STEPS = 300, 200
+NAVIGATION_STEPS, OTHER_STEPS = 300, 300
 """Steps of a stage. In a plan without navigation, every stage has both."""
 SHARED = ("forward_step", "turn_step", "arm_step", "behind", "slide")
 """Options that a skill and the scenario must have in common."""

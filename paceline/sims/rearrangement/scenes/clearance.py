@@ -23,6 +23,8 @@ NOISE, LARGEST_NOISE = 0.52, 1.0
 """Standard deviation of the noise of headings, and its largest value, in radians."""
 TURNS = (1.0, 0.5, 0.0, -0.5, -1.0)
 """Shares of the noise that are tried, in this order."""
+LAST_TURNS = (0.8, -0.8, 1.6, -1.6, 2.4, -2.4, np.pi)
+"""Turns that are tried after these. It is better to face elsewhere than to start inside a wall."""
 STAND_TURNS = (0.0, 0.3, -0.3, 0.6, -0.6, 0.9, -0.9)
 """Turns of stands that are tried, in this order."""
 FRIDGE_VALUES, DRAWER_VALUES = (0.0, 0.8, 1.1, 1.4, 1.7, 2.1), (0.0, 0.4, 0.45)
@@ -69,7 +71,7 @@ def _cleared_far(rng: np.random.Generator, house: _House, packed: Mapping[str, n
     num = far.shape[0] * far.shape[1]
     episodes = _flat(np.arange(len(far))[:, None], far.shape[:2])
     values = [np.zeros((num, NUM_JOINTS)), np.tile(packed["joints"][:, 5], (num, 1))]
-    turns = [rng.uniform(-np.pi, np.pi, num) for _ in range(5)]
+    turns = [*(rng.uniform(-np.pi, np.pi, num) for _ in range(5)), *LAST_TURNS]
     return _cleared(far, _Check(house, episodes, values, None), turns)
 
 
@@ -123,10 +125,10 @@ class _Check:
         return clear
 
 
-def _noises(rng: np.random.Generator, starts: np.ndarray) -> list[np.ndarray]:
-    """Turns to try, [R] each: shares of the noise of each start."""
+def _noises(rng: np.random.Generator, starts: np.ndarray) -> list[np.ndarray | float]:
+    """Turns to try, [R] each or one for all: shares of the noise of each start, and then others."""
     noise = np.clip(rng.normal(0.0, NOISE, starts[..., 0].size), -LARGEST_NOISE, LARGEST_NOISE)
-    return [share * noise for share in TURNS]
+    return [*(share * noise for share in TURNS), *LAST_TURNS]
 
 
 def _cleared(starts: np.ndarray, check: _Check, turns: Sequence[np.ndarray | float]) -> np.ndarray:

@@ -35,16 +35,20 @@ JOINT, LEFT, HANDLE, REST, GRASPED_ONCE, REACHED_ONCE = range(6)
 place, and two flags."""
 
 
+NUM_STEPS, CLOSING_FRIDGE = 200, 300
+"""Steps of an episode. A door that is open by 120 degrees has a long way, and the robot has to go around it first."""
+
+
 class JointSkill:
     """A `Skill` for the fridge or for the drawers."""
 
-    num_steps = 200
     parts = ("arm", "grip", "base")
     num_columns = 6
     measure_names = ("success", "grasped", "reached", "mistake")
 
     def __init__(self, starts: Starts, *, fridge: bool, opens: bool) -> None:
         self._starts, self._fridge, self._opens = starts, fridge, opens
+        self.num_steps = CLOSING_FRIDGE if fridge and not opens else NUM_STEPS
 
     def begin(self, draw: EpisodeDraw) -> SkillStart:
         if self._fridge:

@@ -82,7 +82,7 @@ class ScriptedSkill:
         )
         size = sum(SIZES[part] for part in self._parts)
         actions = torch.zeros(simulator.num_envs, size, device=simulator.device)
-        finished = torch.zeros_like(self._enters)
+        finished, failed = torch.zeros_like(self._enters), torch.zeros_like(self._enters)
         for number, phase in enumerate(self._script.phases):
             rows = (playing & (self.phases == number)).nonzero()[:, 0]
             if not len(rows):
@@ -94,11 +94,13 @@ class ScriptedSkill:
                 _write(self._notes, entering, view.notes)
             view = _part(whole, rows)
             move = phase.move(view)
-            self._notes.detour[rows] = view.notes.detour
+            _write(self._notes, rows, view.notes)
             actions[rows] = self._action(view, move)
             finished[rows] = move.done
+            if move.fails is not None:
+                failed[rows] = move.fails
             self._notes.steps[rows] += 1
-        self._advance(finished, playing)
+        self._advance(finished, failed, playing)
         return actions
 
     def _begin(self, began: Tensor, stream: Stream, columns: Tensor) -> None:
@@ -112,10 +114,10 @@ class ScriptedSkill:
             counts.masked_fill_(began, 0)
         self._notes.target.copy_(torch.where(began, columns[:, 0].long(), self._notes.target))
 
-    def _advance(self, finished: Tensor, playing: Tensor) -> None:
+    def _advance(self, finished: Tensor, failed: Tensor, playing: Tensor) -> None:
         patience = torch.tensor([phase.patience for phase in self._script.phases], device=finished.device)
         is_late = (self._notes.steps >= patience[self.phases]) | (self._notes.still >= STUCK)
-        gives_up = playing & ~finished & is_late
+        gives_up = playing & ~finished & (is_late | failed)
         instead = torch.tensor(self._script.instead, device=finished.device)[self.phases]
         following = (self.phases + 1) % len(patience)
         after = torch.where(finished, following, torch.where(gives_up, instead, self.phases))

@@ -20,6 +20,17 @@ ARRIVED, ALIGNED, AHEAD = 0.02, 0.02, 0.35
 BACKWARD = 0.4
 """A stand that is behind the robot and nearer than this is reached backwards, in metres."""
 
+LEAST, WAITED = range(2)
+"""Columns of `Notes.point`: the shortest way that was left so far, and steps since then."""
+PROGRESS, PATIENCE = 0.05, 50
+"""A robot gives up a stand if the way that is left does not get shorter by this length in so many steps."""
+TURN = 0.1
+"""Metres per radian that is left to turn at the stand."""
+
+CLOSE_BY, REACH, SIDEWAYS = 0.12, (0.43, 0.7), 0.4
+"""Where a robot need not go on to its stand: the way that is left, the distance from the target (metres), and the angle
+to it (radians)."""
+
 
 class Drive:
     """Drives to a stand and turns to its heading, with the arm at `angles`, or as it is. Blocked robots try detours."""
@@ -39,6 +50,8 @@ class Drive:
     def enter(self, view: RobotView) -> None:
         view.notes.stand.copy_(self._stands(view))
         view.notes.detour.zero_()
+        view.notes.point[:, LEAST] = torch.inf
+        view.notes.point[:, WAITED] = 0.0
         places = view.notes.stand[:, :2].cpu().numpy()
         for row, scene, place in zip(view.rows.tolist(), view.scenes.tolist(), places, strict=True):
             self._guide.lead(row, scene, place)
@@ -56,7 +69,18 @@ class Drive:
         done = there & (wrapped(stands[:, 2] - view.pose[:, 2]).abs() < ALIGNED)
         if self._arrived is not None:
             done = done | self._arrived(view)
-        return RobotMove(angles_or_same(view, self._angles), base, view.holds(), done)
+        return RobotMove(
+            angles_or_same(view, self._angles), base, view.holds(), done, fails=self._does_not_get_on(view)
+        )
+
+    def _does_not_get_on(self, view: RobotView) -> Tensor:
+        """bool [R]: robots whose way to the stand has not become shorter for a while."""
+        left, point = self._guide.distances(view.pose[:, :2], view.rows), view.notes.point
+        left = left + TURN * wrapped(view.notes.stand[:, 2] - view.pose[:, 2]).abs() * (left < BACKWARD)
+        nearer = left < point[:, LEAST] - PROGRESS
+        point[:, LEAST] = torch.where(nearer, left, point[:, LEAST])
+        point[:, WAITED] = torch.where(nearer, 0.0, point[:, WAITED] + 1.0)
+        return point[:, WAITED] > PATIENCE
 
     def steer(self, poses: Tensor, rows: Tensor, stands: Tensor) -> Tensor:
         """[R, 2]: the motions of robots at `poses` [R, 3] towards `stands` [R, 3], without limits."""
@@ -76,6 +100,18 @@ def is_about_there(view: RobotView) -> Tensor:
     """bool [R]: robots that are near enough to their stands to take a handle."""
     near = (view.notes.stand[:, :2] - view.pose[:, :2]).norm(dim=1) < 0.06
     return near & (wrapped(view.notes.stand[:, 2] - view.pose[:, 2]).abs() < 0.15)
+
+
+def within_reach(guide: Guide, targets: Callable[[RobotView], Tensor]) -> Callable[[RobotView], Tensor]:
+    """Which robots (bool [R]) are close to their stands, and can take or put something at `targets` [R, 3]."""
+
+    def arrived(view: RobotView) -> Tensor:
+        way = targets(view)[:, :2] - view.pose[:, :2]
+        length, turn = way.norm(dim=1), wrapped(torch.atan2(way[:, 1], way[:, 0]) - view.pose[:, 2])
+        is_close = guide.distances(view.pose[:, :2], view.rows) < CLOSE_BY
+        return is_close & (length > REACH[0]) & (length < REACH[1]) & (turn.abs() < SIDEWAYS)
+
+    return arrived
 
 
 class FaceTarget:
@@ -104,7 +140,7 @@ class FaceTarget:
 class BackUp:
     """Goes back by `length` metres, or until something is in the way."""
 
-    patience = 30
+    patience = 10
 
     def __init__(self, length: float) -> None:
         self._length = length

@@ -27,7 +27,7 @@ class Notes(NamedTuple):
     attempt: Tensor
     """int64 [R]: how often the robot has begun again."""
     point: Tensor
-    """[R, 3]: a place that the phase has noted when it began."""
+    """[R, 3]: a place that the phase has noted when it began, or other numbers of its own."""
     angles: Tensor
     """[R, 7]: the same for angles of the arm."""
     detour: Tensor
@@ -88,6 +88,8 @@ class RobotMove(NamedTuple):
     """bool [R]: whether the phase is over."""
     stops: Tensor | None = None
     """bool [R]."""
+    fails: Tensor | None = None
+    """bool [R]: whether the phase gives up."""
 
 
 class Phase(Protocol):

@@ -20,6 +20,7 @@ from paceline.sims.rearrangement.evaluation.oracle.driving import (
     FaceTarget,
     Rest,
     is_about_there,
+    within_reach,
 )
 from paceline.sims.rearrangement.evaluation.oracle.handles import (
     Pull,
@@ -58,7 +59,7 @@ def _pick(simulator: Rearrangement, guide: Guide) -> Script:
     stands = stands_of(simulator.bank, lambda view: view.notes.target, top_of)
     phases = (
         Pose(RAISED),
-        Drive(guide, stands, RAISED),
+        Drive(guide, stands, RAISED, within_reach(guide, top_of)),
         Reach(above_object),
         Take(),
         Lift(0.15),
@@ -75,9 +76,10 @@ def _place(simulator: Rearrangement, guide: Guide) -> Script:
     def goals(view: RobotView) -> Tensor:
         return bank.goals[view.scenes, view.episodes, view.notes.target]
 
+    stands = stands_of(bank, lambda view: view.notes.target + num, goals)
     phases = (
         Pose(RAISED),
-        Drive(guide, stands_of(bank, lambda view: view.notes.target + num, goals), RAISED),
+        Drive(guide, stands, RAISED, within_reach(guide, goals)),
         Reach(above_goal(goals)),
         Lower(at_goal(goals)),
         Release(),
@@ -99,10 +101,16 @@ def _navigate(simulator: Rearrangement, guide: Guide) -> Script:
         return row(torch.cat((bank.objects[at][:, : bank.goals.shape[2], :3], bank.goals[at]), 1), view.notes.target)
 
     def is_near(view: RobotView) -> Tensor:
-        return (targets(view)[:, :2] - view.pose[:, :2]).norm(dim=1) < NEAR - 0.1
+        """A target can be near on the other side of a table."""
+        way = guide.distances(view.pose[:, :2], view.rows)
+        return ((targets(view)[:, :2] - view.pose[:, :2]).norm(dim=1) < NEAR - 0.1) & (way < ALMOST)
 
     phases = (Drive(guide, stands, None, is_near), FaceTarget(targets, 0.5 * AHEAD), EndEpisode())
     return Script(phases, (0, 0, 0))
+
+
+ALMOST = 0.6
+"""Length of the way to the stand from which navigation stops, in metres."""
 
 
 def _joint(simulator: Rearrangement, guide: Guide, value: float) -> Script:
