@@ -65,12 +65,19 @@ def config_of(options: dict[str, Any]) -> Config:
     )
 
 
+def time_shares(metrics: Path) -> dict[str, float]:
+    """Shares of simulation, inference, learning and so on in the last report."""
+    last = json.loads(metrics.read_text().splitlines()[-1])
+    return {name.removeprefix("time/"): share for name, share in last.items() if name.startswith("time/")}
+
+
 def main() -> None:
     options, folder = json.loads(sys.argv[1]), Path(sys.argv[2])
     turn = Turn(folder, options["warm_up"], options["seconds"])
     with Session(config_of(options), folder / "run", callbacks=[turn]) as session:
         session.run()
-    print("RESULT " + json.dumps(turn.result()), flush=True)
+    shares = time_shares(folder / "run" / "metrics.jsonl")
+    print("RESULT " + json.dumps({**turn.result(), "time_shares": shares}), flush=True)
 
 
 if __name__ == "__main__":
