@@ -154,7 +154,7 @@ def main_table(found: list[Played]) -> Table:
     for one in found:
         gap = best.spl - one.spl if len(best.spl) == len(one.spl) else None
         rows.append([one.label, shown(one.success), shown(one.spl), "" if gap is None or one is best else shown(gap)])
-    columns = ["agent", "success", "SPL", "behind the last agent"]
+    columns = ["agent", "success", "SPL", "SPL below the oracle"]
     title = f"SPL by what an agent knows, {len(best.spl)} episodes of `val` (95 % interval)"
     note = "The last column is the mean difference of SPL in the same episodes."
     return print_table(title, columns, rows, name="knowledge", note=note)
