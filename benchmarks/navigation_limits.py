@@ -154,7 +154,7 @@ def main_table(found: list[Played]) -> Table:
     for one in found:
         gap = best.spl - one.spl if len(best.spl) == len(one.spl) else None
         rows.append([one.label, shown(one.success), shown(one.spl), "" if gap is None or one is best else shown(gap)])
-    columns = ["agent", "success", "SPL", "SPL below the oracle"]
+    columns = ["agent", "success", "SPL", "SPL below the last agent's"]
     title = f"SPL by what an agent knows, {len(best.spl)} episodes of `val` (95 % interval)"
     note = "The last column is the mean difference of SPL in the same episodes."
     return print_table(title, columns, rows, name="knowledge", note=note)
@@ -164,7 +164,12 @@ def cause_table(found: list[Played]) -> Table:
     rows = [
         [one.label, *(f"{value:.3f}" for value in one.causes.mean(0)), f"{1 - one.spl.mean():.3f}"] for one in found
     ]
-    note = "Turns cost nothing: SPL counts metres. `stop` is negative, because success begins 0.2 m before the goal."
+    note = (
+        "`start`: steps of more than 90 degrees from the shortest path, before the agent was ever closer to the goal than "
+        "at its start. `wrong way`: such steps later. `sideways`: steps of 20 to 90 degrees. `steering`: steps of less "
+        "than 20 degrees, and contact with obstacles. `stop` is negative, because success begins 0.2 m before the goal. "
+        "Turns cost nothing: SPL counts metres."
+    )
     return print_table("Lost SPL by cause", ["agent", *CAUSES, "sum"], rows, name="causes", note=note)
 
 
