@@ -165,10 +165,10 @@ def cause_table(found: list[Played]) -> Table:
         [one.label, *(f"{value:.3f}" for value in one.causes.mean(0)), f"{1 - one.spl.mean():.3f}"] for one in found
     ]
     note = (
-        "`start`: steps of more than 90 degrees from the shortest path, before the agent was ever closer to the goal than "
-        "at its start. `wrong way`: such steps later. `sideways`: steps of 20 to 90 degrees. `steering`: steps of less "
-        "than 20 degrees, and contact with obstacles. `stop` is negative, because success begins 0.2 m before the goal. "
-        "Turns cost nothing: SPL counts metres."
+        "`start`: steps of more than 90 degrees from the shortest path, before the agent was ever closer to the goal "
+        "than at its start. `wrong way`: such steps later. `sideways`: steps of 20 to 90 degrees. `steering`: steps of "
+        "less than 20 degrees, and contact with obstacles. `stop` is negative, because success begins 0.2 m before the "
+        "goal. Turns cost nothing: SPL counts metres."
     )
     return print_table("Lost SPL by cause", ["agent", *CAUSES, "sum"], rows, name="causes", note=note)
 
