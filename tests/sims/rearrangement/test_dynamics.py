@@ -27,6 +27,7 @@ from paceline.sims.rearrangement.evaluation.oracle.agent import RobotOracle
 from paceline.sims.rearrangement.objects import HALF_EXTENTS
 from paceline.sims.rearrangement.physics.world import FRIDGE, NOTHING, arm_of, handle_places, moving_boxes
 from paceline.sims.rearrangement.robot.arm import LIMITS
+from paceline.sims.rearrangement.scenes.bank import HouseBank
 
 CUP = 7
 """The number of the grip in an action."""
@@ -254,6 +255,14 @@ def test_objects_have_the_sizes_of_the_episode_and_models_are_not_shared(kitchen
         for number, kind in enumerate(kitchens.object_kinds[1, episode].tolist()):
             assert house.model.geom(f"object{number}").size == pytest.approx(HALF_EXTENTS[kind])
     assert first.model is not second.model
+
+
+def test_two_custom_banks_have_their_own_houses():
+    """Both are labelled "custom". The second used to get the compiled houses of the first."""
+    for seed in (0, 1):
+        bank = HouseBank.of_seeds([seed], "small", details=["tidy_house"])
+        model = HouseDynamics(bank, 0, 0, 8).model
+        assert model.body("fridge").pos[:2] == pytest.approx(bank.joints[0, FRIDGE, 1:3].tolist(), abs=1e-5)
 
 
 @pytest.fixture(scope="module")
