@@ -22,11 +22,13 @@ from paceline.pool.env_state import env_state, restore_env
 from paceline.sims.rearrangement.dynamics.config import TASKS
 from paceline.sims.rearrangement.dynamics.env import DynamicRearrangementEnv
 from paceline.sims.rearrangement.dynamics.house import HouseDynamics
+from paceline.sims.rearrangement.dynamics.robot import BODY
 from paceline.sims.rearrangement.env import RearrangementEnv
 from paceline.sims.rearrangement.evaluation.oracle.agent import RobotOracle
 from paceline.sims.rearrangement.objects import HALF_EXTENTS
 from paceline.sims.rearrangement.physics.world import FRIDGE, NOTHING, arm_of, handle_places, moving_boxes
 from paceline.sims.rearrangement.robot.arm import LIMITS
+from paceline.sims.rearrangement.robot.body import OWN_BODY
 from paceline.sims.rearrangement.scenes.bank import HouseBank
 
 CUP = 7
@@ -247,6 +249,24 @@ def test_the_cup_carries_an_object_and_drops_it(make):
     for _ in range(8):
         house.advance(np.zeros(7), 0.0, 0.0, False)
     assert house.suction.held == NOTHING and house.data.xpos[body][2] < height - 0.2
+
+
+def test_the_trunk_and_the_head_stop_a_held_object(make):
+    env = make("pick")
+    env.reset(seed=0)
+    house, state = env.house, env.simulator.stream.state
+    x, y, heading = state.pose[0].tolist()
+    geom = house.model.geom("object2").id
+    for along, across, height, *_ in OWN_BODY:
+        objects = state.objects.clone()
+        objects[0, 2, 0] = x + along * math.cos(heading) - across * math.sin(heading)
+        objects[0, 2, 1] = y + along * math.sin(heading) + across * math.cos(heading)
+        objects[0, 2, 2] = height
+        house.place(state._replace(objects=objects))
+        house.suction.take(2)
+        mujoco.mj_forward(house.model, house.data)
+        touched = {other for pair in house.data.contact.geom if geom in pair for other in pair.tolist()}
+        assert BODY in house.model.geom_contype[[*touched]]
 
 
 def test_objects_have_the_sizes_of_the_episode_and_models_are_not_shared(kitchens):
