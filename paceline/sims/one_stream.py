@@ -77,7 +77,8 @@ class OneStream:
 
     def set_state(self, state: dict[str, Any]) -> None:
         self._simulator.load_state_dict(state["simulator"])
-        self._next, self._is_seeded, self._is_under_way = state["next"], state["is_seeded"], state["is_under_way"]
+        self._next, self._is_seeded = state["next"], state["is_seeded"]
+        self._is_under_way = state.get("is_under_way", True)  # older states do not have it
 
 
 def checked_render_mode(mode: str | None) -> str | None:
