@@ -38,11 +38,6 @@ class OneStream:
         self._is_seeded = self._is_under_way = False
 
     @property
-    def has_begun(self) -> bool:
-        """Whether there has been an episode."""
-        return self._is_under_way
-
-    @property
     def is_over(self) -> bool:
         """Whether the episode has ended, and the simulator is in the next one."""
         return self._next is not None

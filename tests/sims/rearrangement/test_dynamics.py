@@ -27,6 +27,7 @@ from paceline.sims.rearrangement.env import RearrangementEnv
 from paceline.sims.rearrangement.evaluation.oracle.agent import RobotOracle
 from paceline.sims.rearrangement.objects import HALF_EXTENTS
 from paceline.sims.rearrangement.physics.world import FRIDGE, NOTHING, arm_of, handle_places, moving_boxes
+from paceline.sims.rearrangement.rendering.pictures import GAP, SIDE
 from paceline.sims.rearrangement.robot.arm import LIMITS
 from paceline.sims.rearrangement.robot.body import OWN_BODY
 from paceline.sims.rearrangement.scenes.bank import HouseBank
@@ -283,6 +284,22 @@ def test_two_custom_banks_have_their_own_houses():
         bank = HouseBank.of_seeds([seed], "small", details=["tidy_house"])
         model = HouseDynamics(bank, 0, 0, 8).model
         assert model.body("fridge").pos[:2] == pytest.approx(bank.joints[0, FRIDGE, 1:3].tolist(), abs=1e-5)
+
+
+def test_pictures_show_the_path_from_a_camera_that_stays(kitchens):
+    env = DynamicRearrangementEnv("pick", bank=kitchens, scenes=4, sensors="blind", render_mode="rgb_array")
+    assert env.render() is None
+    env.reset(seed=0)
+    env.render()
+    pictures = env._pictures._pictures
+    for action in random_actions(3):
+        env.step(action)
+    assert env.render().shape == (SIDE, 3 * SIDE + 2 * GAP, 3)
+    assert env._pictures._pictures is pictures, "with the same camera"
+    assert env._pictures._record.record().bases.shape == (4, 3)
+    env.reset()
+    env.render()
+    assert env._pictures._record.record().bases.shape == (1, 3)
 
 
 @pytest.fixture(scope="module")
