@@ -97,10 +97,8 @@ def config_of_runs(env: str, runs: Mapping[str, SavedRun]) -> RearrangementConfi
             if one != other:
                 raise UsageError(f"{skill} was trained with {name} {one}; the scenario has {other}; allowed: the same")
         if "tier" not in env_id.options and trained.tier != config.tier:
-            raise UsageError(
-                f"{skill} was trained in tier {trained.tier}, {first} in {config.tier}; allowed: the same, or a tier in "
-                "--env"
-            )
+            problem = f"{skill} was trained in tier {trained.tier}, {first} in {config.tier}"
+            raise UsageError(f"{problem}; allowed: the same, or a tier in --env")
     return config if runs else replace(config, sensors="blind")
 
 
