@@ -38,11 +38,6 @@ class OneStream:
         self._is_seeded = self._is_under_way = False
 
     @property
-    def has_begun(self) -> bool:
-        """Whether there has been an episode."""
-        return self._is_under_way
-
-    @property
     def is_over(self) -> bool:
         """Whether the episode has ended, and the simulator is in the next one."""
         return self._next is not None
@@ -77,7 +72,8 @@ class OneStream:
 
     def set_state(self, state: dict[str, Any]) -> None:
         self._simulator.load_state_dict(state["simulator"])
-        self._next, self._is_seeded, self._is_under_way = state["next"], state["is_seeded"], state["is_under_way"]
+        self._next, self._is_seeded = state["next"], state["is_seeded"]
+        self._is_under_way = state.get("is_under_way", True)  # older states do not have it
 
 
 def checked_render_mode(mode: str | None) -> str | None:

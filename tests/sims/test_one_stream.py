@@ -80,6 +80,16 @@ def test_a_saved_state_continues_exactly():
     assert other.is_over and other.reset(None, random)["at"].tolist() == [5, 1, 0]
 
 
+def test_a_state_of_an_older_run_is_in_an_episode():
+    stream, other = OneStream(Counting()), OneStream(Counting())
+    stream.reset(5, np.random.default_rng(0))
+    played(stream, 1)
+    state = stream.get_state()
+    del state["is_under_way"]
+    other.set_state(state)
+    assert played(other, 1)[0][0]["at"].tolist() == [5, 0, 2]
+
+
 def test_wrong_render_modes_are_refused():
     assert checked_render_mode(None) is None and checked_render_mode("rgb_array") == "rgb_array"
     with pytest.raises(ValueError, match="render_mode 'human' does not exist; allowed: rgb_array, or None"):

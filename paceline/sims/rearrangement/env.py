@@ -9,9 +9,7 @@ import numpy as np
 import torch
 
 from paceline.sims.one_stream import RENDER_MODES, Observation, OneStream, checked_render_mode
-from paceline.sims.rearrangement.episode_record import OngoingRecord, StreamSnapshot, happened
-from paceline.sims.rearrangement.rendering.painter import HousePainter
-from paceline.sims.rearrangement.rendering.pictures import EpisodePictures
+from paceline.sims.rearrangement.rendering.ongoing_pictures import OngoingPictures
 from paceline.sims.rearrangement.scenes.bank import HouseBank
 from paceline.sims.rearrangement.simulator import Rearrangement
 from paceline.sims.rearrangement.tasks.table import task_config
@@ -42,14 +40,12 @@ class RearrangementEnv(gymnasium.Env):
         self.action_space = self.simulator.action_space
         self.measure_names = self.simulator.measure_names
         self._stream = OneStream(self.simulator)
-        self._record: OngoingRecord | None = None
-        self._painter: HousePainter | None = None
-        self._pictures: EpisodePictures | None = None
+        self._pictures = OngoingPictures(self.simulator)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, dict]:
         super().reset(seed=seed)
         first = self._stream.reset(seed, self.np_random)
-        self._begin_record()
+        self._pictures.begin()
         return first, {}
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict]:
@@ -57,9 +53,8 @@ class RearrangementEnv(gymnasium.Env):
         if not np.isfinite(chosen).all():
             raise ValueError(f"action {chosen.tolist()} is not finite; allowed: numbers from -1 to 1")
         result = self._stream.step(torch.as_tensor(chosen))
-        if self._record is not None and self.simulator.last_stream is not None:
-            after = StreamSnapshot.of(self.simulator, self.simulator.last_stream)
-            self._record.add(happened(self.simulator)[0], after)
+        assert self.simulator.last_facts is not None and self.simulator.last_stream is not None
+        self._pictures.step(self.simulator.last_facts, self.simulator.last_stream)
         return result
 
     def get_state(self) -> dict[str, Any]:
@@ -68,21 +63,9 @@ class RearrangementEnv(gymnasium.Env):
 
     def set_state(self, state: dict[str, Any]) -> None:
         self._stream.set_state(state)
-        self._begin_record()
+        self._pictures.begin()
 
     def render(self) -> np.ndarray | None:
-        """uint8 [H, W, 3]: what the robot sees, the robot from outside, and the house from above."""
-        if self._record is None or not self._stream.has_begun:
-            return None
-        episode = self._record.record()
-        if self._pictures is None:
-            self._painter = self._painter or HousePainter(self.simulator.bank)
-            config, task = self.simulator.config, self.simulator.task_name
-            self._pictures = EpisodePictures(self._painter, task, episode.scene, config.resolution)
-        return self._pictures.picture(episode)
-
-    def _begin_record(self) -> None:
-        """Only an environment that renders records what has happened."""
-        self._pictures = None
-        if self.render_mode is not None:
-            self._record = OngoingRecord(0, StreamSnapshot.of(self.simulator, self.simulator.stream))
+        """uint8 [H, W, 3]: what the robot sees, the robot from outside, and the house from above, with the path since
+        the first `render`."""
+        return None if self.render_mode is None else self._pictures.picture()

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from paceline.sims.rearrangement.physics.world import NOTHING, State, arm_of
 from paceline.sims.rearrangement.simulator import Rearrangement, Stream
+from paceline.sims.rearrangement.tasks.protocol import Facts
 
 
 class Happened(NamedTuple):
@@ -83,33 +84,48 @@ class StreamSnapshot(NamedTuple):
 
 
 class OngoingRecord:
-    """The record of the episode that one stream is playing."""
+    """The record of the episode that one stream is playing. Reading it copies no states, so it can be read often."""
 
     def __init__(self, row: int, start: StreamSnapshot) -> None:
-        self._row, self._snapshots = row, [start]
+        self._row, self._where = row, (start.scenes[row], start.episodes[row], start.wanted[row])
+        self._states = [_GrowingRows(part[row]) for part in start.state]
+        self._targets = _GrowingRows(start.targets[row].double())
         self._steps: list[Happened] = []
 
     def add(self, happened: Happened, after: StreamSnapshot) -> None:
         """A step was done."""
         self._steps.append(happened)
-        self._snapshots.append(after)
+        self._targets.add(after.targets[self._row])
+        for rows, part in zip(self._states, after.state, strict=True):
+            rows.add(part[self._row])
 
     def record(self) -> EpisodeRecord:
-        row, start = self._row, self._snapshots[0]
-        parts = zip(*(each.state for each in self._snapshots), strict=True)
-        states = State(*(torch.stack([values[row] for values in part]) for part in parts))
-        targets = torch.stack([each.targets[row] for each in self._snapshots]).double().numpy()
-        where = start.scenes[row], start.episodes[row], start.wanted[row]
-        return EpisodeRecord(*where, states, targets, list(self._steps))
+        states = State(*(rows.all() for rows in self._states))
+        return EpisodeRecord(*self._where, states, self._targets.all().numpy(), list(self._steps))
+
+
+class _GrowingRows:
+    """Rows in one tensor, which becomes twice as long when it is full."""
+
+    def __init__(self, first: Tensor) -> None:
+        self._rows, self._count = first[None].clone(), 1
+
+    def add(self, row: Tensor) -> None:
+        if self._count == len(self._rows):
+            self._rows = torch.cat((self._rows, torch.empty_like(self._rows)))
+        self._rows[self._count] = row
+        self._count += 1
+
+    def all(self) -> Tensor:
+        """A view. Rows that follow do not change it."""
+        return self._rows[: self._count]
 
 
 def _on_host(values: Tensor) -> Tensor:
     return values.to("cpu", copy=True)
 
 
-def happened(simulator: Rearrangement) -> list[Happened]:
-    """[N]: what the last step has come to."""
-    facts = simulator.last_facts
-    assert facts is not None
+def happened(facts: Facts) -> list[Happened]:
+    """[N]: what a step has come to."""
     columns = (part.tolist() for part in (facts.taken, facts.dropped, facts.collided, facts.stopped))
     return [Happened(*values) for values in zip(*columns, strict=True)]

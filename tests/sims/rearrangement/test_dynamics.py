@@ -22,11 +22,15 @@ from paceline.pool.env_state import env_state, restore_env
 from paceline.sims.rearrangement.dynamics.config import TASKS
 from paceline.sims.rearrangement.dynamics.env import DynamicRearrangementEnv
 from paceline.sims.rearrangement.dynamics.house import HouseDynamics
+from paceline.sims.rearrangement.dynamics.robot import BODY
 from paceline.sims.rearrangement.env import RearrangementEnv
 from paceline.sims.rearrangement.evaluation.oracle.agent import RobotOracle
 from paceline.sims.rearrangement.objects import HALF_EXTENTS
 from paceline.sims.rearrangement.physics.world import FRIDGE, NOTHING, arm_of, handle_places, moving_boxes
+from paceline.sims.rearrangement.rendering.pictures import GAP, SIDE
 from paceline.sims.rearrangement.robot.arm import LIMITS
+from paceline.sims.rearrangement.robot.body import OWN_BODY
+from paceline.sims.rearrangement.scenes.bank import HouseBank
 
 CUP = 7
 """The number of the grip in an action."""
@@ -159,20 +163,24 @@ def test_a_seed_decides_an_episode(make):
     assert played() == played()
 
 
-def test_a_saved_state_continues_exactly(make):
-    env, other = make("pick"), make("pick")
+@pytest.mark.parametrize(("task", "is_handle"), [("pick", False), ("open_fridge", True)])
+def test_a_saved_state_continues_exactly(make, task, is_handle):
+    """With an object or a handle in the hand."""
+    env, other = make(task), make(task)
     env.reset(seed=4)
     other.reset(seed=9)
     for action in random_actions(10):
         env.step(action)
-    env.house.suction.take(3)
+    held = env.simulator.stream.state.objects.shape[1] + FRIDGE if is_handle else 3
+    env.house.suction.take(held)
     restore_env(other, env_state(env))
-    assert other.house.suction.held == 3
+    assert other.house.suction.held == held
     for action in random_actions(10, seed=1):
         action[CUP] = 1.0
         first, second = env.step(action), other.step(action)
         assert first[1:] == second[1:]
         assert all((first[0][name] == second[0][name]).all() for name in first[0])
+        assert (env.house.data.qpos == other.house.data.qpos).all()
         if first[2]:
             break
 
@@ -248,12 +256,54 @@ def test_the_cup_carries_an_object_and_drops_it(make):
     assert house.suction.held == NOTHING and house.data.xpos[body][2] < height - 0.2
 
 
+def test_the_trunk_and_the_head_stop_a_held_object(make):
+    env = make("pick")
+    env.reset(seed=0)
+    house, state = env.house, env.simulator.stream.state
+    x, y, heading = state.pose[0].tolist()
+    geom = house.model.geom("object2").id
+    for along, across, height, *_ in OWN_BODY:
+        objects = state.objects.clone()
+        objects[0, 2, 0] = x + along * math.cos(heading) - across * math.sin(heading)
+        objects[0, 2, 1] = y + along * math.sin(heading) + across * math.cos(heading)
+        objects[0, 2, 2] = height
+        house.place(state._replace(objects=objects))
+        house.suction.take(2)
+        mujoco.mj_forward(house.model, house.data)
+        touched = {other for pair in house.data.contact.geom if geom in pair for other in pair.tolist()}
+        assert BODY in house.model.geom_contype[[*touched]]
+
+
 def test_objects_have_the_sizes_of_the_episode_and_models_are_not_shared(kitchens):
     first, second = (HouseDynamics(kitchens, 1, episode, 8) for episode in (0, 1))
     for house, episode in ((first, 0), (second, 1)):
         for number, kind in enumerate(kitchens.object_kinds[1, episode].tolist()):
             assert house.model.geom(f"object{number}").size == pytest.approx(HALF_EXTENTS[kind])
     assert first.model is not second.model
+
+
+def test_two_custom_banks_have_their_own_houses():
+    """Both are labelled "custom". The second used to get the compiled houses of the first."""
+    for seed in (0, 1):
+        bank = HouseBank.of_seeds([seed], "small", details=["tidy_house"])
+        model = HouseDynamics(bank, 0, 0, 8).model
+        assert model.body("fridge").pos[:2] == pytest.approx(bank.joints[0, FRIDGE, 1:3].tolist(), abs=1e-5)
+
+
+def test_pictures_show_the_path_from_a_camera_that_stays(kitchens):
+    env = DynamicRearrangementEnv("pick", bank=kitchens, scenes=4, sensors="blind", render_mode="rgb_array")
+    assert env.render() is None
+    env.reset(seed=0)
+    env.render()
+    pictures = env._pictures._pictures
+    for action in random_actions(3):
+        env.step(action)
+    assert env.render().shape == (SIDE, 3 * SIDE + 2 * GAP, 3)
+    assert env._pictures._pictures is pictures, "with the same camera"
+    assert env._pictures._record.record().bases.shape == (4, 3)
+    env.reset()
+    env.render()
+    assert env._pictures._record.record().bases.shape == (1, 3)
 
 
 @pytest.fixture(scope="module")

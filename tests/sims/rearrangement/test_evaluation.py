@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -18,6 +20,7 @@ from paceline.nets.config import PolicyConfig
 from paceline.pool.config import PoolConfig
 from paceline.session import train
 from paceline.sims.rearrangement.evaluation.evaluator import EVALUATOR, Setting
+from paceline.sims.rearrangement.evaluation.plan_episodes import PlanAgent, config_of_runs
 
 ENV = "rearrange:pick?sensors=blind&scenes=2&max_episode_steps=8"
 
@@ -116,6 +119,22 @@ def test_the_oracle_of_a_scenario_is_its_plan_of_scripts():
     _, result = evaluate_baseline("oracle", options)
     assert result["measures"][:4] == ["success", "open_drawer_1", "pick_1", "place_1"]
     assert result["agent"] == "oracle" and result["skills"] == {}
+
+
+def test_folders_of_a_plan_are_taken_literally():
+    agent = PlanAgent.parse("plan?pick=runs/a+b&place=runs/50%20=c&sampled=true")
+    assert agent.skills == {"pick": Path("runs/a+b"), "place": Path("runs/50%20=c")} and agent.sampled
+
+
+def test_skills_of_different_tiers_need_a_tier_in_the_id():
+    runs = {
+        skill: SimpleNamespace(config=SimpleNamespace(env=f"rearrange:{skill}?tier={tier}"))
+        for skill, tier in (("pick", "full"), ("place", "small"))
+    }
+    with pytest.raises(UsageError, match="place was trained in tier small, pick in full; allowed: the same, or a tier"):
+        config_of_runs("rearrange:tidy_house", runs)
+    assert config_of_runs("rearrange:tidy_house?tier=small", runs).tier == "small"
+    assert config_of_runs("rearrange:tidy_house", {"pick": runs["pick"]}).tier == "full"
 
 
 def test_wrong_plans_are_refused(picking):

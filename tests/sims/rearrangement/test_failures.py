@@ -79,6 +79,12 @@ def test_at_the_goal_but_not_released(kitchens):
     assert robot_failure("place", kitchens, episode) is RobotFailure.NOT_RELEASED
 
 
+def test_an_object_put_at_its_goal_in_the_last_step_is_not_placed_wrong(kitchens):
+    episode = standing(kitchens, "place")
+    episode.states.objects[-1, episode.wanted, :3] = torch.tensor(episode.targets[-1]).float()
+    assert robot_failure("place", kitchens, ending(episode, dropped=episode.wanted)) is RobotFailure.OUT_OF_STEPS
+
+
 def test_handles_are_where_the_door_is(kitchens):
     """The distance is that to the handle of the door as it is, not of the closed one."""
     episode = standing(kitchens, "close_fridge")

@@ -97,6 +97,24 @@ def test_a_hand_that_lets_go_of_a_door_can_leave_it(bank):
     assert simulator.stream.depth[0] > 0.01
 
 
+@pytest.mark.parametrize(("turn_step", "steps"), [(0.075, 50), (0.025, 150)])
+def test_a_robot_that_turns_slowly_waits_longer_before_it_gives_up_a_stand(bank, turn_step, steps):
+    """A turn by 180 degrees takes 42 steps of 0.075 radians."""
+    config = RearrangementConfig(sensors="blind", scenes=bank.num_scenes, turn_step=turn_step)
+    simulator = Rearrangement(1, "cpu", "navigate", config, bank=bank)
+    simulator.reset(0)
+    skill, began = RobotOracle(simulator).skill, torch.ones(1, dtype=torch.bool)
+    stream = simulator.stream
+    attempts = []
+    for number in range(steps + 2):
+        # It turns on the spot, so it is not stuck.
+        stream.state.pose[0, 2] = 0.01 * number
+        skill.act(stream, stream.columns, began, torch.ones(1, dtype=torch.bool))
+        began = torch.zeros(1, dtype=torch.bool)
+        attempts.append(int(skill._notes.attempt[0]))
+    assert attempts == [0] * (steps + 1) + [1]
+
+
 def test_every_skill_has_a_script():
     skills = {"navigate", "pick", "place", "open_fridge", "close_fridge", "open_drawer", "close_drawer"}
     assert set(SCRIPTS) >= skills

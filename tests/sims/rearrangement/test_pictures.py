@@ -10,13 +10,13 @@ import torch
 
 from paceline.sims.rearrangement.config import RearrangementConfig
 from paceline.sims.rearrangement.env import RearrangementEnv
-from paceline.sims.rearrangement.episode_record import EpisodeRecord, Happened
+from paceline.sims.rearrangement.episode_record import EpisodeRecord, Happened, OngoingRecord, StreamSnapshot
 from paceline.sims.rearrangement.evaluation.recorder import RobotRecorder
 from paceline.sims.rearrangement.physics.world import NOTHING, arm_of
 from paceline.sims.rearrangement.rendering.goals import goals_of
 from paceline.sims.rearrangement.rendering.house_map import GRASP, LARGEST_MAP, TARGET, house_map, thinned
 from paceline.sims.rearrangement.rendering.painter import EYE_HEIGHT, HousePainter
-from paceline.sims.rearrangement.rendering.pictures import EpisodePictures, depth_colors, enlarged, moments_of
+from paceline.sims.rearrangement.rendering.pictures import SIDE, EpisodePictures, depth_colors, enlarged, moments_of
 from paceline.sims.rearrangement.rendering.watching import FARTHEST, Watcher
 from paceline.sims.rearrangement.scenes.bank import HouseBank
 from paceline.sims.rearrangement.simulator import Rearrangement
@@ -142,6 +142,51 @@ def test_the_camera_outside_sees_the_robot(episodes, painter):
 def test_near_is_dark_and_far_is_bright():
     colors = depth_colors(np.array([0.0, 0.1, 0.5, 1.0])).astype(int).sum(-1)
     assert colors[0] < colors[1] < colors[2] == colors[3]
+
+
+def test_steps_are_recorded_from_the_first_picture_on(kitchens, monkeypatch):
+    """Every environment of a pool can render. Most never do, and used to record all the same."""
+    snapshots = []
+    made = StreamSnapshot.of
+    monkeypatch.setattr(StreamSnapshot, "of", lambda *given: snapshots.append(made(*given)) or snapshots[-1])
+    env = RearrangementEnv("pick", bank=kitchens, sensors="blind", render_mode="rgb_array")
+    env.reset(seed=1)
+    for _ in range(3):
+        env.step(np.ones(env.action_space.shape, np.float32))
+    assert not snapshots
+    env.render()
+    env.step(np.ones(env.action_space.shape, np.float32))
+    assert len(snapshots) == 2
+    env.reset()
+    assert len(snapshots) == 3, "the next episode has its start"
+
+
+def test_the_first_picture_after_the_end_is_of_the_episode_that_ended(kitchens):
+    images = []
+    for is_recording in (False, True):
+        env = RearrangementEnv("pick", bank=kitchens, sensors="blind", render_mode="rgb_array", max_episode_steps=2)
+        env.reset(seed=1)
+        if is_recording:
+            env.render()
+        for _ in range(2):
+            env.step(np.zeros(env.action_space.shape, np.float32))
+        images.append(env.render()[:, :SIDE])
+    np.testing.assert_array_equal(*images)
+
+
+def test_reading_an_ongoing_record_copies_no_states(kitchens):
+    simulator = Rearrangement(2, "cpu", "navigate", BLIND, bank=kitchens)
+    simulator.reset(1)
+    snapshot = StreamSnapshot.of(simulator, simulator.stream)
+    record = OngoingRecord(1, snapshot)
+    nothing = Happened(NOTHING, NOTHING, False, False)
+    for _ in range(5):
+        record.add(nothing, snapshot)
+    first, second = record.record(), record.record()
+    assert first.bases.shape == (6, 3) and len(first.steps) == 5
+    assert first.states.pose.data_ptr() == second.states.pose.data_ptr()
+    record.add(nothing, snapshot)
+    assert first.bases.shape == (6, 3) and record.record().bases.shape == (7, 3)
 
 
 def test_only_an_environment_that_renders_records(kitchens):

@@ -64,7 +64,7 @@ def test_a_report_of_a_rearrangement_run(run):
     for words in (
         "this policy",
         "random",
-        "oracle",
+        "The oracle knows everything about the house. Intervals",
         "4 episodes of pick",
         "By distance at the start",
         "path of the hand",
@@ -82,6 +82,7 @@ def test_a_report_of_a_scenario():
     played = played_by_baseline("random", "set_table", config, 2, houses)
     part = report.robot_part(played, "random", "random motions")
     assert "2 episodes of set_table" in part.sections[0]
+    assert "oracle" not in part.sections[0], "it does not play scenarios"
     assert part.tiles[0].name == "Success on train" and part.tiles[0].value == "0.0%"
 
 
@@ -123,6 +124,7 @@ def test_main_measures_of_tasks():
 def test_a_baseline_is_filmed(env, agent, tmp_path):
     path = tmp_path / "film.gif"
     _, result = evaluate_baseline(agent, EvaluationOptions(env=env, episodes=2, video=path))
+    assert result["video"] == str(path)
     assert result["episodes"] == 2
     with Image.open(path) as gif:
         assert 1 < gif.n_frames <= STEPS + 1 and gif.size[0] > gif.size[1]

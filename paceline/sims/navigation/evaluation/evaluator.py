@@ -52,7 +52,8 @@ def evaluate_baseline(evaluation: TaskEvaluation, name: str, options: Evaluation
     num_envs = options.num_envs or NUM_STREAMS
     if options.video is not None:
         _film_baseline(evaluation, name, config, options)
-    return play_baseline(evaluation, name, config, options.episodes, num_envs=num_envs, seed=options.seed)
+    result = play_baseline(evaluation, name, config, options.episodes, num_envs=num_envs, seed=options.seed)
+    return {**result, "video": None if options.video is None else str(options.video)}
 
 
 def _film_baseline(evaluation: TaskEvaluation, name: str, config: NavigationConfig, options: EvaluationOptions) -> None:

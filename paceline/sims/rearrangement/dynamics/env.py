@@ -20,7 +20,7 @@ from paceline.sims.rearrangement.dynamics.house import HouseDynamics, HouseMotio
 from paceline.sims.rearrangement.physics.grip import grasp_of, handle_distances
 from paceline.sims.rearrangement.physics.world import NOTHING
 from paceline.sims.rearrangement.rendering.camera import depth_space
-from paceline.sims.rearrangement.rendering.pictures import picture
+from paceline.sims.rearrangement.rendering.ongoing_pictures import OngoingPictures
 from paceline.sims.rearrangement.scenes.bank import HouseBank
 from paceline.sims.rearrangement.simulator import Rearrangement, Stream
 from paceline.sims.rearrangement.tasks.protocol import Facts, SkillJudgement
@@ -54,6 +54,7 @@ class DynamicRearrangementEnv(gymnasium.Env):
         self.action_space = self.simulator.action_space
         self.measure_names = self.simulator.measure_names
         self._camera = make_camera(config, self.simulator)
+        self._pictures = OngoingPictures(self.simulator)
         self._is_seeded = self._is_under_way = False
         self.house = self._enter()
         self._camera.see(self.house, self.simulator.stream)  # a missing renderer is found before the first step
@@ -69,6 +70,7 @@ class DynamicRearrangementEnv(gymnasium.Env):
             self.simulator.begin_next()
         self._is_under_way = True
         self.house = self._enter()
+        self._pictures.begin()
         return self._observation(self.simulator.stream), {}
 
     @torch.no_grad()
@@ -88,6 +90,7 @@ class DynamicRearrangementEnv(gymnasium.Env):
             reward, terminated = float(judged.reward[0]), bool(judged.terminated[0])
             measures = {name: float(values[0]) for name, values in judged.measures.items()}
             self.simulator.adopt(after)
+            self._pictures.step(facts, after)
         steps, collisions, path = after.counters[0].tolist()
         truncated = steps >= self.simulator.num_steps and not terminated
         self._is_under_way = not (terminated or truncated)
@@ -95,7 +98,7 @@ class DynamicRearrangementEnv(gymnasium.Env):
         return self._observation(after, facts), reward, terminated, truncated, {} if self._is_under_way else info
 
     def get_state(self) -> dict[str, Any]:
-        """The state for an exact continuation."""
+        """The state for an exact continuation. What `render` shows of the past is not included."""
         flags = {"is_seeded": self._is_seeded, "is_under_way": self._is_under_way}
         return {
             "simulator": self.simulator.state_dict(),
@@ -110,10 +113,11 @@ class DynamicRearrangementEnv(gymnasium.Env):
         self.house.set_state(state["house"])
         self.np_random.bit_generator.state = state["random"]
         self._is_seeded, self._is_under_way = state["is_seeded"], state["is_under_way"]
+        self._pictures.begin()
 
     def render(self) -> np.ndarray | None:
-        """uint8 [H, W, 3]: what the robot sees, the robot from outside, and the house from above."""
-        return None if self.render_mode is None else picture(self.simulator, self.simulator.stream)
+        """As that of `RearrangementEnv`."""
+        return None if self.render_mode is None else self._pictures.picture()
 
     def close(self) -> None:
         self._camera.close()

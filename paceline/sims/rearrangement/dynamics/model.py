@@ -43,7 +43,7 @@ _KEPT = 64
 
 def episode_model(bank: Any, house: int, kinds: np.ndarray, resolution: int) -> mujoco.MjModel:
     """A house with objects of `kinds` (int [O]). The caller may change it."""
-    model = copy.copy(_house_model(_BankKey(bank), house, len(kinds), resolution))
+    model = copy.copy(_compiled(_house_xml(bank, house, len(kinds), resolution)))
     for number, kind in enumerate(kinds):
         _resize(model, object_name(number), np.array(HALF_EXTENTS[kind]))
     mujoco.mj_setConst(model, mujoco.MjData(model))
@@ -54,27 +54,10 @@ def object_name(number: int) -> str:
     return f"object{number}"
 
 
-class _BankKey:
-    """A bank as a key of the cache: banks with the same houses are equal."""
-
-    def __init__(self, bank: Any) -> None:
-        self.bank = bank
-        self._identity = (bank.label, bank.details)
-
-    def __hash__(self) -> int:
-        return hash(self._identity)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _BankKey) and self._identity == other._identity
-
-
-@functools.lru_cache(_KEPT)
-def _house_model(key: _BankKey, house: int, num_objects: int, resolution: int) -> mujoco.MjModel:
-    bank = key.bank
+def _house_xml(bank: Any, house: int, num_objects: int, resolution: int) -> str:
     boxes = static_boxes(bank)[house].double().numpy()
     joints, moving = bank.joints[house].double().numpy(), bank.moving[house].double().numpy()
-    return mujoco.MjModel.from_xml_string(
-        f"""
+    return f"""
     <mujoco>
       <compiler angle="radian"/>
       <option timestep="{TIMESTEP}" integrator="implicitfast"/>
@@ -100,7 +83,12 @@ def _house_model(key: _BankKey, house: int, num_objects: int, resolution: int) -
       </equality>
       <actuator>{motors_xml()}</actuator>
     </mujoco>"""
-    )
+
+
+@functools.lru_cache(_KEPT)
+def _compiled(xml: str) -> mujoco.MjModel:
+    """The text is the key: two banks may have the same label, and other houses."""
+    return mujoco.MjModel.from_xml_string(xml)
 
 
 def _exists(box: np.ndarray) -> bool:

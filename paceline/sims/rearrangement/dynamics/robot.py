@@ -24,7 +24,7 @@ HIT_BY_BASE = STATIC | MOVING | OBJECT
 HIT_BY_ARM = STATIC | MOVING | OBJECT
 HIT_BY_HAND = HIT_BY_ARM | BODY
 HIT_BY_OBJECT = STATIC | MOVING | OBJECT
-HIT_BY_HELD = HIT_BY_OBJECT | BASE
+HIT_BY_HELD = HIT_BY_OBJECT | BASE | BODY
 """An object in the hand does not meet the arm."""
 HIDDEN = 4
 """The group of geoms that the camera does not see."""

@@ -143,6 +143,7 @@ def evaluate_baseline(name: str, options: EvaluationOptions, *, bank: HouseBank 
         **setting.about(bank),
         **summarize(SkillMeasures(simulator.measure_names), measures),
         "measures": list(simulator.measure_names),
+        "video": None if options.video is None else str(options.video),
     }
 
 
@@ -168,6 +169,7 @@ def evaluate_plan(agent: PlanAgent, options: EvaluationOptions, *, bank: HouseBa
         "sampled": agent.sampled,
         **summarize(SkillMeasures(tuple(measures)), measures),
         "measures": list(measures),
+        "video": None,
     }
 
 

@@ -4,11 +4,11 @@ The first class whose condition holds:
 
 | class | condition |
 |---|---|
-| wrong thing | the last thing that it took is another one, and it ended the episode or is still in the hand |
+| wrong thing | in the last step it took another thing, in place anything; a scenario: another thing is in the hand |
 | dropped | pick: it let the object go |
-| placed wrong | place: it let the object go elsewhere; a scenario: what it took is neither at its goal nor held |
+| placed wrong | place: it let the object go away from the goal; a scenario: what it took is neither there nor held |
 | stopped wrong | navigate: it stopped too far from the target, or did not face it |
-| collided | in `COLLIDED_SHARE` of the last `WINDOW` steps, something stopped its motion |
+| collided | in more than `COLLIDED_SHARE` of the last `WINDOW` steps, something stopped its motion |
 | never reached | it was never within `REACH` of what it should take, in place of the goal, in navigate of the target |
 | not grasped | it was there, and did not take it |
 | not released | place: it was at the goal, and did not let go |
@@ -103,7 +103,9 @@ def _mistake(task: str, bank: HouseBank, episode: EpisodeRecord) -> RobotFailure
     if last.taken != NOTHING and (task == "place" or last.taken not in wanted):
         return RobotFailure.WRONG_THING
     if task in ("pick", "place") and last.dropped == episode.wanted:
-        return RobotFailure.DROPPED if task == "pick" else RobotFailure.PLACED_WRONG
+        if task == "pick":
+            return RobotFailure.DROPPED
+        return RobotFailure.PLACED_WRONG if distances(task, bank, episode)[-1] >= CLOSE else None
     return None
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from urllib.parse import parse_qsl
 
 import numpy as np
 import torch
@@ -54,7 +53,9 @@ class PlanAgent:
     def parse(cls, text: str) -> PlanAgent:
         """Of `plan?pick=RUN&place=RUN&navigate=RUN&navigation=false&sampled=true`, or of a part of these."""
         name, _, query = text.partition("?")
-        given = dict(parse_qsl(query, keep_blank_values=True))
+        # Folders may contain + and %, which have a meaning in URLs.
+        parts = (part.partition("=") for part in query.split("&") if part)
+        given = {key: value for key, _, value in parts}
         flags = {flag: given.pop(flag) for flag in ("navigation", "sampled") if flag in given}
         wrong = [f"{key}={value}" for key, value in given.items() if key not in SCRIPTS or not value]
         wrong += [f"{flag}={value}" for flag, value in flags.items() if value not in FLAGS]
@@ -85,15 +86,19 @@ def config_of_runs(env: str, runs: Mapping[str, SavedRun]) -> RearrangementConfi
     """The options of a scenario. Images, houses and motions that `env` does not name are those of the runs."""
     env_id = EnvId.parse(env)
     _, config = parsed(env_id)
+    first = next(iter(runs), None)
     for skill, run in runs.items():
         trained = trained_config(run)
         own = {name: getattr(trained, name) for name in (*SEEN, *SHARED) if name not in env_id.options}
-        if skill == next(iter(runs)):
+        if skill == first:
             config = replace(config, **own)
         for name in ("resolution", "sensors", "depth_dtype"):
             one, other = getattr(trained, name), getattr(config, name)
             if one != other:
                 raise UsageError(f"{skill} was trained with {name} {one}; the scenario has {other}; allowed: the same")
+        if "tier" not in env_id.options and trained.tier != config.tier:
+            problem = f"{skill} was trained in tier {trained.tier}, {first} in {config.tier}"
+            raise UsageError(f"{problem}; allowed: the same, or a tier in --env")
     return config if runs else replace(config, sensors="blind")
 
 

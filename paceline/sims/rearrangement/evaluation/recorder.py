@@ -32,8 +32,8 @@ class RobotRecorder:
         return [self._records[number % streams][number // streams].record() for number in range(count)]
 
     def _add_step(self) -> None:
-        after = self._simulator.last_stream
-        assert after is not None
+        after, facts = self._simulator.last_stream, self._simulator.last_facts
+        assert after is not None and facts is not None
         snapshot = StreamSnapshot.of(self._simulator, after)
-        for records, one in zip(self._records, happened(self._simulator), strict=True):
+        for records, one in zip(self._records, happened(facts), strict=True):
             records[-1].add(one, snapshot)

@@ -72,10 +72,10 @@ def _evaluation(played: PlayedRobots, name: str, player: str, summary: dict[str,
     }
     results = {name: summary} | {agent: summarize(evaluation, other.measures) for agent, other in baselines.items()}
     houses = counted(min(played.bank.num_scenes, count), "house")
+    about_oracle = "The oracle knows everything about the house. " if "oracle" in results else ""
     lead = (
         f"{counted(count, 'episode')} of {played.task} in {houses} of the {played.config.split} split, played by "
-        f"{player}. Baselines play the first {several}. The oracle knows everything about the house. Intervals are "
-        "95 % confidence intervals."
+        f"{player}. Baselines play the first {several}. {about_oracle}Intervals are 95 % confidence intervals."
     )
     table = report_page.table(
         ("", *evaluation.labels.values()), [row(evaluation, agent, result) for agent, result in results.items()], main=0

@@ -31,8 +31,8 @@ SLACK = 0.05
 def depths(world: World, state: State, arm: Arm, only: Tensor | None = None) -> Tensor:
     """[R]: the depth of the worst penetration in metres, at least 0. Outside `only` (bool [R]) it is 0.
 
-    `arm` is that of the state, in the world. The rows of the state are those of N robots, or several times as many: row
-    r is about robot r % N of the world.
+    `arm` is that of the state, in the world. The rows of the state are in the order of `moved`: row r is about robot
+    r % N of the world.
     """
     if state.pose.is_cuda:
         # Imported here, because Triton is installed only with CUDA.

@@ -169,7 +169,7 @@ def moved(world: World, state: State, pose: Tensor, angles: Tensor) -> tuple[Sta
     """The state after the robot has moved, with what it holds. Nothing is checked.
 
     `pose` [..., N, 3] and `angles` [..., N, 7] may be several candidates for each robot. Then the state has several
-    times as many rows too, those of the first candidate first.
+    times as many rows too: row c * N + n is candidate c of robot n.
     """
     arm = placed_arm(angles.flatten(0, -2), pose.flatten(0, -2))
     tip = arm.tip.view(pose.shape)

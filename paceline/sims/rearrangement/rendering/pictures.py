@@ -6,13 +6,12 @@ import numpy as np
 import torch
 
 from paceline.sims.navigation.rendering.maps import centered
-from paceline.sims.rearrangement.episode_record import EpisodeRecord, OngoingRecord, StreamSnapshot
+from paceline.sims.rearrangement.episode_record import EpisodeRecord
 from paceline.sims.rearrangement.physics.world import State
 from paceline.sims.rearrangement.rendering.goals import goals_of
 from paceline.sims.rearrangement.rendering.house_map import house_map
 from paceline.sims.rearrangement.rendering.painter import HousePainter, Moments
 from paceline.sims.rearrangement.rendering.watching import Watcher
-from paceline.sims.rearrangement.simulator import Rearrangement, Stream
 
 SIDE = 320
 GAP = 8
@@ -28,13 +27,6 @@ DEPTH_COLORS = (
     (1.0, (250, 245, 150)),
 )
 """From near to far."""
-
-
-def picture(simulator: Rearrangement, stream: Stream) -> np.ndarray:
-    """uint8 [SIDE, W, 3]: the first robot of `stream`, without what it did before; see `EpisodePictures`."""
-    episode = OngoingRecord(0, StreamSnapshot.of(simulator, stream)).record()
-    painter, resolution = HousePainter(simulator.bank), simulator.config.resolution
-    return EpisodePictures(painter, simulator.task_name, episode.scene, resolution).picture(episode)
 
 
 class EpisodePictures:

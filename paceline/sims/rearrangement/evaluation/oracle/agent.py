@@ -54,6 +54,7 @@ class ScriptedSkill:
             stand=places[0],
             attempt=counts[1],
             point=places[1],
+            progress=torch.zeros(num, 2, device=device),
             angles=torch.zeros(num, 7, device=device),
             detour=places[2],
             steps=counts[2],

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from paceline.sims.navigation.evaluation.guide import Guide
+from paceline.sims.rearrangement.config import RearrangementConfig
 from paceline.sims.rearrangement.evaluation.oracle.detours import detours
 from paceline.sims.rearrangement.evaluation.oracle.phases import RobotMove, RobotView, wrapped
 from paceline.sims.rearrangement.robot.arm import REST_ANGLES
@@ -21,9 +22,10 @@ BACKWARD = 0.4
 """A stand that is behind the robot and nearer than this is reached backwards, in metres."""
 
 LEAST, WAITED = range(2)
-"""Columns of `Notes.point`: the shortest way that was left so far, and steps since then."""
-PROGRESS, PATIENCE = 0.05, 50
-"""A robot gives up a stand if the way that is left does not get shorter by this length in so many steps."""
+"""Columns of `Notes.progress`."""
+LONGEST_TURN = 3.75
+"""A robot gives up a stand if the way that is left has not become shorter by one step in the time of this turn, in
+radians. It may have to turn round first."""
 TURN = 0.1
 """Metres per radian that is left to turn at the stand."""
 
@@ -35,10 +37,9 @@ to it (radians)."""
 class Drive:
     """Drives to a stand and turns to its heading, with the arm at `angles`, or as it is. Blocked robots try detours."""
 
-    patience = 250
-
     def __init__(
         self,
+        config: RearrangementConfig,
         guide: Guide,
         stands: Callable[[RobotView], Tensor],
         angles: tuple[float, ...] | None,
@@ -46,12 +47,16 @@ class Drive:
     ) -> None:
         """`arrived` says which robots are near enough (bool [R]), in place of those at their stands."""
         self._guide, self._stands, self._angles, self._arrived = guide, stands, angles, arrived
+        self._step, self._most_waited = config.forward_step, round(LONGEST_TURN / config.turn_step)
+        usual = RearrangementConfig()
+        slowness = max(usual.forward_step / config.forward_step, usual.turn_step / config.turn_step)
+        self.patience = round(250 * slowness)
 
     def enter(self, view: RobotView) -> None:
         view.notes.stand.copy_(self._stands(view))
         view.notes.detour.zero_()
-        view.notes.point[:, LEAST] = torch.inf
-        view.notes.point[:, WAITED] = 0.0
+        view.notes.progress[:, LEAST] = torch.inf
+        view.notes.progress[:, WAITED] = 0.0
         places = view.notes.stand[:, :2].cpu().numpy()
         for row, scene, place in zip(view.rows.tolist(), view.scenes.tolist(), places, strict=True):
             self._guide.lead(row, scene, place)
@@ -75,12 +80,12 @@ class Drive:
 
     def _does_not_get_on(self, view: RobotView) -> Tensor:
         """bool [R]: robots whose way to the stand has not become shorter for a while."""
-        left, point = self._guide.distances(view.pose[:, :2], view.rows), view.notes.point
+        left, progress = self._guide.distances(view.pose[:, :2], view.rows), view.notes.progress
         left = left + TURN * wrapped(view.notes.stand[:, 2] - view.pose[:, 2]).abs() * (left < BACKWARD)
-        nearer = left < point[:, LEAST] - PROGRESS
-        point[:, LEAST] = torch.where(nearer, left, point[:, LEAST])
-        point[:, WAITED] = torch.where(nearer, 0.0, point[:, WAITED] + 1.0)
-        return point[:, WAITED] > PATIENCE
+        nearer = left < progress[:, LEAST] - self._step
+        progress[:, LEAST] = torch.where(nearer, left, progress[:, LEAST])
+        progress[:, WAITED] = torch.where(nearer, 0.0, progress[:, WAITED] + 1.0)
+        return progress[:, WAITED] > self._most_waited
 
     def steer(self, poses: Tensor, rows: Tensor, stands: Tensor) -> Tensor:
         """[R, 2]: the motions of robots at `poses` [R, 3] towards `stands` [R, 3], without limits."""
@@ -129,10 +134,10 @@ class FaceTarget:
         way = self._targets(view)[:, :2] - view.pose[:, :2]
         turn = wrapped(torch.atan2(way[:, 1], way[:, 0]) - view.pose[:, 2])
         # After a blocked turn, the robot goes back for some steps, and after that forward.
-        left = view.notes.detour
-        left[:, 0] = torch.where((view.notes.still >= 2) & (left[:, 0] <= 0), 4.0, left[:, 0])
-        back = torch.where(left[:, 0] > 0, torch.where(view.notes.still > 4, 0.05, -0.05), 0.0)
-        left[:, 0].sub_(1.0).clamp_(min=0.0)
+        to_go_back = view.notes.detour[:, 0]
+        to_go_back.copy_(torch.where((view.notes.still >= 2) & (to_go_back <= 0), 4.0, to_go_back))
+        back = torch.where(to_go_back > 0, torch.where(view.notes.still > 4, 0.05, -0.05), 0.0)
+        to_go_back.sub_(1.0).clamp_(min=0.0)
         base = torch.stack((back, torch.where(back != 0.0, 0.0, turn)), 1)
         return RobotMove(view.state.angles, base, view.holds(), turn.abs() < self._closely)
 

@@ -27,7 +27,9 @@ class Notes(NamedTuple):
     attempt: Tensor
     """int64 [R]: how often the robot has begun again."""
     point: Tensor
-    """[R, 3]: a place that the phase has noted when it began, or other numbers of its own."""
+    """[R, 3]: a place that the phase has noted when it began."""
+    progress: Tensor
+    """[R, 2]: the shortest way that was left so far in metres, and steps since then."""
     angles: Tensor
     """[R, 7]: the same for angles of the arm."""
     detour: Tensor

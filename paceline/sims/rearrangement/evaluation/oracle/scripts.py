@@ -59,7 +59,7 @@ def _pick(simulator: Rearrangement, guide: Guide) -> Script:
     stands = stands_of(simulator.bank, lambda view: view.notes.target, top_of)
     phases = (
         Pose(RAISED),
-        Drive(guide, stands, RAISED, within_reach(guide, top_of)),
+        Drive(simulator.config, guide, stands, RAISED, within_reach(guide, top_of)),
         Reach(above_object),
         Take(),
         Lift(0.15),
@@ -79,7 +79,7 @@ def _place(simulator: Rearrangement, guide: Guide) -> Script:
     stands = stands_of(bank, lambda view: view.notes.target + num, goals)
     phases = (
         Pose(RAISED),
-        Drive(guide, stands, RAISED, within_reach(guide, goals)),
+        Drive(simulator.config, guide, stands, RAISED, within_reach(guide, goals)),
         Reach(above_goal(goals)),
         Lower(at_goal(goals)),
         Release(),
@@ -105,7 +105,7 @@ def _navigate(simulator: Rearrangement, guide: Guide) -> Script:
         way = guide.distances(view.pose[:, :2], view.rows)
         return ((targets(view)[:, :2] - view.pose[:, :2]).norm(dim=1) < NEAR - 0.1) & (way < ALMOST)
 
-    phases = (Drive(guide, stands, None, is_near), FaceTarget(targets, 0.5 * AHEAD), EndEpisode())
+    phases = (Drive(simulator.config, guide, stands, None, is_near), FaceTarget(targets, 0.5 * AHEAD), EndEpisode())
     return Script(phases, (0, 0, 0))
 
 
@@ -121,7 +121,7 @@ def _joint(simulator: Rearrangement, guide: Guide, value: float) -> Script:
         return torch.full_like(view.pose[:, 0], value)
 
     phases = (
-        Drive(guide, stands_before_handle(value), REST_ANGLES, is_about_there),
+        Drive(config, guide, stands_before_handle(value), REST_ANGLES, is_about_there),
         ReachHandle(),
         TakeHandle(),
         Pull(wanted, config.forward_step, config.turn_step, config.arm_step),
