@@ -103,7 +103,14 @@ def _require_same(file: Path, work: Work) -> None:
 
 
 def _finish(run: Path, work: Work, seconds: float, episodes: int, runs: Runs) -> Ended:
-    """Train and evaluate one run, as far as that has not been done."""
+    """Train and evaluate one run, as far as that has not been done. Unreadable files fail this run alone."""
+    try:
+        return _finished(run, work, seconds, episodes, runs)
+    except (OSError, ValueError, LookupError) as error:
+        raise RunFailed(f"{type(error).__name__}: {error}") from error
+
+
+def _finished(run: Path, work: Work, seconds: float, episodes: int, runs: Runs) -> Ended:
     file = run.with_suffix(".json")
     stored = json.loads(file.read_text())
     if stored.get("seconds", 0.0) < seconds or stored["returns"]["episodes"] != episodes:
@@ -120,7 +127,7 @@ def _finish(run: Path, work: Work, seconds: float, episodes: int, runs: Runs) ->
     else:
         done = Finished(**stored)
     try:
-        curve = read((run / "metrics.jsonl").read_text(), work.key, (run.name,))
+        curve = read(_whole_lines(run), work.key, (run.name,))
     except RuntimeError:
         curve = None
     return Ended(done, curve)
@@ -128,7 +135,8 @@ def _finish(run: Path, work: Work, seconds: float, episodes: int, runs: Runs) ->
 
 def _train(run: Path, work: Work, seconds: float, runs: Runs) -> None:
     has_begun = (run / "checkpoints" / "latest").exists()
-    if has_begun and _reports(run)[-1]["seconds"] >= seconds:
+    reports = _reports(run)
+    if has_begun and reports and reports[-1]["seconds"] >= seconds:
         return
     if not has_begun:
         shutil.rmtree(run, ignore_errors=True)  # an earlier run that ended before its first checkpoint
@@ -140,7 +148,10 @@ def _evaluate(run: Path, episodes: int, runs: Runs) -> dict[str, Any]:
     counts = ["--episodes", str(episodes), "--num-envs", str(episodes)]
     printed = _call(["eval", str(run), "--json", *counts], run, 0.0, runs)
     # Libraries may print warnings to the same file.
-    return json.loads([line for line in printed.splitlines() if line.startswith('{"run"')][-1])
+    results = [line for line in printed.splitlines() if line.startswith('{"run"')]
+    if not results:
+        raise RunFailed(f"the evaluation printed no result: {_reason(printed)}")
+    return json.loads(results[-1])
 
 
 def _call(arguments: list[str], run: Path, seconds: float, runs: Runs) -> str:
@@ -167,12 +178,21 @@ def _reason(printed: str) -> str:
 
 
 def _reports(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [json.loads(line) for line in _whole_lines(run).splitlines()]
+
+
+def _whole_lines(run: Path) -> str:
+    """The reports of a run, empty if it has none. A killed run may leave a last line without its end."""
+    file = run / "metrics.jsonl"
+    return file.read_text().rpartition("\n")[0] if file.exists() else ""
 
 
 def _lengths(run: Path) -> tuple[int, int]:
     """Steps and gradient steps of a run. PPO takes the same number of gradient steps after every rollout."""
-    last = _reports(run)[-1]
+    reports = _reports(run)
+    if not reports:
+        raise RunFailed("metrics.jsonl has no report")
+    last = reports[-1]
     if "updates" in last:
         return last["step"], int(last["updates"])
     config = json.loads((run / "config.json").read_text())

@@ -30,7 +30,7 @@ def calls(monkeypatch):
         reports = [
             {"step": 10 * at, "seconds": seconds * at / 2, "updates": 5, "evaluation_return": at} for at in (1, 2)
         ]
-        (run / "metrics.jsonl").write_text("\n".join(map(json.dumps, reports)))
+        (run / "metrics.jsonl").write_text("".join(json.dumps(report) + "\n" for report in reports))
         return ""
 
     monkeypatch.setattr(kept_runs, "_call", call)
@@ -75,6 +75,53 @@ def test_failed_run_leaves_a_blank_and_says_why(tmp_path, calls, capsys):
     assert "cartpole-swingup, PPO, 1: failed: status 1: it fails" in capsys.readouterr().out
     assert row("cartpole-swingup", plan, runs) == ["cartpole-swingup", "7", "", "20", "5", "", ""]
     assert measurements(runs)["cartpole-swingup, PPO, 1"] == {"evaluation": None, "steps, seconds, returns": None}
+
+
+def test_incomplete_last_report_does_not_count(tmp_path, calls):
+    kept(tmp_path)
+    with (tmp_path / "cartpole-swingup-d4pg-1" / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 30, "sec')
+    calls.clear()
+    (ended,) = kept(tmp_path).values()
+    assert not calls and ended.curve.returns.tolist() == [1, 2]
+
+
+def test_run_with_a_checkpoint_and_no_report_continues(tmp_path, calls):
+    kept(tmp_path)
+    (tmp_path / "cartpole-swingup-d4pg-1" / "metrics.jsonl").unlink()
+    kept(tmp_path, seconds=9.0)
+    assert calls[2][:2] == ["train", "--resume"]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "said"),
+    [
+        ("", "metrics.jsonl has no report"),
+        ('{"updates": 5}\n', "KeyError: 'step'"),
+        ("a\n{}\n", "JSONDecodeError: Expecting value"),
+    ],
+    ids=["empty", "without steps", "damaged"],
+)
+def test_unreadable_reports_fail_one_run_alone(tmp_path, calls, capsys, monkeypatch, metrics, said):
+    write = kept_runs._call
+
+    def call(arguments, run, seconds, runs):
+        printed = write(arguments, run, seconds, runs)
+        if arguments[:2] == ["train", "broken"]:
+            (run / "metrics.jsonl").write_text(metrics)
+        return printed
+
+    monkeypatch.setattr(kept_runs, "_call", call)
+    broken, whole = kept(tmp_path, {("broken", 1): Work(["broken"], "evaluation_return"), **JOBS}).values()
+    assert broken is None and whole.result.steps == 20
+    assert f"broken, 1: failed: {said}" in capsys.readouterr().out
+
+
+def test_evaluation_without_a_result_fails_the_run(tmp_path, calls, capsys, monkeypatch):
+    write = kept_runs._call
+    monkeypatch.setattr(kept_runs, "_call", lambda *given: write(*given) and "a warning\n")
+    assert kept(tmp_path) == dict.fromkeys(JOBS)
+    assert "failed: the evaluation printed no result: a warning" in capsys.readouterr().out
 
 
 def test_folder_with_another_run_is_refused(tmp_path, calls):
