@@ -38,7 +38,9 @@ class Finished:
 
     arguments: list[str]
     seconds: float
-    """The time that was asked for."""
+    """The longest time that was asked for."""
+    trained_seconds: float
+    """Of the last report."""
     returns: dict[str, Any]
     """What `paceline eval` printed."""
     steps: int
@@ -60,7 +62,8 @@ def train_kept(
 ) -> dict[Job, Ended | None]:
     """Train every job for `seconds` in total, then play `episodes` without noise. None for a run that failed.
 
-    A run that `folder` has for so long already is only read. One that it has for a shorter time continues.
+    A run that `folder` has for so long already, or for longer, is only read. One that it has for a shorter time
+    continues.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for job, work in works.items():
@@ -91,7 +94,8 @@ def _outcome(result: Callable[[], Ended]) -> tuple[Ended | None, str]:
     except RunFailed as error:
         return None, f"failed: {error}"
     one = ended.result
-    return ended, f"{one.returns['mean_return']:.1f} after {one.steps:,} steps and {one.gradient_steps:,} updates"
+    length = f"{one.trained_seconds:.0f} s, {one.steps:,} steps and {one.gradient_steps:,} updates"
+    return ended, f"{one.returns['mean_return']:.1f} after {length}"
 
 
 def _require_same(file: Path, work: Work) -> None:
@@ -113,16 +117,11 @@ def _finish(run: Path, work: Work, seconds: float, episodes: int, runs: Runs) ->
 def _finished(run: Path, work: Work, seconds: float, episodes: int, runs: Runs) -> Ended:
     file = run.with_suffix(".json")
     stored = json.loads(file.read_text())
-    if stored.get("seconds", 0.0) < seconds or stored["returns"]["episodes"] != episodes:
+    before = stored.get("seconds", 0.0)
+    if before < seconds or stored["returns"]["episodes"] != episodes:
         _train(run, work, seconds, runs)
-        steps, gradient_steps = _lengths(run)
-        done = Finished(
-            arguments=work.arguments,
-            seconds=seconds,
-            returns=_evaluate(run, episodes, runs),
-            steps=steps,
-            gradient_steps=gradient_steps,
-        )
+        returns = _evaluate(run, episodes, runs)
+        done = Finished(arguments=work.arguments, seconds=max(before, seconds), returns=returns, **_lengths(run))
         file.write_text(json.dumps(asdict(done)) + "\n")
     else:
         done = Finished(**stored)
@@ -187,17 +186,26 @@ def _whole_lines(run: Path) -> str:
     return file.read_text().rpartition("\n")[0] if file.exists() else ""
 
 
-def _lengths(run: Path) -> tuple[int, int]:
-    """Steps and gradient steps of a run. PPO takes the same number of gradient steps after every rollout."""
+def _lengths(run: Path) -> dict[str, Any]:
+    """How long a run has trained. PPO takes the same number of gradient steps after every rollout."""
     reports = _reports(run)
     if not reports:
         raise RunFailed("metrics.jsonl has no report")
     last = reports[-1]
     if "updates" in last:
-        return last["step"], int(last["updates"])
-    config = json.loads((run / "config.json").read_text())
-    rows = config["rollout_steps"] * config["pool"]["num_envs"]
-    return last["step"], last["step"] // rows * config["ppo"]["epochs"] * config["ppo"]["minibatches"]
+        updates = int(last["updates"])
+    else:
+        config = json.loads((run / "config.json").read_text())
+        rows = config["rollout_steps"] * config["pool"]["num_envs"]
+        updates = last["step"] // rows * config["ppo"]["epochs"] * config["ppo"]["minibatches"]
+    return {"trained_seconds": last["seconds"], "steps": last["step"], "gradient_steps": updates}
+
+
+def shown_seconds(runs: dict[Job, Ended | None]) -> str:
+    """How long the runs have trained, for a title. Runs of an earlier call may have trained for longer than others."""
+    times = [one.result.trained_seconds for one in runs.values() if one is not None] or [0.0]
+    low, high = f"{min(times):.0f}", f"{max(times):.0f}"
+    return f"{low} s" if low == high else f"{low} to {high} s"
 
 
 def shown_returns(runs: list[Ended | None]) -> str:

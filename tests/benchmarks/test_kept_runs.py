@@ -8,7 +8,7 @@ pytest.importorskip("scipy", reason="for the intervals")
 
 from benchmarks import kept_runs
 from benchmarks.control_suite import Plan, panels, row, works
-from benchmarks.kept_runs import RunFailed, Work, measurements, train_kept
+from benchmarks.kept_runs import RunFailed, Work, measurements, shown_seconds, train_kept
 from benchmarks.panels import draw_panels
 
 JOBS = {("cartpole-swingup", "D4PG", 1): Work(["dmc_cartpole_swingup"], "evaluation_return")}
@@ -37,8 +37,8 @@ def calls(monkeypatch):
     return found
 
 
-def kept(folder, jobs=JOBS, seconds=4.0):
-    return train_kept(jobs, folder, seconds, at_once=1, episodes=2)
+def kept(folder, jobs=JOBS, seconds=4.0, episodes=2):
+    return train_kept(jobs, folder, seconds, at_once=1, episodes=episodes)
 
 
 def test_finished_run_is_read_and_not_run_again(tmp_path, calls):
@@ -59,6 +59,17 @@ def test_more_seconds_continue_a_run(tmp_path, calls):
     train, evaluation = calls
     assert train[:2] == ["train", "--resume"] and train[-2:] == ["--seconds", "9.0"]
     assert evaluation[0] == "eval"
+
+
+@pytest.mark.parametrize("episodes", [2, 3])
+def test_run_that_trained_longer_is_shown_with_its_own_time(tmp_path, calls, capsys, episodes):
+    kept(tmp_path, seconds=9.0)
+    runs = kept(tmp_path, seconds=4.0, episodes=episodes)
+    (ended,) = runs.values()
+    assert (ended.result.seconds, ended.result.trained_seconds) == (9.0, 9.0) and shown_seconds(runs) == "9 s"
+    assert "7.0 after 9 s, 20 steps and 5 updates" in capsys.readouterr().out.splitlines()[-1]
+    others = {("fish-swim", "D4PG", 1): Work(["dmc_fish_swim"], "evaluation_return")}
+    assert shown_seconds(runs | kept(tmp_path, others)) == "4 to 9 s"
 
 
 def test_run_without_a_checkpoint_begins_anew(tmp_path, calls):
@@ -97,10 +108,10 @@ def test_run_with_a_checkpoint_and_no_report_continues(tmp_path, calls):
     ("metrics", "said"),
     [
         ("", "metrics.jsonl has no report"),
-        ('{"updates": 5}\n', "KeyError: 'step'"),
+        ('{"updates": 5}\n', "KeyError: 'seconds'"),
         ("a\n{}\n", "JSONDecodeError: Expecting value"),
     ],
-    ids=["empty", "without steps", "damaged"],
+    ids=["empty", "without a time", "damaged"],
 )
 def test_unreadable_reports_fail_one_run_alone(tmp_path, calls, capsys, monkeypatch, metrics, said):
     write = kept_runs._call
