@@ -18,7 +18,7 @@ from typing import Any, Literal
 from paceline.pool.config import available_core_ids
 
 from .d4pg_ablation import KINDS
-from .kept_runs import Ended, Work, curves_of, measurements, shown_mean, shown_returns, train_kept
+from .kept_runs import Ended, Work, curves_of, measurements, shown_mean, shown_returns, shown_seconds, train_kept
 from .learning import CORES_EACH, Job
 from .panels import Panels, draw_panels
 from .report import Result, command_line, context, make_result, print_context, print_table
@@ -77,7 +77,7 @@ def measure(plan: Plan, facts: dict[str, Any]) -> Result:
     at_once = plan.at_once or max(1, len(available_core_ids()) // CORES_EACH)
     runs = train_kept(works(plan), plan.folder, plan.seconds, at_once, plan.episodes)
     table = print_table(
-        f"Return without noise after {plan.seconds:.0f} s, {plan.episodes} episodes of each run",
+        f"Return without noise after {shown_seconds(runs)}, {plan.episodes} episodes of each run",
         ["task", "learner", "N", *PRIORITIES, *(f"{name}, steps" for name in PRIORITIES)],
         [
             row(task, learner, steps, plan, runs)

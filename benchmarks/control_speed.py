@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 import torch
 
+from paceline.errors import UsageError
 from paceline.pool.config import available_core_ids
 
 from .cells import CellError, run_module
@@ -44,6 +45,7 @@ SYSTEMS: dict[Workload, dict[str, tuple[str, dict[str, Any]]]] = {
     },
     "images": {"Paceline, D4PG": (OURS, {"pool": "auto"}), "DrQ-v2, plain PyTorch": (f"{PEERS}.drqv2", {})},
 }
+NAMES = tuple(dict.fromkeys(name for systems in SYSTEMS.values() for name in systems))
 START_SECONDS = 120.0
 """Time for the start and for the transitions before the first update."""
 
@@ -53,7 +55,8 @@ class Plan:
     """The options of the benchmark."""
 
     workloads: tuple[Workload, ...] = ("vectors", "images")
-    systems: tuple[str, ...] = tuple(dict.fromkeys(name for systems in SYSTEMS.values() for name in systems))
+    systems: tuple[str, ...] = NAMES
+    """A workload that has none of them is left out."""
     device: str = "cuda" if torch.cuda.is_available() else "cpu"
     rounds: int = 3
     seconds: float = 15.0
@@ -67,6 +70,18 @@ class Plan:
     compile: bool = False
     """Also compile Paceline's updates on a CPU, which takes longer to start."""
 
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.systems if name not in NAMES]
+        if unknown:
+            raise UsageError(f"systems has {unknown}; allowed: {', '.join(map(repr, NAMES))}")
+        if not self.measured():
+            allowed = dict.fromkeys(repr(name) for workload in self.workloads for name in SYSTEMS[workload])
+            raise UsageError(f"nothing to measure; allowed systems of these workloads: {', '.join(allowed)}")
+
+    def measured(self) -> list[Workload]:
+        """The workloads that have one of the systems."""
+        return [workload for workload in self.workloads if not SYSTEMS[workload].keys().isdisjoint(self.systems)]
+
 
 def run(quick: bool) -> Result:
     few = ("Paceline, D4PG", "TD3 as in CleanRL")
@@ -77,7 +92,7 @@ def run(quick: bool) -> Result:
 def measure(plan: Plan, facts: dict[str, Any]) -> Result:
     print_context(facts)
     tables, found = [], {}
-    for workload in plan.workloads:
+    for workload in plan.measured():
         samples = in_turns(workload, plan)
         progress("")
         tables.append(show(workload, samples, plan))

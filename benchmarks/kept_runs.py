@@ -38,7 +38,9 @@ class Finished:
 
     arguments: list[str]
     seconds: float
-    """The time that was asked for."""
+    """The longest time that was asked for."""
+    trained_seconds: float
+    """Of the last report."""
     returns: dict[str, Any]
     """What `paceline eval` printed."""
     steps: int
@@ -60,7 +62,8 @@ def train_kept(
 ) -> dict[Job, Ended | None]:
     """Train every job for `seconds` in total, then play `episodes` without noise. None for a run that failed.
 
-    A run that `folder` has for so long already is only read. One that it has for a shorter time continues.
+    A run that `folder` has for so long already, or for longer, is only read. One that it has for a shorter time
+    continues.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for job, work in works.items():
@@ -91,7 +94,8 @@ def _outcome(result: Callable[[], Ended]) -> tuple[Ended | None, str]:
     except RunFailed as error:
         return None, f"failed: {error}"
     one = ended.result
-    return ended, f"{one.returns['mean_return']:.1f} after {one.steps:,} steps and {one.gradient_steps:,} updates"
+    length = f"{one.trained_seconds:.0f} s, {one.steps:,} steps and {one.gradient_steps:,} updates"
+    return ended, f"{one.returns['mean_return']:.1f} after {length}"
 
 
 def _require_same(file: Path, work: Work) -> None:
@@ -103,24 +107,26 @@ def _require_same(file: Path, work: Work) -> None:
 
 
 def _finish(run: Path, work: Work, seconds: float, episodes: int, runs: Runs) -> Ended:
-    """Train and evaluate one run, as far as that has not been done."""
+    """Train and evaluate one run, as far as that has not been done. Unreadable files fail this run alone."""
+    try:
+        return _finished(run, work, seconds, episodes, runs)
+    except (OSError, ValueError, LookupError) as error:
+        raise RunFailed(f"{type(error).__name__}: {error}") from error
+
+
+def _finished(run: Path, work: Work, seconds: float, episodes: int, runs: Runs) -> Ended:
     file = run.with_suffix(".json")
     stored = json.loads(file.read_text())
-    if stored.get("seconds", 0.0) < seconds or stored["returns"]["episodes"] != episodes:
+    before = stored.get("seconds", 0.0)
+    if before < seconds or stored["returns"]["episodes"] != episodes:
         _train(run, work, seconds, runs)
-        steps, gradient_steps = _lengths(run)
-        done = Finished(
-            arguments=work.arguments,
-            seconds=seconds,
-            returns=_evaluate(run, episodes, runs),
-            steps=steps,
-            gradient_steps=gradient_steps,
-        )
+        returns = _evaluate(run, episodes, runs)
+        done = Finished(arguments=work.arguments, seconds=max(before, seconds), returns=returns, **_lengths(run))
         file.write_text(json.dumps(asdict(done)) + "\n")
     else:
         done = Finished(**stored)
     try:
-        curve = read((run / "metrics.jsonl").read_text(), work.key, (run.name,))
+        curve = read(_whole_lines(run), work.key, (run.name,))
     except RuntimeError:
         curve = None
     return Ended(done, curve)
@@ -128,7 +134,8 @@ def _finish(run: Path, work: Work, seconds: float, episodes: int, runs: Runs) ->
 
 def _train(run: Path, work: Work, seconds: float, runs: Runs) -> None:
     has_begun = (run / "checkpoints" / "latest").exists()
-    if has_begun and _reports(run)[-1]["seconds"] >= seconds:
+    reports = _reports(run)
+    if has_begun and reports and reports[-1]["seconds"] >= seconds:
         return
     if not has_begun:
         shutil.rmtree(run, ignore_errors=True)  # an earlier run that ended before its first checkpoint
@@ -140,7 +147,10 @@ def _evaluate(run: Path, episodes: int, runs: Runs) -> dict[str, Any]:
     counts = ["--episodes", str(episodes), "--num-envs", str(episodes)]
     printed = _call(["eval", str(run), "--json", *counts], run, 0.0, runs)
     # Libraries may print warnings to the same file.
-    return json.loads([line for line in printed.splitlines() if line.startswith('{"run"')][-1])
+    results = [line for line in printed.splitlines() if line.startswith('{"run"')]
+    if not results:
+        raise RunFailed(f"the evaluation printed no result: {_reason(printed)}")
+    return json.loads(results[-1])
 
 
 def _call(arguments: list[str], run: Path, seconds: float, runs: Runs) -> str:
@@ -167,17 +177,35 @@ def _reason(printed: str) -> str:
 
 
 def _reports(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [json.loads(line) for line in _whole_lines(run).splitlines()]
 
 
-def _lengths(run: Path) -> tuple[int, int]:
-    """Steps and gradient steps of a run. PPO takes the same number of gradient steps after every rollout."""
-    last = _reports(run)[-1]
+def _whole_lines(run: Path) -> str:
+    """The reports of a run, empty if it has none. A killed run may leave a last line without its end."""
+    file = run / "metrics.jsonl"
+    return file.read_text().rpartition("\n")[0] if file.exists() else ""
+
+
+def _lengths(run: Path) -> dict[str, Any]:
+    """How long a run has trained. PPO takes the same number of gradient steps after every rollout."""
+    reports = _reports(run)
+    if not reports:
+        raise RunFailed("metrics.jsonl has no report")
+    last = reports[-1]
     if "updates" in last:
-        return last["step"], int(last["updates"])
-    config = json.loads((run / "config.json").read_text())
-    rows = config["rollout_steps"] * config["pool"]["num_envs"]
-    return last["step"], last["step"] // rows * config["ppo"]["epochs"] * config["ppo"]["minibatches"]
+        updates = int(last["updates"])
+    else:
+        config = json.loads((run / "config.json").read_text())
+        rows = config["rollout_steps"] * config["pool"]["num_envs"]
+        updates = last["step"] // rows * config["ppo"]["epochs"] * config["ppo"]["minibatches"]
+    return {"trained_seconds": last["seconds"], "steps": last["step"], "gradient_steps": updates}
+
+
+def shown_seconds(runs: dict[Job, Ended | None]) -> str:
+    """How long the runs have trained, for a title. Runs of an earlier call may have trained for longer than others."""
+    times = [one.result.trained_seconds for one in runs.values() if one is not None] or [0.0]
+    low, high = f"{min(times):.0f}", f"{max(times):.0f}"
+    return f"{low} s" if low == high else f"{low} to {high} s"
 
 
 def shown_returns(runs: list[Ended | None]) -> str:

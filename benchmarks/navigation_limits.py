@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from paceline.errors import UsageError
 from paceline.evaluation.evaluators import EvaluationOptions
 from paceline.evaluation.saved import SavedRun
 from paceline.pretrained import folder_of
@@ -87,6 +88,13 @@ class Plan:
     streams: int = 32
     name: str = "navigation_limits"
     """Of the result."""
+
+    def __post_init__(self) -> None:
+        if not self.runs and not self.agents:
+            raise UsageError("nothing to evaluate: give --runs or --agents")
+        unknown = [name for name in self.agents if name not in AGENTS]
+        if unknown:
+            raise UsageError(f"no agent {', '.join(map(repr, unknown))}; allowed: {', '.join(AGENTS)}")
 
 
 class Played(NamedTuple):
@@ -152,8 +160,9 @@ def main_table(found: list[Played]) -> Table:
     *_, best = found
     rows = []
     for one in found:
-        gap = best.spl - one.spl if len(best.spl) == len(one.spl) else None
-        rows.append([one.label, shown(one.success), shown(one.spl), "" if gap is None or one is best else shown(gap)])
+        is_other = one is not best and np.array_equal(one.ratios, best.ratios)
+        gap = shown(best.spl - one.spl) if is_other else ""
+        rows.append([one.label, shown(one.success), shown(one.spl), gap])
     columns = ["agent", "success", "SPL", "SPL below the last agent's"]
     title = f"SPL by what an agent knows, {len(best.spl)} episodes of `val` (95 % interval)"
     note = "The last column is the mean difference of SPL in the same episodes."

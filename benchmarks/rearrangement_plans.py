@@ -19,10 +19,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from paceline.envs.ids import EnvId
 from paceline.errors import UsageError
 from paceline.evaluation.evaluators import EvaluationOptions
+from paceline.evaluation.saved import SavedRun
 from paceline.sims.rearrangement.evaluation.evaluator import evaluate_plan
-from paceline.sims.rearrangement.evaluation.plan_episodes import PlanAgent
+from paceline.sims.rearrangement.evaluation.plan_episodes import SEEN, PlanAgent, config_of_runs
+from paceline.sims.rearrangement.planning.chain import SHARED
 
 from .report import Result, Table, command_line, context, make_result, print_context, print_table
 
@@ -68,10 +71,11 @@ def run(quick: bool) -> Result:
 
 def measure(plan: Plan, facts: dict[str, Any]) -> Result:
     print_context(facts)
-    found = {}
-    for label, agent in agents(plan).items():
+    found, players = {}, agents(plan)
+    env = shared_env(plan.env, players)
+    for label, agent in players.items():
         options = EvaluationOptions(
-            env=plan.env, split=plan.split, episodes=plan.episodes, num_envs=plan.num_envs, checkpoint=plan.checkpoint
+            env=env, split=plan.split, episodes=plan.episodes, num_envs=plan.num_envs, checkpoint=plan.checkpoint
         )
         found[label] = evaluate_plan(agent, options)
         print(f"{label}: success {cell(found[label]['success'], plan.episodes)}", flush=True)
@@ -98,6 +102,16 @@ def agents(plan: Plan) -> dict[str, PlanAgent]:
         STILL: replace(usual, skills={**runs, **still}),
     }
     return {label: found[label] for label in plan.agents if label != STILL or still}
+
+
+def shared_env(env: str, players: dict[str, PlanAgent]) -> str:
+    """`env` with the options of all runs, so that agents with other runs, or with none, play the same episodes."""
+    runs: dict[str, SavedRun] = {}
+    for agent in players.values():
+        runs = {**agent.loaded(), **runs}
+    env_id, config = EnvId.parse(env), config_of_runs(env, runs)
+    options = {name: getattr(config, name) for name in (*SEEN, *SHARED)}
+    return str(replace(env_id, options={**env_id.options, **options}))
 
 
 def show(plan: Plan, found: dict[str, dict[str, Any]]) -> Table:

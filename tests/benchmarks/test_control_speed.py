@@ -1,15 +1,18 @@
 """The comparison of off-policy training loops."""
 
 import numpy as np
+import pytest
 import torch
 
 from benchmarks import control_speed
 from benchmarks.cells import CellError
-from benchmarks.control_speed import Plan, in_turns, paceline_arguments, settings_of, show
+from benchmarks.control_speed import Plan, in_turns, measure, paceline_arguments, settings_of, show
 from benchmarks.control_speed_cell import rates
 from benchmarks.images import FRAMES, LENGTH, Images
 from benchmarks.peers.control_loop import Settings, Transitions, last_observations
 from benchmarks.peers.drqv2 import random_shift
+from benchmarks.report import context
+from paceline.errors import UsageError
 
 
 def test_rates_are_those_after_the_warm_up():
@@ -34,6 +37,20 @@ def test_missing_package_leaves_an_empty_row(monkeypatch, capsys):
         ("Stable-Baselines3, TD3", "", "", ""),
         ("TD3 as in CleanRL", "10", "80", "3.00"),
     )
+
+
+def test_workload_without_a_system_is_left_out(monkeypatch, capsys):
+    rates = {"updates_per_second": 30.0, "steps_per_second": 80.0}
+    monkeypatch.setattr(control_speed, "measure_one", lambda *_: rates)
+    result = measure(Plan(systems=("Stable-Baselines3, TD3",), rounds=1), context())
+    assert [table.name for table in result.tables] == ["vectors"]
+
+
+def test_systems_that_no_workload_has_are_refused_at_the_start():
+    with pytest.raises(UsageError, match=r"systems has \['PPO'\]; allowed: 'Paceline, D4PG', "):
+        Plan(systems=("PPO",))
+    with pytest.raises(UsageError, match="nothing to measure; .* 'Paceline, D4PG', 'DrQ-v2, plain PyTorch'$"):
+        Plan(workloads=("images",), systems=("TD3 as in CleanRL",))
 
 
 def test_paceline_learns_once_after_each_step_of_all_environments():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks import emergent_navigation
 from benchmarks.emergent_navigation import FAR, NEAR, Plan, StartDistances, classes, draw, of_setting, show
 from paceline.errors import UsageError
 from paceline.sims.rearrangement.config import RearrangementConfig
@@ -63,3 +64,8 @@ def test_the_start_of_every_episode_is_noted():
 def test_a_task_without_near_starts_is_refused():
     with pytest.raises(UsageError, match="rearrange:navigate has no near starts; allowed: pick, place"):
         of_setting(Setting.of("rearrange:navigate"), None, Plan())
+
+
+def test_a_run_trained_with_far_starts_also_plays_near_ones(monkeypatch):
+    monkeypatch.setattr(emergent_navigation, "play_starts", lambda setting, loaded, plan: setting.config.start)
+    assert of_setting(Setting.of("rearrange:pick?start=far"), None, Plan()) == {NEAR: "near", FAR: "far"}

@@ -8,7 +8,7 @@ pytest.importorskip("scipy", reason="for the intervals")
 
 from benchmarks import kept_runs
 from benchmarks.control_suite import Plan, panels, row, works
-from benchmarks.kept_runs import RunFailed, Work, measurements, train_kept
+from benchmarks.kept_runs import RunFailed, Work, measurements, shown_seconds, train_kept
 from benchmarks.panels import draw_panels
 
 JOBS = {("cartpole-swingup", "D4PG", 1): Work(["dmc_cartpole_swingup"], "evaluation_return")}
@@ -30,15 +30,15 @@ def calls(monkeypatch):
         reports = [
             {"step": 10 * at, "seconds": seconds * at / 2, "updates": 5, "evaluation_return": at} for at in (1, 2)
         ]
-        (run / "metrics.jsonl").write_text("\n".join(map(json.dumps, reports)))
+        (run / "metrics.jsonl").write_text("".join(json.dumps(report) + "\n" for report in reports))
         return ""
 
     monkeypatch.setattr(kept_runs, "_call", call)
     return found
 
 
-def kept(folder, jobs=JOBS, seconds=4.0):
-    return train_kept(jobs, folder, seconds, at_once=1, episodes=2)
+def kept(folder, jobs=JOBS, seconds=4.0, episodes=2):
+    return train_kept(jobs, folder, seconds, at_once=1, episodes=episodes)
 
 
 def test_finished_run_is_read_and_not_run_again(tmp_path, calls):
@@ -61,6 +61,17 @@ def test_more_seconds_continue_a_run(tmp_path, calls):
     assert evaluation[0] == "eval"
 
 
+@pytest.mark.parametrize("episodes", [2, 3])
+def test_run_that_trained_longer_is_shown_with_its_own_time(tmp_path, calls, capsys, episodes):
+    kept(tmp_path, seconds=9.0)
+    runs = kept(tmp_path, seconds=4.0, episodes=episodes)
+    (ended,) = runs.values()
+    assert (ended.result.seconds, ended.result.trained_seconds) == (9.0, 9.0) and shown_seconds(runs) == "9 s"
+    assert "7.0 after 9 s, 20 steps and 5 updates" in capsys.readouterr().out.splitlines()[-1]
+    others = {("fish-swim", "D4PG", 1): Work(["dmc_fish_swim"], "evaluation_return")}
+    assert shown_seconds(runs | kept(tmp_path, others)) == "4 to 9 s"
+
+
 def test_run_without_a_checkpoint_begins_anew(tmp_path, calls):
     run = tmp_path / "cartpole-swingup-d4pg-1"
     run.mkdir()
@@ -75,6 +86,53 @@ def test_failed_run_leaves_a_blank_and_says_why(tmp_path, calls, capsys):
     assert "cartpole-swingup, PPO, 1: failed: status 1: it fails" in capsys.readouterr().out
     assert row("cartpole-swingup", plan, runs) == ["cartpole-swingup", "7", "", "20", "5", "", ""]
     assert measurements(runs)["cartpole-swingup, PPO, 1"] == {"evaluation": None, "steps, seconds, returns": None}
+
+
+def test_incomplete_last_report_does_not_count(tmp_path, calls):
+    kept(tmp_path)
+    with (tmp_path / "cartpole-swingup-d4pg-1" / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 30, "sec')
+    calls.clear()
+    (ended,) = kept(tmp_path).values()
+    assert not calls and ended.curve.returns.tolist() == [1, 2]
+
+
+def test_run_with_a_checkpoint_and_no_report_continues(tmp_path, calls):
+    kept(tmp_path)
+    (tmp_path / "cartpole-swingup-d4pg-1" / "metrics.jsonl").unlink()
+    kept(tmp_path, seconds=9.0)
+    assert calls[2][:2] == ["train", "--resume"]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "said"),
+    [
+        ("", "metrics.jsonl has no report"),
+        ('{"updates": 5}\n', "KeyError: 'seconds'"),
+        ("a\n{}\n", "JSONDecodeError: Expecting value"),
+    ],
+    ids=["empty", "without a time", "damaged"],
+)
+def test_unreadable_reports_fail_one_run_alone(tmp_path, calls, capsys, monkeypatch, metrics, said):
+    write = kept_runs._call
+
+    def call(arguments, run, seconds, runs):
+        printed = write(arguments, run, seconds, runs)
+        if arguments[:2] == ["train", "broken"]:
+            (run / "metrics.jsonl").write_text(metrics)
+        return printed
+
+    monkeypatch.setattr(kept_runs, "_call", call)
+    broken, whole = kept(tmp_path, {("broken", 1): Work(["broken"], "evaluation_return"), **JOBS}).values()
+    assert broken is None and whole.result.steps == 20
+    assert f"broken, 1: failed: {said}" in capsys.readouterr().out
+
+
+def test_evaluation_without_a_result_fails_the_run(tmp_path, calls, capsys, monkeypatch):
+    write = kept_runs._call
+    monkeypatch.setattr(kept_runs, "_call", lambda *given: write(*given) and "a warning\n")
+    assert kept(tmp_path) == dict.fromkeys(JOBS)
+    assert "failed: the evaluation printed no result: a warning" in capsys.readouterr().out
 
 
 def test_folder_with_another_run_is_refused(tmp_path, calls):

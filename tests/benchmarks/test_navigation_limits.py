@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.navigation_limits import CAUSES, lost
+from benchmarks.navigation_limits import CAUSES, Plan, Played, lost, main_table
 from benchmarks.navigation_seen import (
     VIEWS,
     Knowledge,
@@ -20,6 +20,7 @@ from benchmarks.navigation_seen import (
     hits,
     views,
 )
+from paceline.errors import UsageError
 from paceline.sims.navigation.config import PointNavConfig
 from paceline.sims.navigation.evaluation.episode_list import fixed_episodes, play
 from paceline.sims.navigation.evaluation.map_and_plan import MapAndPlan
@@ -66,6 +67,26 @@ def test_steps_at_an_angle_and_an_early_stop():
 
 def test_a_failure_loses_everything():
     assert lost(route_of([0.0], [3.0]), 3.0, 0.0, 0.0, 0.0) == [0.0, 0.0, 0.0, 0.0, 0.0, 1.0]
+
+
+def test_a_run_in_other_episodes_has_no_difference_to_the_last_agent(capsys):
+    def played(label, spl, ratios):
+        return Played(label, np.ones(2), np.array(spl), np.array(ratios), np.zeros((2, len(CAUSES))))
+
+    others, same = played("others", [0.5, 0.5], [1.0, 3.0]), played("same", [0.5, 0.5], [1.0, 2.0])
+    rows = main_table([others, same, played("last", [0.75, 0.75], [1.0, 2.0])]).rows
+    assert [row[-1] for row in rows] == ["", "0.250 (0.250 to 0.250)", ""]
+
+
+def test_an_unknown_agent_is_refused():
+    with pytest.raises(UsageError, match="no agent 'map-91'; allowed: map-90, .*, oracle"):
+        Plan(agents=("oracle", "map-91"))
+
+
+def test_without_agents_and_runs_nothing_is_played():
+    with pytest.raises(UsageError, match="nothing to evaluate: give --runs or --agents"):
+        Plan(agents=())
+    assert Plan(agents=(), runs=("pointnav",)).agents == ()
 
 
 def test_pieces_cover_a_wall_and_have_the_corners_of_the_whole():

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from benchmarks.rearrangement_plans import STILL, WITH, WITHOUT, Plan, agents, draw, show, wilson
+from benchmarks import rearrangement_plans
+from benchmarks.rearrangement_plans import STILL, WITH, WITHOUT, Plan, agents, draw, measure, show, wilson
+from benchmarks.report import context
 from paceline.errors import UsageError
+from paceline.sims.rearrangement.evaluation.plan_episodes import PlanAgent, config_of_runs
 
 
 def test_the_interval_of_a_share():
@@ -25,6 +29,24 @@ def test_agents_have_the_runs_of_their_skills():
     assert list(agents(Plan())) == [WITH, WITHOUT]
     with pytest.raises(UsageError, match="allowed: 'TP-SRL'"):
         agents(Plan(agents=("PPO",)))
+
+
+@pytest.mark.parametrize(
+    ("env", "tier"), [("rearrange:tidy_house", "full"), ("rearrange:tidy_house?tier=small", "small")]
+)
+def test_an_agent_without_runs_plays_in_the_houses_of_the_others(tmp_path, monkeypatch, capsys, env, tier):
+    run = SimpleNamespace(config=SimpleNamespace(env="rearrange:navigate?tier=full&slide=false"))
+    monkeypatch.setattr(PlanAgent, "loaded", lambda agent: dict.fromkeys(agent.skills, run))
+    played = []
+
+    def evaluate_plan(agent, options):
+        played.append(config_of_runs(options.env, agent.loaded()))
+        about = {"episodes": 2, "scenes": 1, "split": "val", "tier": played[-1].tier}
+        return {"measures": ["success", "pick_1"], "success": 0.0, "pick_1": 0.0, **about}
+
+    monkeypatch.setattr(rearrangement_plans, "evaluate_plan", evaluate_plan)
+    measure(Plan(env=env, navigate=tmp_path, plot=tmp_path / "plans.png"), context())
+    assert [(config.tier, config.slide) for config in played] == [(tier, False)] * 2
 
 
 def test_the_table_and_the_plot_have_every_interaction(tmp_path, capsys):

@@ -247,7 +247,9 @@ def test_a_killed_simulator_costs_its_episode_only(tmp_path):
     options += ["--checkpoint.seconds", "0.1"]
     run = subprocess.Popen(command("cartpole", *options), stderr=subprocess.PIPE, text=True)
     wait_for(lambda: run.poll() is not None or (tmp_path / "checkpoints" / "latest").exists())
+    assert run.poll() is None, f"the run ended before a worker was killed: {run.stderr.read()}"
     workers = [c for c in psutil.Process(run.pid).children() if "paceline.pool.worker" in " ".join(c.cmdline())]
+    assert workers, "the run has no workers"
     os.kill(workers[0].pid, signal.SIGKILL)
     _, errors = run.communicate(timeout=120)
     assert run.returncode == 0, errors
