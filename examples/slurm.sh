@@ -4,8 +4,8 @@
 #   sbatch examples/slurm.sh breakout --steps 10000000
 #
 # Two minutes before the time limit SLURM sends SIGUSR1 to this script (B: means the batch script alone). The script
-# sends SIGTERM to the training, which saves a checkpoint and ends. The job is requeued, and continues. A training
-# process has no handler of SIGUSR1: it would end without a checkpoint.
+# sends SIGTERM to all ranks, which save a checkpoint and end. The job is requeued, and continues. A training process has
+# no handler of SIGUSR1: it would end without a checkpoint.
 #SBATCH --job-name=paceline
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=2
@@ -31,7 +31,7 @@ training=$!
 stopped=
 stop() {
     stopped=yes
-    kill -TERM "$training" # srun passes it on to all ranks
+    scancel --signal=TERM "$SLURM_JOB_ID.0" # to all ranks. A SIGTERM to srun itself would kill them at once
 }
 trap stop USR1
 

@@ -113,9 +113,14 @@ def test_script_for_several_machines(tmp_path):
 
 
 def test_slurm_script_saves_and_requeues_on_its_signal(tmp_path):
-    """SLURM's programs are stand-ins: srun starts one rank, and scontrol writes down what it is asked for."""
+    """SLURM's programs are stand-ins. srun starts one rank, and kills it at SIGTERM, as SLURM's own does. scancel sends
+    the signal to the rank. scontrol writes down what it is asked for."""
+    rank = tmp_path / "rank"
     environment = programs(
-        tmp_path / "bin", srun='exec "$@"', scontrol=f'echo "$@" >> {tmp_path}/asked; [ "$1" = requeue ] || echo node'
+        tmp_path / "bin",
+        srun=f'"$@" & echo $! > {rank}; trap "kill -KILL $!" TERM; wait $!',
+        scancel=f'[ "$*" = "--signal=TERM 7.0" ] && kill -TERM $(cat {rank})',
+        scontrol=f'echo "$@" >> {tmp_path}/asked; [ "$1" = requeue ] || echo node',
     )
     environment |= {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node"}
     command = [str(ROOT / "examples" / "slurm.sh"), "cartpole", "--device", "cpu", "--pool.kind", "serial"]
