@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from paceline.distributed.launch import end_with_parent
 from paceline.errors import PacelineError, extra_hint
 
 MISSING = re.compile(r"No module named '(?P<module>[\w.]+)'")
@@ -37,11 +38,13 @@ def run_cell(command: Sequence[str], timeout_seconds: float = 300, watch: Watch 
     """The result that the command prints. `CellError` if it prints none, or not in time.
 
     The command has its own process group, which is killed at the end. Otherwise simulators and workers that outlive
-    their parent would disturb the next measurement.
+    their parent would disturb the next measurement. It also ends when this process is killed.
     """
     # Not pipes: a process that stays alive would keep a pipe open.
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
-        process = subprocess.Popen(command, stdout=output, stderr=errors, start_new_session=True)
+        process = subprocess.Popen(
+            command, stdout=output, stderr=errors, start_new_session=True, preexec_fn=end_with_parent
+        )
         try:
             in_time = wait(process, timeout_seconds, watch)
         finally:

@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from paceline.distributed.launch import end_with_parent
+
 from .cells import end_group, last_line
 from .peers.control_loop import WARM_UP
 
@@ -32,7 +34,10 @@ def main() -> None:
     options = json.loads(sys.argv[1])
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as output:
         command = [sys.executable, "-m", "paceline", "train", *options["arguments"], "--run-dir", f"{folder}/run"]
-        process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+        # The training has no end of its own, and this process may be killed.
+        process = subprocess.Popen(
+            command, stdout=output, stderr=output, start_new_session=True, preexec_fn=end_with_parent
+        )
         try:
             found = wait(process, Path(folder) / "run" / "metrics.jsonl", options["seconds"], options["patience"])
         finally:

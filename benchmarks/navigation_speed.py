@@ -20,6 +20,8 @@ from typing import Any
 
 import torch
 
+from paceline.distributed.launch import end_with_parent
+
 from .cells import end_group, last_line
 from .pointnav import simulate
 from .report import Result, command_line, context, make_result, print_context, print_table, progress
@@ -67,7 +69,12 @@ class Cell:
         self._output = (folder / "output").open("w+")
         command = [sys.executable, "-m", f"{__package__}.navigation_speed_cell", json.dumps(options), str(folder)]
         self.process = subprocess.Popen(
-            command, stdout=self._output, stderr=subprocess.STDOUT, start_new_session=True, env=dict(os.environ)
+            command,
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=dict(os.environ),
+            preexec_fn=end_with_parent,  # it may wait for a turn that never comes
         )
 
     @property

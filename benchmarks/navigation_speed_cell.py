@@ -37,7 +37,8 @@ class Turn(Callback):
             return False
         if not self._marks:
             (self._folder / "ready").touch()
-            while not (self._folder / "go").exists():
+            # A signal only asks the session to stop, which does so after this call.
+            while not ((self._folder / "go").exists() or session.state.stop.is_requested):
                 time.sleep(POLL_SECONDS)
         self._marks.append((time.perf_counter(), session.step))
         return self._marks[-1][0] - self._marks[0][0] >= self._seconds

@@ -1,11 +1,15 @@
 import contextlib
+import json
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
 
+from benchmarks import control_speed_cell, navigation_speed
 from benchmarks.cells import CellError, Watch, run_cell
+from tests.forks import forks
 
 
 def python(program: str) -> list[str]:
@@ -40,6 +44,40 @@ def test_what_a_cell_leaves_running_is_ended():
     )["pid"]
     with contextlib.suppress(psutil.NoSuchProcess):
         assert ended(psutil.Process(left))
+
+
+def run_one_cell(python: Path) -> None:
+    run_cell([str(python)])
+
+
+def train_for_one_cell(python: Path) -> None:
+    sys.executable = str(python)
+    sys.argv = ["cell", json.dumps({"arguments": [], "seconds": 1.0, "patience": 60.0})]
+    control_speed_cell.main()
+
+
+def start_one_agent(python: Path) -> None:
+    sys.executable = str(python)
+    navigation_speed.Cell({}, python.parent / "agent").process.wait()
+
+
+@pytest.mark.parametrize("start", [run_one_cell, train_for_one_cell, start_one_agent])
+def test_what_a_killed_process_has_started_ends_with_it(tmp_path, start):
+    python, said = tmp_path / "python", tmp_path / "pid"
+    python.write_text(f"#!/bin/sh\necho $$ > {said}\nexec sleep 60\n")
+    python.chmod(0o700)
+    parent = forks().Process(target=start, args=(python,))
+    parent.start()
+    try:
+        while not (said.exists() and said.read_text()):
+            assert parent.is_alive()
+            time.sleep(0.01)
+        left = psutil.Process(int(said.read_text()))
+    finally:
+        parent.kill()
+        parent.join()
+    with contextlib.suppress(psutil.NoSuchProcess):
+        assert ended(left)
 
 
 def ended(process: psutil.Process, seconds: float = 10.0) -> bool:
