@@ -126,17 +126,16 @@ def _finished(run: Path, work: Work, seconds: float, episodes: int, runs: Runs) 
     else:
         done = Finished(**stored)
     try:
-        curve = read(_whole_lines(run), work.key, (run.name,))
+        curve = read(_valid_lines(run), work.key, (run.name,))
     except RuntimeError:
         curve = None
     return Ended(done, curve)
 
 
 def _train(run: Path, work: Work, seconds: float, runs: Runs) -> None:
+    # Reports do not say whether a run has finished: it may have been killed after the last one and before its last
+    # checkpoint. A run that has finished refuses to continue, which is no failure.
     has_begun = (run / "checkpoints" / "latest").exists()
-    reports = _reports(run)
-    if has_begun and reports and reports[-1]["seconds"] >= seconds:
-        return
     if not has_begun:
         shutil.rmtree(run, ignore_errors=True)  # an earlier run that ended before its first checkpoint
     begin = ["--resume"] if has_begun else [*work.arguments, *USUAL]
@@ -177,13 +176,24 @@ def _reason(printed: str) -> str:
 
 
 def _reports(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in _whole_lines(run).splitlines()]
+    return [json.loads(line) for line in _valid_lines(run).splitlines()]
 
 
-def _whole_lines(run: Path) -> str:
-    """The reports of a run, empty if it has none. A killed run may leave a last line without its end."""
+def _valid_lines(run: Path) -> str:
+    """The reports of a run by rising step, empty if it has none.
+
+    A killed run may leave a last line without its end. A run that continued from an earlier checkpoint repeats steps:
+    their old reports do not count.
+    """
     file = run / "metrics.jsonl"
-    return file.read_text().rpartition("\n")[0] if file.exists() else ""
+    lines = file.read_text().split("\n")[:-1] if file.exists() else []
+    kept: list[tuple[int, str]] = []
+    for line in lines:
+        step = json.loads(line)["step"]
+        while kept and kept[-1][0] >= step:
+            kept.pop()
+        kept.append((step, line))
+    return "\n".join(line for _, line in kept)
 
 
 def _lengths(run: Path) -> dict[str, Any]:

@@ -25,16 +25,22 @@ def calls(monkeypatch):
             raise RunFailed("status 1: it fails")
         if arguments[0] == "eval":
             return json.dumps({"run": "r", "episodes": 2, "mean_return": 7.0})
-        (run / "checkpoints").mkdir(parents=True, exist_ok=True)
-        (run / "checkpoints" / "latest").write_text("step_1")
-        reports = [
-            {"step": 10 * at, "seconds": seconds * at / 2, "updates": 5, "evaluation_return": at} for at in (1, 2)
-        ]
-        (run / "metrics.jsonl").write_text("".join(json.dumps(report) + "\n" for report in reports))
+        checkpoint = run / "checkpoints" / "latest"
+        if checkpoint.exists() and float(checkpoint.read_text()) >= seconds:
+            return "the run is finished"
+        checkpoint.parent.mkdir(parents=True, exist_ok=True)
+        checkpoint.write_text(str(seconds))
+        write_reports(run, seconds)
         return ""
 
     monkeypatch.setattr(kept_runs, "_call", call)
     return found
+
+
+def write_reports(run, seconds):
+    reports = [{"step": 10 * at, "seconds": seconds * at / 2, "updates": 5, "evaluation_return": at} for at in (1, 2)]
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write("".join(json.dumps(report) + "\n" for report in reports))
 
 
 def kept(folder, jobs=JOBS, seconds=4.0, episodes=2):
@@ -59,6 +65,27 @@ def test_more_seconds_continue_a_run(tmp_path, calls):
     train, evaluation = calls
     assert train[:2] == ["train", "--resume"] and train[-2:] == ["--seconds", "9.0"]
     assert evaluation[0] == "eval"
+
+
+def test_run_that_was_killed_before_its_last_checkpoint_trains_to_the_end(tmp_path, calls):
+    run = tmp_path / "cartpole-swingup-d4pg-1"
+    (run / "checkpoints").mkdir(parents=True)
+    (run / "checkpoints" / "latest").write_text("1.0")
+    write_reports(run, 4.0)
+    kept(tmp_path, seconds=4.0)
+    assert calls[0][:2] == ["train", "--resume"]
+
+
+def test_steps_that_a_continued_run_repeats_count_once(tmp_path, calls):
+    run = tmp_path / "cartpole-swingup-d4pg-1"
+    (run / "checkpoints").mkdir(parents=True)
+    (run / "checkpoints" / "latest").write_text("0.0")
+    old = [{"step": step, "seconds": 0.1 * step, "updates": 9, "evaluation_return": 0.0} for step in (5, 10, 15, 30)]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(report) + "\n" for report in old))
+    (ended,) = kept(tmp_path).values()
+    assert ended.curve.steps.tolist() == [5, 10, 20]
+    assert ended.curve.returns.tolist() == [0, 1, 2]
+    assert (ended.result.steps, ended.result.trained_seconds) == (20, 4.0)
 
 
 @pytest.mark.parametrize("episodes", [2, 3])
@@ -108,7 +135,7 @@ def test_run_with_a_checkpoint_and_no_report_continues(tmp_path, calls):
     ("metrics", "said"),
     [
         ("", "metrics.jsonl has no report"),
-        ('{"updates": 5}\n', "KeyError: 'seconds'"),
+        ('{"step": 1, "updates": 5}\n', "KeyError: 'seconds'"),
         ("a\n{}\n", "JSONDecodeError: Expecting value"),
     ],
     ids=["empty", "without a time", "damaged"],
