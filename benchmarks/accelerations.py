@@ -66,6 +66,7 @@ def cases() -> list[Case]:
             True,
         ),
         Case("send first", "ddppo, 64 HalfCheetahs", lambda: work.training("send first", task="HalfCheetah-v4"), True),
+        Case("perceptrons together", "appo, 64 CartPoles, 8 policies, processor time", _eight_policies, True),
         Case("ELU by exp", "1,048,576 numbers trained, bfloat16", lambda: _as_written(work.elu())),
         Case("ELU by exp", "Sample Factory's CNN, 256 images trained", _elu),
         Case("LSTM layer by layer", "LSTM of 512, 8 columns of 32 steps trained", lambda: _two(work.memory)),
@@ -146,6 +147,11 @@ def _decisions() -> work.Work:
 
 def _rows() -> work.Work:
     return work.policy_update(work.cartpole(), 2048)
+
+
+def _eight_policies() -> Pair:
+    eight = {"system": "appo", "policies": 8, "rollout_steps": 32, "batch": 2048}
+    return work.training("perceptrons together", task="CartPole-v1", cpu=True, **eight)
 
 
 def _as_written(given: work.Work) -> Pair:

@@ -22,7 +22,7 @@ import torch
 
 from paceline.accel.allocator import keep_freed_memory
 from paceline.accel.perceptron import Perceptron
-from paceline.collect import acting
+from paceline.collect import acting, sampler
 from paceline.nets.encoders import SampleFactoryConv
 from paceline.run import Run
 from paceline.session import train
@@ -30,13 +30,19 @@ from paceline.session import train
 from .ppo_cell import WARM_UP_SECONDS, config_of
 
 
-def _step_by_step(actor: Any, rollout: Any, *_: Any) -> Any:
-    return acting.PlainActing(actor, rollout)
+def _step_by_step(actors: Any, rollout: Any, *_: Any, **__: Any) -> Any:
+    return acting.PlainActing(actors[0], rollout)
+
+
+def _one_by_one(actors: Any, buffer: Any, **options: Any) -> Any:
+    """What acts for each policy alone."""
+    return {team: how for n, a in actors.items() for team, how in acting.make_acting({n: a}, buffer, **options).items()}
 
 
 OFF: dict[str, Callable[[], Any]] = {
     "perceptron": lambda: mock.patch.object(Perceptron, "suits", return_value=False),
     "send first": lambda: mock.patch.object(acting, "SendFirst", _step_by_step),
+    "perceptrons together": lambda: mock.patch.object(sampler, "make_acting", _one_by_one),
     "recorded acting": lambda: mock.patch.object(acting, "RecordedActing", _step_by_step),
 }
 """Accelerations without a setting of their own."""

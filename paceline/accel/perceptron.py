@@ -49,14 +49,15 @@ Draw = Callable[[np.ndarray], DrawnActions]
 """Samples from the output of the head's linear layer."""
 
 
-class Act(NamedTuple):
-    """Actions, and the inputs of their values."""
+class Pass(NamedTuple):
+    """A batch that went through the actor's layers."""
 
-    drawn: DrawnActions
     rows: np.ndarray
     """The observations."""
     features: np.ndarray
-    """The output of the actor's hidden layers."""
+    """The output of the hidden layers."""
+    outputs: np.ndarray
+    """What actions are drawn from."""
 
 
 class Layers(NamedTuple):
@@ -71,13 +72,15 @@ class Layers(NamedTuple):
 class Perceptron:
     """Decides for a policy that `suits`, by the policy's own weights. Weights may change, but not move in memory.
 
-    It draws the same random numbers as the policy, from PyTorch's default generator.
+    The calls for a batch are `forward`, `draw`, and `value`, which can wait until the actions are sent. Random numbers
+    are the same as the policy's, from PyTorch's default generator.
     """
 
     def __init__(self, policy: ActorCritic) -> None:
         self._policy = policy
         self._by_numpy, self._by_torch = _layers(policy, _numpy_layer), _layers(policy, _torch_layer)
-        self._draw = _draw_of(policy.head)
+        self.draw = _draw_of(policy.head)
+        """Samples from the outputs of a pass."""
         self._only = _only_numbers(policy)
         linears = [module for module in policy.modules() if isinstance(module, nn.Linear)]
         largest = max(linear.in_features * linear.out_features for linear in linears)
@@ -99,12 +102,17 @@ class Perceptron:
         """Whether a batch of `rows` is a single block for NumPy."""
         return self._least <= rows <= self._block
 
-    def act(self, obs: dict[str, Tensor]) -> Act:
-        """An action for every row. Do not write to `obs` before `judge`."""
+    @property
+    def draws_by_outputs(self) -> bool:
+        """Whether `draw` depends on nothing but the outputs, so that one perceptron can draw for several."""
+        return isinstance(self.draw, functools.partial) and self.draw.func is _draw_choice
+
+    def forward(self, obs: dict[str, Tensor]) -> Pass:
+        """Through the actor's layers. Do not write to `obs` before `value`."""
         rows = self._rows_of(obs)
         layers = self._layers_for(rows)
         features = functools.reduce(_apply, layers.stacks[0], rows)
-        return Act(self._draw(layers.outputs(features)), rows, features)
+        return Pass(rows, features, layers.outputs(features))
 
     def _layers_for(self, rows: np.ndarray) -> Layers:
         return self._by_numpy if self._least <= len(rows) <= MOST_BLOCKS * self._block else self._by_torch
@@ -115,17 +123,18 @@ class Perceptron:
             return values.reshape(len(values), -1)
         return join(self._policy.see(obs), self._policy.trunk.leaves).numpy()
 
-    def judge(self, act: Act) -> tuple[Tensor, Tensor]:
-        """The log-probability and value of every row, by the same weights. Simulators can step meanwhile."""
-        layers = self._layers_for(act.rows)
+    def value(self, done: Pass) -> Tensor:
+        """[B]: the value of every row, by the same weights. Simulators can step meanwhile."""
+        layers = self._layers_for(done.rows)
         own = layers.stacks[1:]
-        features = functools.reduce(_apply, own[0], act.rows) if own else act.features
-        return act.drawn.log_prob(), torch.from_numpy(layers.value(features)[:, 0])
+        features = functools.reduce(_apply, own[0], done.rows) if own else done.features
+        return torch.from_numpy(layers.value(features)[:, 0])
 
     def choose(self, obs: dict[str, Tensor]) -> tuple[dict[str, Tensor], Tensor, Tensor]:
         """An action for every row, its log-probability and its value."""
-        act = self.act(obs)
-        return act.drawn.actions, *self.judge(act)
+        done = self.forward(obs)
+        drawn = self.draw(done.outputs)
+        return drawn.actions, drawn.log_prob(), self.value(done)
 
 
 def _stacks(policy: ActorCritic) -> list[Iterable[nn.Module]]:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from paceline.accel.cuda_graph import CudaGraph
 from paceline.accel.cuda_streams import stream_for
-from paceline.collect.actor import Actor
+from paceline.collect.actor import Actor, share_slots
 from paceline.collect.inference import Choice, bucket_of, choose
 from paceline.experience.rollout_buffer import RolloutBuffer
 from paceline.experience.rows import as_tensor
@@ -59,10 +59,7 @@ class RecordedActing:
         self._policies = [actor.inference.policy for actor in actors]
         self._generator = actors[0].inference.generator
         self._record = record or partial(CudaGraph, generator=self._generator)
-        self._state, self._starts = actors[0].with_spare_slot()
-        for number, actor in zip(numbers[1:], actors[1:], strict=True):
-            assert buffer.layout.policies is not None
-            actor.share_slots(actors[0], np.flatnonzero(buffer.layout.policies == number))
+        self._state, self._starts = share_slots(actors, numbers, buffer.layout.policies)
         self._num_slots, device = buffer.layout.num_slots, self._state.device
         where = {"rows": np.int64, "slots": np.int64}
         flags = dict.fromkeys((*FLAGS, "fresh"), np.bool_)

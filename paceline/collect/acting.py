@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
+from paceline.accel.recorded_acting import RecordedActing
 from paceline.accel.send_first import SendFirst
 from paceline.collect.actor import Actor
 from paceline.experience.rollout_buffer import RolloutBuffer
@@ -39,16 +41,29 @@ class Acting(Protocol):
         ...
 
 
-def is_recorded(actor: Any, buffer: RolloutBuffer, *, on_device: bool) -> bool:
-    """Whether the decisions of an actor can be recorded. Simulators that live `on_device` are recorded otherwise."""
-    return isinstance(actor, Actor) and actor.inference.is_recorded and buffer.has_spare_row and not on_device
+def make_acting(
+    actors: Mapping[int, Actor], buffer: RolloutBuffer, *, learned: bool, recorded: bool, on_device: bool
+) -> dict[tuple[int, ...], Acting]:
+    """The fastest equivalents of `PlainActing` for policies of one kind of agents, by the numbers of those that it acts
+    for. Policies act together where they can.
 
-
-def make_acting(actor: Actor, buffer: RolloutBuffer, *, on_device: bool) -> Acting:
-    """The fastest acting for this actor that is not recorded. Simulators that live `on_device` have the plain one."""
-    if actor.inference.perceptron is not None and not on_device:
-        return SendFirst(actor, buffer, actor.inference.perceptron)
-    return PlainActing(actor, buffer)
+    `learned` says whether the policies learn. Call it once for those that do and once for the others: in a recording
+    every policy has as many places as the one with the most slots, and past selves have few slots. `recorded` says
+    whether a GPU may record. Simulators that live `on_device` are recorded otherwise.
+    """
+    can_record = recorded and not on_device and buffer.has_spare_row
+    together = {n: a for n, a in actors.items() if can_record and isinstance(a, Actor) and a.inference.is_recorded}
+    how: Callable[..., Acting] = partial(RecordedActing, learned=learned)
+    if not together and learned and not on_device:
+        together = {n: actor for n, actor in actors.items() if actor.inference.perceptron is not None}
+        how = SendFirst
+    alone = PlainActing if learned else OpponentActing
+    found: dict[tuple[int, ...], Acting] = {
+        (n,): alone(actor, buffer) for n, actor in actors.items() if n not in together
+    }
+    if together:
+        found[tuple(together)] = how(list(together.values()), buffer, list(together))
+    return found
 
 
 class OpponentActing:

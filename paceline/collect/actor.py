@@ -5,6 +5,7 @@ Legend: N slots of the pool, B slots of a batch, C truncated rows, D numbers of 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -125,7 +126,7 @@ class Actor:
         self.state, self.episode_start = state[:-1], starts[:-1]
         return state, starts
 
-    def share_slots(self, other: Actor, own: np.ndarray) -> None:
+    def _share_slots(self, other: Actor, own: np.ndarray) -> None:
         """Keep the states of slots in the memory of `other`, which has a spare slot. This actor acts in `own` [B]."""
         at = torch.from_numpy(own).to(self._device)
         for mine, theirs in ((self.state, other.state), (self.episode_start, other.episode_start)):
@@ -193,3 +194,16 @@ class Actor:
             return values
         tensor = as_tensor(values)
         return tensor if self._device.type == "cpu" else tensor.to(self._device, non_blocking=True)
+
+
+def share_slots(actors: Sequence[Actor], numbers: Sequence[int], policies: np.ndarray | None) -> tuple[Tensor, Tensor]:
+    """Several actors keep the states of slots in the same memory, which the caller writes from now on.
+
+    `policies` [N] has the number of the policy that acts in each slot; `numbers` are those of the actors. See
+    `Actor.with_spare_slot` for what it returns.
+    """
+    memory = actors[0].with_spare_slot()
+    for number, actor in zip(numbers[1:], actors[1:], strict=True):
+        assert policies is not None
+        actor._share_slots(actors[0], np.flatnonzero(policies == number))
+    return memory

@@ -121,10 +121,10 @@ class PolicyAssignment:
         policies = self.policies[self._on_host(batch.slots)]
         if teams is not None:
             policies = teams[policies]
+        if len(self.kinds) == 1 and (policies == policies[0]).all():
+            return [PolicyPart(int(policies[0]), slice(None), batch)]
         order = np.argsort(policies, kind="stable")
         found, starts = np.unique(policies[order], return_index=True)
-        if len(found) == 1 and len(self.kinds) == 1:
-            return [PolicyPart(int(found[0]), slice(None), batch)]
         spans = list(zip(starts.tolist(), [*starts[1:].tolist(), len(order)], strict=True))
         if obs == "none":
             batch = replace(batch, obs={})

@@ -1,8 +1,8 @@
 """`Sampler`: acts for slots and writes rows. It owns the state of every slot, and never learns.
 
 Every slot is held by the caller, or in flight. With several policies, a `PolicyAssignment` says which one acts in a
-slot. Each policy then acts for its part of a batch, and the simulators get all actions at once. On a GPU, policies of
-one kind of agents act together, in one recording. Each kind has a buffer of its own, in which slots have the kind's own
+slot. Each policy then acts for its part of a batch, and the simulators get all actions at once. Policies of one kind of
+agents act together where `make_acting` can. Each kind has a buffer of its own, in which slots have the kind's own
 numbers.
 """
 
@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from paceline.accel.recorded_acting import RecordedActing
-from paceline.collect.acting import Acting, OpponentActing, is_recorded, make_acting
+from paceline.collect.acting import Acting, make_acting
 from paceline.collect.actor import Actor
 from paceline.collect.batching import AdaptiveBatching
 from paceline.collect.config import BatchingConfig
@@ -57,6 +56,8 @@ class Sampler:
         self._refresh_weights, self._recorded = refresh_weights, recorded
         self._batching_config, self._batching = batching, AdaptiveBatching(pool, batching)
         self._kinds = all_kinds(pool.spec)
+        self._teams = np.arange(len(self.actors))
+        """By policy: the first of those that it acts together with."""
         self._buffers: Sequence[RolloutBuffer] = []
         """By kind."""
         self._restored: list[dict[str, Any] | None] = []
@@ -73,8 +74,6 @@ class Sampler:
         if self.assignment is not None:
             for buffer, policies in zip(buffers, self.assignment.by_kind, strict=True):
                 buffer.layout.policies = policies
-        self._teams = np.arange(len(self.actors))
-        """By policy: the first of those that it acts together with."""
         self._acting: dict[int, Acting] = {}
         """By the first policy of a team."""
         for kind, buffer in zip(self._kinds, buffers, strict=True):
@@ -87,30 +86,14 @@ class Sampler:
         self._restored = []
 
     def _make_acting(self, policies: list[int], buffer: RolloutBuffer) -> None:
-        """For the policies of one kind of agents.
-
-        Those that learn and those that do not are two teams. In a recording every policy has as many places as the one
-        with the most slots, and past selves have few slots.
-        """
+        """For the policies of one kind of agents: those that learn, and those that do not."""
         for learned in (True, False):
-            team = [policy for policy in policies if (policy < self._num_learned) == learned]
-            recorded = [policy for policy in team if self._is_recorded(policy, buffer)]
-            for policy in team:
-                if policy not in recorded:
-                    self._acting[policy] = self._acting_of(policy, buffer)
-            if recorded:
-                self._teams[recorded] = recorded[0]
-                actors = [self.actors[policy] for policy in recorded]
-                self._acting[recorded[0]] = RecordedActing(actors, buffer, recorded, learned=learned)
-
-    def _is_recorded(self, policy: int, buffer: RolloutBuffer) -> bool:
-        return self._recorded and is_recorded(self.actors[policy], buffer, on_device=self.pool.spec.on_device)
-
-    def _acting_of(self, policy: int, buffer: RolloutBuffer) -> Acting:
-        """Of a policy that is not recorded."""
-        if policy < self._num_learned:
-            return make_acting(self.actors[policy], buffer, on_device=self.pool.spec.on_device)
-        return OpponentActing(self.actors[policy], buffer)
+            own = {policy: self.actors[policy] for policy in policies if (policy < self._num_learned) == learned}
+            on_device = self.pool.spec.on_device
+            actings = make_acting(own, buffer, learned=learned, recorded=self._recorded, on_device=on_device)
+            for team, acting in actings.items():
+                self._teams[list(team)] = team[0]
+                self._acting[team[0]] = acting
 
     def begin(self, held: StepBatch) -> None:
         """`held` is the first batch. Slots that it lacks have waited for their turn since before a checkpoint.
@@ -210,11 +193,12 @@ class Sampler:
         self._start_actors(changed)
 
     def _start_actors(self, slots: np.ndarray) -> None:
+        """The actors of a team share the memory of their slots."""
         assert self.assignment is not None
         self._assigned(slots)
-        policies = self.assignment.policies[slots]
-        for policy in np.unique(policies).tolist():
-            self.actors[policy].start_anew(self._kind_of(policy).local(slots[policies == policy]))
+        teams = self._teams[self.assignment.policies[slots]]
+        for team in np.unique(teams).tolist():
+            self.actors[team].start_anew(self._kind_of(team).local(slots[teams == team]))
 
     def flush(self) -> None:
         """Write all deferred outcomes to the buffer."""

@@ -20,7 +20,7 @@ from paceline.accel.cuda_graph import CudaGraph
 from paceline.accel.recorded_acting import RecordedActing
 from paceline.accel.send_first import SendFirst
 from paceline.collect import sampler as sampling
-from paceline.collect.acting import OpponentActing, PlainActing, is_recorded, make_acting
+from paceline.collect.acting import Acting, OpponentActing, PlainActing, make_acting
 from paceline.collect.actor import Actor
 from paceline.experience.chunks import Chunks
 from paceline.experience.layouts import LockStep, Variable
@@ -48,10 +48,10 @@ class Replay:
 
 
 def send_first(actor: Actor, rollout: RolloutBuffer) -> SendFirst:
-    """With batches of more than three done otherwise."""
+    """PyTorch computes batches of fewer than four rows, NumPy the others."""
     assert actor.inference.perceptron is not None
-    actor.inference.perceptron._few = range(4)
-    return SendFirst(actor, rollout, actor.inference.perceptron)
+    actor.inference.perceptron._least = 4
+    return SendFirst([actor], rollout)
 
 
 class Side:
@@ -159,9 +159,16 @@ def test_a_recorded_turn_is_the_same_turn(seed, num_slots, core, variable):
     play(seed, num_slots, core, variable, "cpu", lambda actor, rollout: RecordedActing([actor], rollout, record=Replay))
 
 
+Together = Callable[[list[Actor], RolloutBuffer, list[int], bool], Acting]
+
+
+def recorded_by(record: Any) -> Together:
+    return lambda actors, rollout, team, learned: RecordedActing(actors, rollout, team, record, learned=learned)
+
+
 class TeamSide:
-    """Several policies. The first `learned` of them learn. Either they act one after the other, each for its own slots,
-    or in two recordings: one of those that learn, and one of the others."""
+    """Several policies. The first `learned` of them learn. They act one after the other, each for its own slots, or in
+    two teams: those that learn, and the others. `together` makes what acts for a team."""
 
     def __init__(
         self,
@@ -171,7 +178,7 @@ class TeamSide:
         book: Any,
         device: str,
         assigned: np.ndarray,
-        record: Any,
+        together: Together | None,
     ) -> None:
         self.policies = [copy.deepcopy(policy).to(device) for policy in policies]
         for policy in self.policies:
@@ -184,13 +191,13 @@ class TeamSide:
         self.rows: list[torch.Tensor] = []
         """Of the policies that learn, of all batches, in order. The two sides use chunks in different order."""
         numbers = list(range(len(policies)))
-        teams = [numbers[:learned], numbers[learned:]] if record else [[number] for number in numbers]
-        self.acting = [(team, self._acting(team, record)) for team in teams if team]
+        teams = [numbers[:learned], numbers[learned:]] if together else [[number] for number in numbers]
+        self.acting = [(team, self._acting(team, together)) for team in teams if team]
 
-    def _acting(self, team: list[int], record: Any) -> Any:
+    def _acting(self, team: list[int], together: Together | None) -> Acting:
         actors, learned = [self.actors[number] for number in team], team[0] < self.learned
-        if record is not None:
-            return RecordedActing(actors, self.rollout, team, record, learned=learned)
+        if together is not None:
+            return together(actors, self.rollout, team, learned)
         return (PlainActing if learned else OpponentActing)(actors[0], self.rollout)
 
     def _parts(self, batch: StepBatch) -> list[tuple[Any, np.ndarray]]:
@@ -247,12 +254,19 @@ class TeamSide:
 
 
 def play_as_a_team(
-    seed: int, num_slots: int, num_policies: int, learned: int, core: str, device: str, record: Any
+    seed: int,
+    num_slots: int,
+    num_policies: int,
+    learned: int,
+    core: str,
+    device: str,
+    together: Together,
+    obs: spaces.Dict = OBS,
 ) -> None:
-    """The recording of several policies against each policy by itself. Policies change where episodes end."""
+    """Policies that act together against each policy by itself. Policies change where episodes end."""
     rng, num_turns = np.random.default_rng(seed), 14
     torch.manual_seed(seed)
-    spec = PoolSpec(observation_space=OBS, action_space=ACTIONS, num_envs=num_slots)
+    spec = PoolSpec(observation_space=obs, action_space=ACTIONS, num_envs=num_slots)
     config = PolicyConfig(hidden=(8,), core=CoreConfig(kind=core, hidden=6))
     policies = [ActorCritic(spec, config) for _ in range(num_policies)]
     for number, policy in enumerate(policies):
@@ -261,26 +275,26 @@ def play_as_a_team(
     books = [Chunks(STEPS, num_slots, num_slots, num_turns, num_policies, changing=True) for _ in range(2)]
     sides = [
         TeamSide(policies, learned, spec, book, device, assigned, how)
-        for book, how in zip(books, (None, record), strict=True)
+        for book, how in zip(books, (None, together), strict=True)
     ]
-    held = random_batch(rng, np.arange(num_slots), num_slots, OBS)
+    held = random_batch(rng, np.arange(num_slots), num_slots, obs)
     for turn in range(num_turns):
-        plain, together = (side.act(held) for side in sides)
-        assert plain.keys() == together.keys()
+        plain, joined = (side.act(held) for side in sides)
+        assert plain.keys() == joined.keys()
         for name, values in plain.items():
-            np.testing.assert_allclose(together[name], values, rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(joined[name], values, rtol=1e-4, atol=1e-5)
         in_flight = rng.permutation(np.flatnonzero(books[0]._pending >= 0))
-        held = random_batch(rng, np.sort(in_flight[: rng.integers(1, len(in_flight) + 1)]), num_slots, OBS)
+        held = random_batch(rng, np.sort(in_flight[: rng.integers(1, len(in_flight) + 1)]), num_slots, obs)
         ended = held.slots[held.terminated | held.truncated | held.lost]
         assigned[ended] = rng.integers(0, num_policies, len(ended))
         for side in sides:
             side.observe(held, assigned)
         if rng.random() < 0.5:
-            plain, together = (side.table() for side in sides)
-            assert plain.keys() == together.keys()
+            plain, joined = (side.table() for side in sides)
+            assert plain.keys() == joined.keys()
             for name, values in plain.items():
                 torch.testing.assert_close(
-                    together[name], values, rtol=1e-4, atol=1e-5, equal_nan=True, msg=f"{turn} {name}"
+                    joined[name], values, rtol=1e-4, atol=1e-5, equal_nan=True, msg=f"{turn} {name}"
                 )
 
 
@@ -294,7 +308,7 @@ def play_as_a_team(
 )
 def test_a_recorded_turn_of_several_policies_is_the_turn_of_each(seed, num_slots, learned, others, core):
     """Nothing is kept of those that do not learn."""
-    play_as_a_team(seed, num_slots, learned + others, learned, core, "cpu", Replay)
+    play_as_a_team(seed, num_slots, learned + others, learned, core, "cpu", recorded_by(Replay))
 
 
 @pytest.mark.gpu
@@ -302,7 +316,7 @@ def test_a_recorded_turn_of_several_policies_is_the_turn_of_each(seed, num_slots
 @pytest.mark.parametrize("core", ["none", "lstm"])
 def test_a_recorded_turn_of_several_policies_on_a_gpu(core):
     for seed in range(4):
-        play_as_a_team(seed, 9, 4, 3, core, "cuda", CudaGraph)
+        play_as_a_team(seed, 9, 4, 3, core, "cuda", recorded_by(CudaGraph))
 
 
 @settings(max_examples=25, deadline=None)
@@ -310,6 +324,19 @@ def test_a_recorded_turn_of_several_policies_on_a_gpu(core):
 def test_a_turn_whose_actions_are_sent_first_is_the_same_turn(seed, num_slots, variable):
     """Though its memory is the simulators' again before anything is written down."""
     play(seed, num_slots, "none", variable, "cpu", send_first, obs=spaces.Dict({"numbers": OBS["numbers"]}))
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), num_slots=st.integers(1, 9), num_policies=st.integers(1, 4))
+def test_a_turn_of_several_perceptrons_is_the_turn_of_each(seed, num_slots, num_policies):
+    """Also where some have no slot, and where PyTorch computes the rows of one and NumPy those of another."""
+
+    def together(actors: list[Actor], rollout: RolloutBuffer, team: list[int], learned: bool) -> Acting:
+        assert learned and all(actor.inference.perceptron is not None for actor in actors)
+        return SendFirst(actors, rollout, team)
+
+    numbers = spaces.Dict({"numbers": OBS["numbers"]})
+    play_as_a_team(seed, num_slots, num_policies, num_policies, "none", "cpu", together, obs=numbers)
 
 
 @pytest.mark.gpu
@@ -344,9 +371,11 @@ def test_a_run_with_recorded_turns_is_the_same_run(tmp_path, monkeypatch, variab
     plain = train(config, tmp_path / "plain")
     used = []
 
-    def recorded(actor, rollout, **_):
-        used.append(RecordedActing([actor], rollout, record=Replay))
-        return used[-1]
+    def recorded(actors, rollout, *, learned, **_):
+        if not learned:
+            return {}
+        used.append(RecordedActing([actors[0]], rollout, record=Replay))
+        return {(0,): used[-1]}
 
     monkeypatch.setattr(sampling, "make_acting", recorded)
     run = train(config, tmp_path / "recorded")
@@ -361,35 +390,58 @@ def test_a_run_that_sends_first_is_the_same_run(tmp_path, monkeypatch, system):
     config = tiny("none", system=system, pool=PoolConfig(num_envs=4, kind="serial"))
     used = []
 
-    def noted(self, actor, rollout, perceptron):
-        used.append(actor)
-        begin(self, actor, rollout, perceptron)
+    def noted(self, actors, rollout, numbers):
+        used.append(actors)
+        begin(self, actors, rollout, numbers)
 
     begin = SendFirst.__init__
     monkeypatch.setattr(SendFirst, "__init__", noted)
     first = train(config, tmp_path / "first")
     assert used
-    monkeypatch.setattr(sampling, "make_acting", lambda actor, rollout, **_: PlainActing(actor, rollout))
+    monkeypatch.setattr(
+        sampling,
+        "make_acting",
+        lambda actors, rollout, **_: {(number,): PlainActing(actor, rollout) for number, actor in actors.items()},
+    )
     plain = train(config, tmp_path / "plain")
     assert first.step == plain.step
     for ours, theirs in zip(first.policy.parameters(), plain.policy.parameters(), strict=True):
         assert torch.equal(ours, theirs)
 
 
+def acting_of(actor: Actor, rollout: RolloutBuffer, *, recorded: bool = False, on_device: bool = False) -> Acting:
+    ((numbers, acting),) = make_acting(
+        {0: actor}, rollout, learned=True, recorded=recorded, on_device=on_device
+    ).items()
+    assert numbers == (0,)
+    return acting
+
+
 def test_turns_are_recorded_where_they_can_be(monkeypatch):
     spec = PoolSpec(observation_space=OBS, action_space=ACTIONS, num_envs=2)
     actor = Actor(ActorCritic(spec, PolicyConfig(hidden=(8,))), spec, torch.device("cpu"))
     rollout = RolloutBuffer(Chunks(STEPS, 2, 2, 1), torch.device("cpu"), spare=True)
-    assert not is_recorded(actor, rollout, on_device=False), "there is no GPU"
-    assert isinstance(make_acting(actor, rollout, on_device=False), PlainActing)
+    assert isinstance(acting_of(actor, rollout, recorded=True), PlainActing), "there is no GPU"
     monkeypatch.setattr(type(actor.inference), "is_recorded", True)
-    assert is_recorded(actor, rollout, on_device=False)
-    assert not is_recorded(actor, rollout, on_device=True)
-    assert not is_recorded(actor, RolloutBuffer(LockStep(STEPS, 2), torch.device("cpu")), on_device=False)
+    assert isinstance(acting_of(actor, rollout, recorded=True), RecordedActing)
+    assert isinstance(acting_of(actor, rollout), PlainActing)
+    assert isinstance(acting_of(actor, rollout, recorded=True, on_device=True), PlainActing)
+    no_spare = RolloutBuffer(LockStep(STEPS, 2), torch.device("cpu"))
+    assert isinstance(acting_of(actor, no_spare, recorded=True), PlainActing)
 
 
 def test_small_perceptrons_send_first():
     spec = PoolSpec(observation_space=OBS["numbers"], action_space=ACTIONS, num_envs=2)
-    actor = Actor(ActorCritic(spec, PolicyConfig(hidden=(8,))), spec, torch.device("cpu"))
+    actors = [Actor(ActorCritic(spec, PolicyConfig(hidden=(8,))), spec, torch.device("cpu")) for _ in range(3)]
     rollout = RolloutBuffer(LockStep(STEPS, 2), torch.device("cpu"))
-    assert isinstance(make_acting(actor, rollout, on_device=False), SendFirst)
+    assert isinstance(acting_of(actors[0], rollout), SendFirst)
+    spare = RolloutBuffer(Chunks(STEPS, 2, 2, 1), torch.device("cpu"), spare=True)
+    assert isinstance(acting_of(actors[0], spare, recorded=True), SendFirst), "there is no GPU that could record"
+    rollout.layout.policies = np.zeros(2, np.int64)
+    learning = make_acting(dict(enumerate(actors)), rollout, learned=True, recorded=True, on_device=False)
+    assert [(numbers, type(acting)) for numbers, acting in learning.items()] == [((0, 1, 2), SendFirst)]
+    opponents = make_acting({1: actors[1], 2: actors[2]}, rollout, learned=False, recorded=False, on_device=False)
+    assert [(numbers, type(acting)) for numbers, acting in opponents.items()] == [
+        ((1,), OpponentActing),
+        ((2,), OpponentActing),
+    ]
