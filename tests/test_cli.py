@@ -120,8 +120,10 @@ def test_bad_usage_exits_2_and_says_what_is_allowed(arguments, message):
 
 
 def test_benchmarks_are_listed():
-    names = [line.split()[0] for line in paceline("bench").stdout.splitlines()]
-    assert names == BENCHMARKS
+    lines = paceline("bench").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == BENCHMARKS
+    starts = {line.index(line.split(maxsplit=1)[1]) for line in lines}
+    assert starts == {max(map(len, BENCHMARKS)) + 2}, "the descriptions are a column"
 
 
 def test_what_a_benchmark_lacks_is_said_before_it_begins(monkeypatch):

@@ -31,8 +31,10 @@ class Bench:
 
     def run(self) -> None:
         if self.name is None:
-            for name, about in available().items():
-                print(f"{name:<16} {about}")
+            listed = available()
+            width = max(map(len, listed))
+            for name, about in listed.items():
+                print(f"{name:<{width}}  {about}")
         else:
             run_benchmark(self.name, quick=self.quick, json_path=self.json)
 
