@@ -20,8 +20,16 @@ from tests.learning_seeds import (
     pytest_runtest_protocol,
 )
 from tests.settings import arithmetic
+from tests.worker_forks import _server, forked_workers
 
-__all__ = ["pytest_addoption", "pytest_generate_tests", "pytest_runtest_makereport", "pytest_runtest_protocol"]
+__all__ = [
+    "_server",
+    "forked_workers",
+    "pytest_addoption",
+    "pytest_generate_tests",
+    "pytest_runtest_makereport",
+    "pytest_runtest_protocol",
+]
 
 
 @pytest.hookimpl(optionalhook=True)

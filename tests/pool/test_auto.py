@@ -17,6 +17,8 @@ from paceline.pool.process import ProcessPool
 from paceline.pool.serial import SerialPool
 from tests.pool.faulty import Counting, counting, faulty
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 
 class Sleeping(Counting):
     def step(self, action):
@@ -162,14 +164,15 @@ def test_a_simulator_that_failed_once_while_it_was_measured_does_not_run_in_this
         assert len(pool.recv(min_slots=None)) == 2
 
 
-class FailsEveryTwentieth(Counting):
-    """Its steps fail now and then, as those of a simulator do that `on_error restart` is for."""
+class FailsEveryThird(Counting):
+    """Its steps fail now and then, as those of a simulator do that `on_error restart` is for. The shortest measurement
+    has three steps."""
 
     taken = 0
 
     def step(self, action):
         self.taken += 1
-        if self.taken == 20:
+        if self.taken == 3:
             raise RuntimeError("now and then")
         return super().step(action)
 
@@ -178,6 +181,6 @@ def test_failures_that_may_be_replaced_do_not_end_the_measurement(monkeypatch):
     monkeypatch.setattr(auto, "PROBE_SECONDS", 0.05)
     monkeypatch.setattr(auto, "TRIAL_SECONDS", 0.02)
     config = PoolConfig(num_envs=2, on_error="restart", max_restarts_per_hour=100_000)
-    with make_pool(Factory(make=FailsEveryTwentieth), config) as pool:
+    with make_pool(Factory(make=FailsEveryThird), config) as pool:
         assert isinstance(pool, ProcessPool), "one that has failed does not run in this process"
         assert len(pool.recv(min_slots=None)) == 2

@@ -23,6 +23,7 @@ from paceline.pool.serial import SerialPool
 from tests.pool.faulty import Factory, Leaking, counting, faulty
 
 KINDS = {"serial": SerialPool, "process": ProcessPool}
+forked = pytest.mark.usefixtures("forked_workers")
 
 
 def build(kind, factory, **options):
@@ -50,6 +51,7 @@ OWN_FAULTS = [
 ]
 
 
+@forked
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("fault", "phase", "cause"), OWN_FAULTS)
 def test_own_fault_ends_the_run_with_the_first_cause(kind, fault, phase, cause):
@@ -72,12 +74,14 @@ def test_own_fault_ends_the_run_with_the_first_cause(kind, fault, phase, cause):
             pool.close()
 
 
+@forked
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_simulator_that_cannot_be_made(kind):
     with pytest.raises(SimulatorError, match="in make .*RuntimeError: cannot be made"):
         build(kind, faulty("raise_in_make", only=3))
 
 
+@forked
 def test_a_factory_that_a_worker_cannot_load():
     """The worker's own first error is shown, not the broken pipe that follows from it."""
 
@@ -90,6 +94,7 @@ def test_a_factory_that_a_worker_cannot_load():
         build("process", factory)
 
 
+@forked
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("fault", ["raise", "nan", "shape", "dtype"])
 def test_own_fault_is_restarted_when_asked_for(kind, fault, tmp_path, caplog):
@@ -123,6 +128,7 @@ def test_dead_or_hung_worker_is_replaced_and_only_its_episodes_are_lost(fault, t
         assert "faulty.py" in caplog.text, "the log shows where the simulator was"
 
 
+@forked
 def test_others_go_on_while_a_hung_worker_is_waited_for(tmp_path):
     factory = faulty("hang", only=2, mark=str(tmp_path / "failed"))
     with build("process", factory, step_timeout_seconds=30.0, num_envs=4, workers=4) as pool:
@@ -134,6 +140,7 @@ def test_others_go_on_while_a_hung_worker_is_waited_for(tmp_path):
         assert pool.restarts == 0
 
 
+@forked
 def test_restart_budget_ends_the_run():
     with build("process", faulty("kill", only=2), max_restarts=2) as pool:
         with pytest.raises(SimulatorError, match=r"budget of 2 restarts is spent \(pool.max_restarts\)"):
@@ -141,6 +148,7 @@ def test_restart_budget_ends_the_run():
         assert pool.restarts == 2
 
 
+@forked
 def test_killed_between_steps_loses_what_the_caller_holds():
     """A worker that dies while its slots are held: their actions go nowhere, and new episodes begin."""
     with build("process", counting(length=50)) as pool:
@@ -159,6 +167,7 @@ def test_killed_between_steps_loses_what_the_caller_holds():
         assert not pool.recv(min_slots=None).lost.any()
 
 
+@forked
 def test_ready_rows_of_a_dead_worker_are_still_delivered():
     with build("process", counting(length=50)) as pool:
         batch = pool.recv(min_slots=None)
@@ -172,6 +181,7 @@ def test_ready_rows_of_a_dead_worker_are_still_delivered():
         assert rest.obs["obs"][:, 2].tolist() == [1, 1, 1] and not rest.lost.any()
 
 
+@forked
 def test_a_restarted_pool_does_not_repeat_its_streams(tmp_path):
     factory = faulty("kill", only=2, mark=str(tmp_path / "failed"))
     with build("process", factory) as pool:
@@ -179,6 +189,7 @@ def test_a_restarted_pool_does_not_repeat_its_streams(tmp_path):
     assert len(set(noise)) == len(noise)
 
 
+@forked
 def test_slow_leak_is_reported(monkeypatch, caplog):
     monkeypatch.setattr(leaks, "CHECK_SECONDS", 0.0)
     monkeypatch.setattr(leaks, "SETTLE_SECONDS", 0.0)
@@ -190,6 +201,7 @@ def test_slow_leak_is_reported(monkeypatch, caplog):
     assert "may leak" in caplog.text and "worker process" in caplog.text
 
 
+@forked
 def test_no_false_alarm_about_memory(monkeypatch, caplog):
     monkeypatch.setattr(leaks, "CHECK_SECONDS", 0.0)
     monkeypatch.setattr(leaks, "SETTLE_SECONDS", 0.0)
@@ -229,6 +241,7 @@ def test_simulators_that_start_while_nobody_looks_are_no_leak(monkeypatch, caplo
     assert not caplog.text
 
 
+@forked
 def test_workers_are_not_measured_while_they_make_their_simulators(monkeypatch):
     measured = []
     with build("process", counting(), workers=2) as pool:
@@ -258,6 +271,7 @@ def test_a_worker_with_the_number_of_a_dead_one_settles_anew(monkeypatch, caplog
     assert "from 100 to 300 MB" in caplog.text and len(caplog.records) == 1
 
 
+@forked
 def test_closing_twice_and_after_a_failure_is_fine():
     pool = build("process", faulty("raise", only=0))
     with pytest.raises(SimulatorError):
@@ -266,6 +280,7 @@ def test_closing_twice_and_after_a_failure_is_fine():
     pool.close()
 
 
+@forked
 def test_warnings_go_to_the_paceline_logger(tmp_path, caplog):
     factory = faulty("exit", only=0, mark=str(tmp_path / "failed"))
     with caplog.at_level(logging.WARNING, logger="paceline"), build("process", factory) as pool:
@@ -273,6 +288,7 @@ def test_warnings_go_to_the_paceline_logger(tmp_path, caplog):
     assert {record.name for record in caplog.records} == {"paceline.pool.budget"}
 
 
+@forked
 def test_words_of_the_dead_are_not_taken_for_those_of_their_successors():
     """A message that a worker sent before it died, and that is read only after its replacement was started."""
     with build("process", counting()) as pool:

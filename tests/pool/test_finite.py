@@ -24,6 +24,8 @@ from paceline.pool.spaces import BadValue, ObservationWriter
 from paceline.session import train
 from tests.pool.poisoned import BODY, DEPTH, LENGTH, Poisoned, PoisonedMortal
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 KINDS = {"serial": SerialPool, "process": ProcessPool}
 NAN, INF, BEYOND = float("nan"), float("inf"), 1e39
 

@@ -17,6 +17,8 @@ from paceline.pool.heartbeat import MAKE, STEP, HangDetector
 from paceline.pool.process import ProcessPool
 from tests.pool.faulty import Counting, Factory, Fragile, Heavy, counting, faulty
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 
 @pytest.fixture(autouse=True)
 def _look_often(monkeypatch):

@@ -18,6 +18,8 @@ from paceline.pool.random_actions import RandomActions
 from paceline.pool.serial import SerialPool
 from tests.pool.multi_agent import Mortal
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 WOLF = spaces.Box(-np.inf, np.inf, (4,), np.float32), spaces.Box(-1, 1, (2,), np.float64)
 SHEEP = (
     spaces.Dict({"where": spaces.Box(-np.inf, np.inf, (4,), np.float64), "hungry": spaces.Discrete(2, start=5)}),

@@ -13,6 +13,8 @@ from paceline.pool.serial import SerialPool
 from paceline.telemetry.episodes import LatestEpisodes
 from tests.pool.multi_agent import LIVES, Mortal
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 
 @pytest.fixture(params=[SerialPool, ProcessPool], ids=["serial", "process"])
 def pool(request):

@@ -18,6 +18,8 @@ from paceline.pool.serial import SerialPool
 from tests.pool.faulty import Factory, Unsaveable, counting, faulty
 from tests.pool.multi_agent import Mortal
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 KINDS = {"serial": SerialPool, "process": ProcessPool}
 
 

@@ -11,6 +11,8 @@ from paceline.pool.config import PoolConfig
 from paceline.pool.process import ProcessPool
 from tests.pool.faulty import counting
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

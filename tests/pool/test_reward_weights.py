@@ -15,6 +15,8 @@ from paceline.pool.serial import SerialPool
 from tests.pool.multi_agent import Mortal
 from tests.pool.turn_based import AGENTS, Court
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 POOLS = pytest.mark.parametrize("make", [SerialPool, ProcessPool], ids=["serial", "process"])
 
 

@@ -19,6 +19,8 @@ from paceline.pool.process import ProcessPool
 from paceline.pool.serial import SerialPool
 from tests.pool.faulty import Counting, counting
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 NUM_ENVS = 6
 
 

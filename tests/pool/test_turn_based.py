@@ -13,6 +13,8 @@ from paceline.pool.process import ProcessPool
 from paceline.pool.serial import SerialPool
 from tests.pool.turn_based import AGENTS, Court, Decision
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 NUM_ENVS = 4
 POOLS = pytest.mark.parametrize("make", [SerialPool, ProcessPool], ids=["serial", "process"])
 
