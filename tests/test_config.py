@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import json
 from pathlib import Path
@@ -74,15 +75,18 @@ def test_the_table_of_systems_names_settings_that_exist():
         assert retired not in names
 
 
+of_recipe, readers_of = functools.cache(recipes.find), functools.cache(readers)
+
+
 @pytest.mark.parametrize("system", SYSTEMS)
 @pytest.mark.parametrize("recipe", recipes.RECIPES)
 def test_every_recipe_moves_to_every_system(recipe, system):
-    base = recipes.find(recipe)
+    base = of_recipe(recipe)
     moved = base.under(system)
     before, now, usual = leaves(base), leaves(moved), leaves(Config())
     for name in now:
         if name != "system":
-            assert now[name] == (before[name] if system in readers(name) else usual[name]), name
+            assert now[name] == (before[name] if system in readers_of(name) else usual[name]), name
     assert moved.system == system and base.under(base.system) == base
 
 
