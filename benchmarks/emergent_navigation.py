@@ -4,7 +4,9 @@
 
 Each run plays the episodes of its task in unseen houses twice: from near starts, and from anywhere in the house.
 Success, the way of the base and the time are by the length of the shortest way from the start to a place where the arm
-reaches the target. A run with `base=false` plays near starts only. Without runs, the script plays, for comparison.
+reaches the target. For doors and drawers it is the place where the scripted robot would take the handle. Where
+furniture leaves no such place, the episode counts in `all` only. A run with `base=false` plays near starts only.
+Without runs, the script plays, for comparison.
 `python -m benchmarks.emergent_navigation --help` lists the options.
 """
 
@@ -27,7 +29,9 @@ from paceline.sims.navigation.evaluation.episode_list import Act, fixed_episodes
 from paceline.sims.navigation.evaluation.guide import Guide
 from paceline.sims.navigation.evaluation.policy_episodes import policy_act
 from paceline.sims.rearrangement.evaluation.evaluator import Setting
-from paceline.sims.rearrangement.evaluation.oracle.agent import RobotOracle
+from paceline.sims.rearrangement.evaluation.oracle.agent import RobotOracle, view_of
+from paceline.sims.rearrangement.evaluation.oracle.handles import handle_stands
+from paceline.sims.rearrangement.evaluation.oracle.phases import Notes
 from paceline.sims.rearrangement.evaluation.oracle.scripts import JOINT_GOALS
 from paceline.sims.rearrangement.simulator import Rearrangement, Stream, load_bank
 
@@ -43,7 +47,7 @@ NEAR, FAR = "near", "far"
 TASKS = ("pick", "place", *JOINT_GOALS)
 
 Measures = dict[str, np.ndarray]
-"""[L] each, L episodes: success, path_length (metres), steps, and distance (metres)."""
+"""[L] each, L episodes: success, path_length (metres), steps, and distance (metres; NaN where no place is known)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,11 +90,16 @@ def measure(plan: Plan, facts: dict[str, Any]) -> Result:
     draw(found, plan.plot)
     print(f"\nplot: {plan.plot}")
     kept = {
-        label: {start: {name: values.tolist() for name, values in one.items()} for start, one in starts.items()}
+        label: {start: {name: listed(values) for name, values in one.items()} for start, one in starts.items()}
         for label, starts in found.items()
     }
     note = f"{plan.episodes} episodes from each kind of start, houses of {plan.split}. Intervals are 95 % (Wilson)."
     return make_result("emergent_navigation", facts, [table], measurements=kept, note=note)
+
+
+def listed(values: np.ndarray) -> list[float | None]:
+    """For JSON, which has no NaN."""
+    return [None if np.isnan(value) else value for value in values.tolist()]
 
 
 def of_run(folder: Path, plan: Plan) -> dict[str, Measures]:
@@ -138,14 +147,15 @@ class StartDistances:
 
     def act(self, obs: dict[str, Tensor], began: Tensor) -> Tensor:
         if bool(began.any()):
-            stream = self._simulator.stream
-            places = places_of(self._simulator, stream).cpu().numpy()
-            rows = began.nonzero()[:, 0].tolist()
-            for row in rows:
-                self._guide.lead(row, int(stream.scenes[row]), places[row])
-            left = self._guide.distances(stream.state.pose[:, :2]).tolist()
-            for row in rows:
-                self._found[row].append(left[row])
+            stream, rows = self._simulator.stream, began.nonzero()[:, 0]
+            places, reaches = places_of(self._simulator, stream, rows)
+            targets = places.cpu().numpy()
+            for row, scene, target in zip(rows.tolist(), stream.scenes[rows].tolist(), targets, strict=True):
+                self._guide.lead(row, scene, target)
+            left = self._guide.distances(stream.state.pose[rows, :2], rows)
+            left = torch.where(reaches, left, torch.nan)
+            for row, length in zip(rows.tolist(), left.tolist(), strict=True):
+                self._found[row].append(length)
         return self._act(obs, began)
 
     def of(self, count: int) -> np.ndarray:
@@ -154,13 +164,18 @@ class StartDistances:
         return np.array([self._found[number % num][number // num] for number in range(count)])
 
 
-def places_of(simulator: Rearrangement, stream: Stream) -> Tensor:
-    """[N, 2]: a place of the base from which the arm reaches the target."""
+def places_of(simulator: Rearrangement, stream: Stream, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """For the robots `rows` (int64 [R]): where the base stands for the target [R, 2], and whether the arm then reaches
+    it (bool [R])."""
     bank, target = simulator.bank, stream.columns[:, 0].long()
     if simulator.task_name in JOINT_GOALS:
-        return bank.joint_starts[stream.scenes, target, 0, :2]
+        notes = Notes.empty(simulator.num_envs, simulator.device)._replace(target=target)
+        view = view_of(simulator, stream, stream.columns, notes).part(rows)
+        stands = handle_stands(view, JOINT_GOALS[simulator.task_name])
+        return stands.poses[:, :2], stands.takes
     number = target + bank.goals.shape[2] * (simulator.task_name == "place")
-    return bank.stands[stream.scenes, stream.episodes, number, :2]
+    places = bank.stands[stream.scenes, stream.episodes, number, :2][rows]
+    return places, torch.ones_like(rows, dtype=torch.bool)
 
 
 def classes(one: Measures) -> list[tuple[str, np.ndarray]]:

@@ -16,8 +16,7 @@ from paceline.sims.navigation.evaluation.guide import Guide
 from paceline.sims.rearrangement.actions import SIZES
 from paceline.sims.rearrangement.evaluation.oracle.phases import Notes, RobotMove, RobotView
 from paceline.sims.rearrangement.evaluation.oracle.scripts import SCRIPTS, Script
-from paceline.sims.rearrangement.physics.world import State, World, arm_of
-from paceline.sims.rearrangement.robot.arm import Arm
+from paceline.sims.rearrangement.physics.world import arm_of
 from paceline.sims.rearrangement.simulator import Rearrangement, Stream
 
 STUCK = 12
@@ -48,18 +47,7 @@ class ScriptedSkill:
         self._script: Script = SCRIPTS[task](simulator, self._guide)
         self.phases = torch.zeros(num, dtype=torch.int64, device=device)
         """int64 [N]: numbers of phases in the script."""
-        counts, places = torch.zeros(4, num, dtype=torch.int64, device=device), torch.zeros(3, num, 3, device=device)
-        self._notes = Notes(
-            target=counts[0],
-            stand=places[0],
-            attempt=counts[1],
-            point=places[1],
-            progress=torch.zeros(num, 2, device=device),
-            angles=torch.zeros(num, 7, device=device),
-            detour=places[2],
-            steps=counts[2],
-            still=counts[3],
-        )
+        self._notes = Notes.empty(num, device)
         self._enters = torch.ones(num, dtype=torch.bool, device=device)
         self._last = torch.zeros(num, 10, device=device)
 
@@ -71,16 +59,7 @@ class ScriptedSkill:
         """
         simulator = self._simulator
         self._begin(began, stream, columns)
-        whole = RobotView(
-            torch.arange(simulator.num_envs, device=simulator.device),
-            stream.scenes,
-            stream.episodes,
-            stream.state,
-            simulator.world_of(stream),
-            arm_of(stream.state),
-            columns,
-            self._notes,
-        )
+        whole = view_of(simulator, stream, columns, self._notes)
         size = sum(SIZES[part] for part in self._parts)
         actions = torch.zeros(simulator.num_envs, size, device=simulator.device)
         finished, failed = torch.zeros_like(self._enters), torch.zeros_like(self._enters)
@@ -90,10 +69,10 @@ class ScriptedSkill:
                 continue
             entering = rows[self._enters[rows]]
             if len(entering):
-                view = _part(whole, entering)
+                view = whole.part(entering)
                 phase.enter(view)
                 _write(self._notes, entering, view.notes)
-            view = _part(whole, rows)
+            view = whole.part(rows)
             move = phase.move(view)
             _write(self._notes, rows, view.notes)
             actions[rows] = self._action(view, move)
@@ -144,17 +123,17 @@ class ScriptedSkill:
         return torch.cat([values[part] for part in self._parts], 1)
 
 
-def _part(view: RobotView, rows: Tensor) -> RobotView:
-    """The view of some robots."""
+def view_of(simulator: Rearrangement, stream: Stream, columns: Tensor, notes: Notes) -> RobotView:
+    """All robots of a simulator."""
     return RobotView(
-        view.rows[rows],
-        view.scenes[rows],
-        view.episodes[rows],
-        State(*(part[rows] for part in view.state)),
-        World(*(part[rows] for part in view.world)),
-        Arm(*(part[rows] for part in view.arm)),
-        view.columns[rows],
-        Notes(*(part[rows] for part in view.notes)),
+        torch.arange(simulator.num_envs, device=simulator.device),
+        stream.scenes,
+        stream.episodes,
+        stream.state,
+        simulator.world_of(stream),
+        arm_of(stream.state),
+        columns,
+        notes,
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -121,30 +122,39 @@ class Pull:
 
 def stands_before_handle(wanted: float) -> Callable[[RobotView], Tensor]:
     """From R robots to the nearest poses [R, 3] from which the arm moves the joint to `wanted`."""
+    return lambda view: handle_stands(view, wanted).poses
 
-    def stands(view: RobotView) -> Tensor:
-        handle, value = handle_of(view)[:, :2], value_of(view)
-        slides = joint_of(view)[:, 0] > 0.5
-        places = candidates(view, handle)
-        values = value[:, None] + (wanted - value)[:, None] * torch.linspace(0.0, 1.0, NUM_VALUES, device=value.device)
-        length = (places - handle[:, None]).norm(dim=2)
-        is_open_door = ~slides & (value > wanted)
-        faces = _front_sine(view, places, value) > torch.where(is_open_door, FACING_OPEN_DOOR, FACING)[:, None]
-        takes = (length > TAKES[0]) & (length < TAKES[1]) & faces & is_free(view, places)
-        moves = takes & torch.stack([_suits(view, places, each) for each in values.unbind(1)]).all(0)
-        travel = (places - view.pose[:, None, :2]).norm(dim=2)
-        order = (travel + 3.0 * (~moves).float() + 100.0 * (~takes).float()).argsort(1)
-        number = (view.notes.attempt * 4).clamp(max=places.shape[1] - 1)
-        best = order.gather(1, number[:, None])[:, 0]
-        place = row(places, best)
-        end = handle_position(
-            joint_of(view), row(view.world.handles, view.notes.target), torch.full_like(value, wanted)
-        )
-        middle = torch.where(slides[:, None], handle, 0.5 * (handle + end[:, :2]))
-        is_fixed = (row(moves, best) | ~is_open_door)[:, None]
-        return torch.where(is_fixed, facing(place, middle), _along_circle(view, place))
 
-    return stands
+class HandleStands(NamedTuple):
+    """Where R robots stand to move a joint."""
+
+    poses: Tensor
+    """[R, 3]."""
+    takes: Tensor
+    """bool [R]: whether the arm takes the handle from there. If not, there is no such place."""
+
+
+def handle_stands(view: RobotView, wanted: float) -> HandleStands:
+    """The nearest poses from which the arm moves the joint to `wanted`."""
+    handle, value = handle_of(view)[:, :2], value_of(view)
+    slides = joint_of(view)[:, 0] > 0.5
+    places = candidates(view, handle)
+    values = value[:, None] + (wanted - value)[:, None] * torch.linspace(0.0, 1.0, NUM_VALUES, device=value.device)
+    length = (places - handle[:, None]).norm(dim=2)
+    is_open_door = ~slides & (value > wanted)
+    faces = _front_sine(view, places, value) > torch.where(is_open_door, FACING_OPEN_DOOR, FACING)[:, None]
+    takes = (length > TAKES[0]) & (length < TAKES[1]) & faces & is_free(view, places)
+    moves = takes & torch.stack([_suits(view, places, each) for each in values.unbind(1)]).all(0)
+    travel = (places - view.pose[:, None, :2]).norm(dim=2)
+    order = (travel + 3.0 * (~moves).float() + 100.0 * (~takes).float()).argsort(1)
+    number = (view.notes.attempt * 4).clamp(max=places.shape[1] - 1)
+    best = order.gather(1, number[:, None])[:, 0]
+    place = row(places, best)
+    end = handle_position(joint_of(view), row(view.world.handles, view.notes.target), torch.full_like(value, wanted))
+    middle = torch.where(slides[:, None], handle, 0.5 * (handle + end[:, :2]))
+    is_fixed = (row(moves, best) | ~is_open_door)[:, None]
+    poses = torch.where(is_fixed, facing(place, middle), _along_circle(view, place))
+    return HandleStands(poses, row(takes, best))
 
 
 def candidates(view: RobotView, centers: Tensor) -> Tensor:

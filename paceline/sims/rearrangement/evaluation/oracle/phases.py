@@ -39,6 +39,22 @@ class Notes(NamedTuple):
     still: Tensor
     """int64 [R]: steps since the robot has last moved."""
 
+    @classmethod
+    def empty(cls, num: int, device: torch.device) -> Notes:
+        """Those of `num` robots that have not begun."""
+        counts, places = torch.zeros(4, num, dtype=torch.int64, device=device), torch.zeros(3, num, 3, device=device)
+        return cls(
+            target=counts[0],
+            stand=places[0],
+            attempt=counts[1],
+            point=places[1],
+            progress=torch.zeros(num, 2, device=device),
+            angles=torch.zeros(num, 7, device=device),
+            detour=places[2],
+            steps=counts[2],
+            still=counts[3],
+        )
+
 
 @dataclass(frozen=True)
 class RobotView:
@@ -63,6 +79,19 @@ class RobotView:
     def tip(self) -> Tensor:
         """[R, 3]: in the base frame."""
         return seen(self.pose, self.arm.tip)
+
+    def part(self, rows: Tensor) -> RobotView:
+        """What it sees of some of its robots."""
+        return RobotView(
+            self.rows[rows],
+            self.scenes[rows],
+            self.episodes[rows],
+            State(*(part[rows] for part in self.state)),
+            World(*(part[rows] for part in self.world)),
+            Arm(*(part[rows] for part in self.arm)),
+            self.columns[rows],
+            Notes(*(part[rows] for part in self.notes)),
+        )
 
     @property
     def num_objects(self) -> int:
