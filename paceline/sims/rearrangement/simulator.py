@@ -199,8 +199,8 @@ class Rearrangement:
         """Play a list of episodes until the next `reset`; returns the first observations.
 
         Stream i plays episodes i, i + N, i + 2N and so on of the list, and then repeats its last one. What an episode
-        does not say (the target, the start) depends on its place in the list alone. For a part of a longer list,
-        `first` is the place of its first episode.
+        does not say (the target, the start) depends on its place in the list alone: the first one, if it is listed
+        several times. For a part of a longer list, `first` is the place of its first episode.
         """
         if len(scenes) != len(episodes) or len(scenes) < self.num_envs:
             raise UsageError(
@@ -210,9 +210,10 @@ class Rearrangement:
         rounds = -(-len(scenes) // self.num_envs)
         order = np.arange(rounds * self.num_envs)
         order[len(scenes) :] -= self.num_envs  # streams with one episode less repeat their last one
-        numbers = torch.from_numpy(order).view(rounds, self.num_envs)
-        pairs = torch.tensor([list(scenes), list(episodes)])[:, numbers]
-        self._schedule = torch.cat((pairs, numbers[None] + first)).to(self.device)  # [3, rounds, N]
+        flat = np.asarray(scenes) * self.bank.num_episodes + np.asarray(episodes)
+        _, firsts, own = np.unique(flat, return_index=True, return_inverse=True)
+        listed = torch.from_numpy(np.stack((scenes, episodes, firsts[own] + first)))
+        self._schedule = listed[:, order].view(3, rounds, self.num_envs).to(self.device)
         self._numbers.fill_(-1)
         return self.begin_next()
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from rich.console import Console
 
 from paceline.cli import main as cli
@@ -19,18 +20,13 @@ from paceline.learner.config import PPOConfig
 from paceline.nets.config import PolicyConfig
 from paceline.pool.config import PoolConfig
 from paceline.session import train
+from paceline.sims.navigation.evaluation.policy_episodes import play_samples
+from paceline.sims.rearrangement.config import RearrangementConfig
 from paceline.sims.rearrangement.evaluation.evaluator import EVALUATOR, Setting
 from paceline.sims.rearrangement.evaluation.plan_episodes import PlanAgent, config_of_runs
+from paceline.sims.rearrangement.simulator import Rearrangement
 
 ENV = "rearrange:pick?sensors=blind&scenes=2&max_episode_steps=8"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory):
-    """One cache of houses for all tests here."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 def test_the_family_has_its_evaluator():
@@ -100,6 +96,21 @@ def test_the_policy_of_a_run_plays_the_list(picking):
     assert result["episodes"] == 4
     assert 0.0 <= result["success"] <= 1.0
     assert result["scenes"] == 2
+
+
+def test_all_samples_of_an_episode_have_the_same_target_and_start(kitchens):
+    simulator = Rearrangement(
+        2, "cpu", "pick", RearrangementConfig(sensors="blind", max_episode_steps=1), bank=kitchens
+    )
+    seen = []
+
+    def act(obs, began):
+        seen.append(obs["target"])
+        return torch.zeros(2, simulator.actions.size)
+
+    play_samples(simulator, act, [0, 1, 2], [5, 6, 7], 2)
+    first, second = torch.cat(seen).split(3)
+    assert torch.equal(first, second) and len(first.unique(dim=0)) == 3
 
 
 SCENARIO = "rearrange:tidy_house?scenes=2&max_episode_steps=12"
