@@ -98,6 +98,14 @@ def test_the_policy_of_a_run_plays_the_list(picking):
     assert result["scenes"] == 2
 
 
+def test_a_run_of_another_simulator_is_played_only_if_the_id_says_so():
+    run = SimpleNamespace(folder="runs/a", config=SimpleNamespace(env="rearrange_mujoco:open_fridge?scenes=4"))
+    with pytest.raises(UsageError, match="runs/a was trained in rearrange_mujoco:.*; allowed: a run of rearrange, or"):
+        Setting.of_run(run, EvaluationOptions())
+    assert Setting.of_run(run, EvaluationOptions(env="rearrange:open_fridge")).task == "open_fridge"
+    assert evaluator_of(run.config.env) is evaluator_of("gym:CartPole-v1"), "its own evaluation is the general one"
+
+
 def test_all_samples_of_an_episode_have_the_same_target_and_start(kitchens):
     simulator = Rearrangement(
         2, "cpu", "pick", RearrangementConfig(sensors="blind", max_episode_steps=1), bank=kitchens

@@ -84,7 +84,13 @@ class Setting:
         """
         if options.env is not None:
             return cls.of(options.env, options.split)
-        task, config = parsed(EnvId.parse(run.config.env))
+        env_id = EnvId.parse(run.config.env)
+        if env_id.family != FAMILY:
+            raise UsageError(
+                f"{run.folder} was trained in {run.config.env}; allowed: a run of {FAMILY}, or in `paceline eval` an "
+                f"--env such as {FAMILY}:open_fridge"
+            )
+        task, config = parsed(env_id)
         usual = RearrangementConfig()
         split = options.split or SPLIT
         return cls(task, replace(config, split=split, scenes=usual.scenes, bank_seed=usual.bank_seed))
