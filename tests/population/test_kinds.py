@@ -52,6 +52,7 @@ def several(system: str, core: str = "lstm", policies: int = 5, **changes) -> Co
     options = {
         "env": "tests.population.pasture:pasture",
         "system": system,
+        "rollout_steps": 8,
         "deterministic": False,
         "population": PopulationConfig(policies=policies),
     }
@@ -155,13 +156,13 @@ def test_rows_go_to_the_policy_that_acted_and_each_is_learned_once(tmp_path, mon
     """Agents join late and die one after the other; policies change with every match."""
     account = Account(monkeypatch)
     pool = PoolConfig(num_envs=4, kind=kind, workers=2 if kind == "process" else None)
-    account.check(train(unscaled(several(system, core, steps=600, pool=pool)), tmp_path))
+    account.check(train(unscaled(several(system, core, steps=320, pool=pool)), tmp_path))
 
 
 @pytest.mark.parametrize("ver", [VERConfig(overlap=True), VERConfig(variable=False)], ids=["overlap", "equal"])
 def test_other_collection_of_ver(tmp_path, monkeypatch, ver):
     account = Account(monkeypatch)
-    account.check(train(unscaled(several("ver", "gru", steps=600, ver=ver)), tmp_path))
+    account.check(train(unscaled(several("ver", "gru", steps=320, ver=ver)), tmp_path))
 
 
 @pytest.mark.parametrize(("system", "mapping"), [("ddppo", "random"), ("ver", "random"), ("ver", "agent")])
@@ -170,12 +171,12 @@ def test_a_resumed_run_is_bit_equal(tmp_path, system, mapping):
         system,
         deterministic=True,
         batching=BatchingConfig(),
-        steps=400,
+        steps=200,
         population=PopulationConfig(policies=3, mapping=mapping),
     )
     train(config, tmp_path / "whole")
     with Session(config, tmp_path / "parts") as session:
-        session.run(until=200)
+        session.run(until=100)
     train(config, tmp_path / "parts", resume="latest")
     whole, parts = (CheckpointFolder(tmp_path / name / "checkpoints").load() for name in ("whole", "parts"))
     assert whole.num_policies == parts.num_policies == 3
@@ -218,14 +219,14 @@ def test_environments_that_were_not_saved_begin_new_matches(tmp_path, monkeypatc
 
 def test_two_ranks_have_the_same_weights_of_every_policy(tmp_path):
     """Under APPO they have to find a policy for which both have a batch, of either kind."""
-    config, folder = several("appo", policies=3, steps=800), str(tmp_path)
+    config, folder = several("appo", policies=3, steps=400), str(tmp_path)
 
     def work():
         run = train(config, Path(folder))
         return run.step, [learner.policy.state_dict() for learner in run.learners]
 
     (steps, first), (other, second) = on_ranks(2, work)
-    assert steps == other >= 800
+    assert steps == other >= 400
     for mine, theirs in zip(first, second, strict=True):
         assert_equal(mine, theirs)
         assert int(mine["version"]) >= 2
@@ -276,7 +277,7 @@ def test_kinds_that_take_turns(tmp_path, monkeypatch, turns, system):
         return learn(learner, batch, progress)
 
     monkeypatch.setattr(PPOLearner, "learn", spy)
-    config = several(system, "gru", 4, env="tests.population.test_kinds:Turns?env=0", steps=600)
+    config = several(system, "gru", 4, env="tests.population.test_kinds:Turns?env=0", steps=300)
     config = dataclasses.replace(config, pool=PoolConfig(kind="serial", num_envs=1), rollout_steps=32)
     run = train(unscaled(config), tmp_path)
     (game,) = turns[-1:]
@@ -286,7 +287,7 @@ def test_kinds_that_take_turns(tmp_path, monkeypatch, turns, system):
             if (outcome := learned[0, number, match].pop(turn, None)) is not None:
                 assert outcome == (decision.action, decision.reward, decision.end, decision.is_first)
     assert not any(learned.values()), "nothing is learned that was not decided"
-    assert run.step >= 600
+    assert run.step >= 300
 
 
 class Signs:
@@ -333,7 +334,7 @@ def test_each_kind_learns(tmp_path, system):
     config = Config(
         env="tests.population.test_kinds:signs",
         system=system,
-        steps=8000,
+        steps=4000,
         rollout_steps=16,
         device="cpu",
         threads=1,
@@ -355,11 +356,11 @@ def test_each_kind_learns(tmp_path, system):
 def test_past_selves_play_their_own_kind(tmp_path):
     """Their weights fit no other kind. Rows of past selves are not learned from."""
     played: set[int] = set()
-    league = LeagueConfig(past_share=0.9, every=100, seats=3)
-    with Session(several("ver", "gru", policies=2, steps=1500, league=league), tmp_path) as session:
+    league = LeagueConfig(past_share=0.9, every=50, seats=3)
+    with Session(several("ver", "gru", policies=2, steps=600, league=league), tmp_path) as session:
         assignment, kinds = session.state.collection.assignment, np.tile(kind_of_agents(session.state.pool.spec), 4)
         while not session.is_over:
-            session.run(until=session.state.step + 100)
+            session.run(until=session.state.step + 50)
             assert (assignment.policies % 2 == kinds).all()
             played |= set(assignment.policies.tolist())
     assert played == {0, 1, 2, 3, 4}
@@ -367,7 +368,7 @@ def test_past_selves_play_their_own_kind(tmp_path):
 
 def test_population_based_training_exchanges_within_a_kind(tmp_path):
     pbt = PBTConfig(every=100, mutation_rate=1.0, replaced_share=0.5)
-    run = train(several("ddppo", policies=4, steps=1200, pbt=pbt), tmp_path)
+    run = train(several("ddppo", policies=4, steps=600, pbt=pbt), tmp_path)
     lines = [json.loads(line) for line in (tmp_path / "population.jsonl").read_text().splitlines()]
     donors = {(int(line["member"]), int(line["donor"])) for line in lines if line["donor"] is not None}
     assert donors and all(member % 2 == donor % 2 for member, donor in donors)
@@ -442,6 +443,6 @@ def test_d4pg_refuses_different_spaces(tmp_path):
 def test_games_of_mpe(tmp_path):
     """The adversary of this game sees less than the others."""
     pytest.importorskip("mpe2")
-    config = several("ver", "none", policies=3, env="pettingzoo:mpe2.simple_adversary_v3", steps=300)
+    config = several("ver", "none", policies=3, env="pettingzoo:mpe2.simple_adversary_v3", steps=150)
     run = train(config, tmp_path)
-    assert run.step >= 300 and all(learner.version > 0 for learner in run.learners)
+    assert run.step >= 150 and all(learner.version > 0 for learner in run.learners)
