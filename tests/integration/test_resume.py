@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import shutil
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,17 @@ TINY = ["--steps", "128", "--rollout-steps", "16", "--pool.num-envs", "4", "--po
 TINY += ["--ppo.epochs", "1", "--ppo.minibatches", "1"]
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    assert main(["cartpole", *TINY, "--run-dir", str(folder)]) == 0
+    return folder
+
+
 @pytest.fixture
-def cartpole(tmp_path) -> Path:
-    assert main(["cartpole", *TINY, "--run-dir", str(tmp_path / "run")]) == 0
-    return tmp_path / "run"
+def cartpole(trained, tmp_path) -> Path:
+    """A copy of a run of one test's own."""
+    return Path(shutil.copytree(trained, tmp_path / "run", symlinks=True))
 
 
 def contents(folder: Path) -> dict[str, str]:
