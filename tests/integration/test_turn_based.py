@@ -24,7 +24,7 @@ COURT = "tests.pool.turn_based:Court"
 SMALL = PolicyConfig(hidden=(8,), core=CoreConfig(kind="gru", hidden=8))
 
 
-def config(system: str, steps: int = 600, **options) -> Config:
+def config(system: str, steps: int = 360, **options) -> Config:
     return Config(
         env=f"{COURT}?env=0",
         system=system,
@@ -97,17 +97,17 @@ def test_learners_get_every_decision_with_its_whole_outcome(system, courts, lear
             stream = learned[env * len(AGENTS) + number]
             assert stream == expected[: len(stream)]
             total += len(stream)
-    assert total >= 600
+    assert total >= 360
 
 
 @pytest.mark.parametrize("variable", [True, False])
 def test_a_resumed_run_is_the_uninterrupted_run(variable, tmp_path):
     """Decisions of agents that wait for their turn are in flight in the checkpoint."""
     options = {"deterministic": True, "ver": VERConfig(variable=variable)}
-    whole = train(config("ver", 600, **options), tmp_path / "whole")
-    with Session(config("ver", 600, **options), tmp_path / "parts") as session:
-        session.run(until=300)
-    parts = train(config("ver", 600, **options), tmp_path / "parts", resume="latest")
+    whole = train(config("ver", **options), tmp_path / "whole")
+    with Session(config("ver", **options), tmp_path / "parts") as session:
+        session.run(until=180)
+    parts = train(config("ver", **options), tmp_path / "parts", resume="latest")
     assert whole.step == parts.step
     for left, right in zip(_weights(whole), _weights(parts), strict=True):
         assert torch.equal(left, right)
@@ -115,8 +115,8 @@ def test_a_resumed_run_is_the_uninterrupted_run(variable, tmp_path):
 
 @pytest.mark.parametrize("system", ["ddppo", "appo"])
 def test_other_systems_resume(system, tmp_path):
-    train(config(system, 300), tmp_path)
-    assert train(config(system, 600), tmp_path, resume="latest").step >= 600
+    train(config(system, 180), tmp_path)
+    assert train(config(system), tmp_path, resume="latest").step >= 360
 
 
 def _weights(run) -> list[torch.Tensor]:
