@@ -63,7 +63,7 @@ def updates(monkeypatch):
 def test_columns_move_the_weights_as_packed_sequences_do(tmp_path, updates, device, system, core):
     """With one mini-batch of everything, so that both have the same rows in it. Episodes end inside rollouts, rows of
     `appo` lag, and on a GPU updates are replays of a recording that was made with an earlier rollout."""
-    base = tiny(core, system=system, deterministic=False, device=device, steps=4096 if device == "cuda" else 1024)
+    base = tiny(core, system=system, deterministic=False, device=device, steps=4096 if device == "cuda" else 512)
     ppo = dataclasses.replace(base.ppo, sequences="columns", minibatches=1, epochs=3, clip_around="update")
     appo = dataclasses.replace(base.appo, concurrent=True if system == "appo" else None)
     train(dataclasses.replace(base, ppo=ppo, appo=appo, pool=PoolConfig(num_envs=4, kind="serial")), tmp_path)
