@@ -59,10 +59,13 @@ def test_self_play_is_learned(tmp_path):
 
 def test_a_resumed_run_is_bit_equal(tmp_path):
     config = dueling(
-        deterministic=True, steps=16_384, optimizer=OptimizerConfig(learning_rate=1e-3, schedule="constant")
+        deterministic=True,
+        steps=4_096,
+        pool=PoolConfig(num_envs=16),
+        optimizer=OptimizerConfig(learning_rate=1e-3, schedule="constant"),
     )
     train(config, tmp_path / "whole")
-    train(dataclasses.replace(config, steps=8_192), tmp_path / "parts")
+    train(dataclasses.replace(config, steps=2_048), tmp_path / "parts")
     train(config, tmp_path / "parts", resume="latest")
     whole, parts = (CheckpointFolder(tmp_path / name / "checkpoints").load().weights for name in ("whole", "parts"))
     assert whole.keys() == parts.keys()
