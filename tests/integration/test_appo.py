@@ -88,7 +88,7 @@ def test_the_learner_has_all_cores_while_collection_waits_for_it(tmp_path, monke
     monkeypatch.setattr(PPOLearner, "update", begin)
     monkeypatch.setattr(PPOLearner, "_backward", slow)
     monkeypatch.setattr(Memory, "step", step)
-    train(small(threads=threads, steps=1024, appo=APPOConfig(concurrent=concurrent)), tmp_path)
+    train(small(threads=threads, appo=APPOConfig(concurrent=concurrent)), tmp_path)
     assert set(seen) == expected and collecting == {1}
     assert 1 not in expected or threads or 1 in seen[seen.index(2) :], "it gives them back"
 
@@ -154,7 +154,7 @@ def test_back_pressure_bounds_the_lag(tmp_path, monkeypatch, waiting):
         return losses
 
     monkeypatch.setattr(PPOLearner, "update", slow)
-    train(small("none", steps=2048, appo=APPOConfig(waiting=waiting)), tmp_path)
+    train(small("none", steps=1024, appo=APPOConfig(waiting=waiting)), tmp_path)
     assert max(lags) <= waiting + 2
     assert max(lags) >= waiting + 1, "they did wait"
 
@@ -199,7 +199,7 @@ def test_what_goes_wrong_in_a_simulator_ends_the_learner_too(tmp_path):
 def test_a_killed_simulator_loses_only_its_unfinished_episode(tmp_path, caplog):
     config = small(
         env=f"tests.integration.envs:Killed?marker={tmp_path / 'killed'}",
-        pool=PoolConfig(num_envs=4, kind="process", workers=4, on_error="restart"),
+        pool=PoolConfig(num_envs=4, kind="process", workers=2, on_error="restart"),
     )
     run = train(config, tmp_path / "run")
     assert "replacing a simulator" in caplog.text and "SIGKILL" in caplog.text
@@ -231,20 +231,20 @@ def test_stopped_and_resumed_nothing_starts_over(tmp_path):
 def test_checkpoints_in_mid_run_have_every_simulator(tmp_path):
     config = small(
         env="synthetic:lognormal?mean=0.001&obs=4&dtype=float32&episode_length=20",
-        steps=1200,
+        steps=800,
         pool=PoolConfig(num_envs=4, kind="process", workers=2),
-        checkpoint=dataclasses.replace(Config().checkpoint, seconds=0.1, keep=100),
+        checkpoint=dataclasses.replace(Config().checkpoint, seconds=0.05, keep=100),
     )
     train(config, tmp_path)
     saved = list((tmp_path / "checkpoints").glob("step_*"))
     assert len(saved) > 2
-    resumed = train(dataclasses.replace(config, steps=1600), tmp_path, resume="latest")
-    assert resumed.step >= 1600
+    resumed = train(dataclasses.replace(config, steps=1000), tmp_path, resume="latest")
+    assert resumed.step >= 1000
 
 
 def test_two_ranks_have_the_same_weights(tmp_path):
     """Each has a sampler and a learner; the learners meet in every update, and in the end."""
-    config = small(checkpoint=dataclasses.replace(Config().checkpoint, seconds=0.2), steps=2048)
+    config = small(checkpoint=dataclasses.replace(Config().checkpoint, seconds=0.1), steps=1024)
     folder = str(tmp_path)
 
     def work():
@@ -252,7 +252,7 @@ def test_two_ranks_have_the_same_weights(tmp_path):
         return run.step, {name: value.clone() for name, value in run.policy.state_dict().items()}
 
     (steps, first), (other, second) = on_ranks(2, work)
-    assert steps == other >= 2048
+    assert steps == other >= 1024
     assert_equal(first, second)
     assert_equal(weights(tmp_path), first)
 
