@@ -70,9 +70,9 @@ class Stopping(Memory):
 @pytest.mark.parametrize("core", ["none", "lstm", "gru"])
 def test_deterministic_runs_are_bit_equal(tmp_path, core):
     for name in ("a", "b"):
-        train(tiny(core), tmp_path / name)
+        train(tiny(core, steps=256), tmp_path / name)
     assert_equal(weights(tmp_path / "a"), weights(tmp_path / "b"))
-    train(tiny(core, seed=2), tmp_path / "c")
+    train(tiny(core, steps=256, seed=2), tmp_path / "c")
     other = weights(tmp_path / "c")
     assert any(not torch.equal(value, other[name]) for name, value in weights(tmp_path / "a").items())
 
@@ -106,7 +106,7 @@ def test_resume_keeps_optimizer_schedule_normalizer_and_counters(tmp_path):
 
 
 def test_config_json_reproduces_the_run(tmp_path):
-    train(tiny(), tmp_path / "a")
+    train(tiny(steps=256), tmp_path / "a")
     train(Config.load(tmp_path / "a" / "config.json"), tmp_path / "b")
     assert_equal(weights(tmp_path / "a"), weights(tmp_path / "b"))
 
