@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import io
 import re
 import shlex
 import shutil
@@ -21,9 +24,11 @@ needs_zsh = pytest.mark.skipif(ZSH is None, reason="needs zsh")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9.-]*[a-z0-9]")
 
 
-def code(shell: str, capsys) -> str:
-    Completion(shell).run()
-    return capsys.readouterr().out
+@functools.cache
+def code(shell: str) -> str:
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        Completion(shell).run()
+    return out.getvalue()
 
 
 def press_tab(script: str, *words: str) -> list[str]:
@@ -38,8 +43,8 @@ def press_tab(script: str, *words: str) -> list[str]:
 
 
 @needs_bash
-def test_bash_completes(capsys):
-    script = code("bash", capsys)
+def test_bash_completes():
+    script = code("bash")
     for typed, offered in (
         ("tr", "train"),
         ("train cart", "cartpole"),
@@ -71,9 +76,9 @@ def test_bash_completes(capsys):
 
 
 @needs_zsh
-def test_zsh_completes(capsys):
+def test_zsh_completes():
     """zsh itself leaves out words that do not begin with what was typed."""
-    script = code("zsh", capsys)
+    script = code("zsh")
     stand_ins = (
         'compdef() { :; }\ncompset() { :; }\ncompadd() { shift; print -r -- "$@"; }\n_files() { print FILES; }\n'
     )
@@ -103,13 +108,13 @@ def test_the_options_are_those_of_the_command(system, capsys):
         train(["pendulum", "--system", system, "--help-all"])
     lines = capsys.readouterr().out.splitlines()
     explained = {option for line in lines if re.match(r"^\W*--", line) for option in OPTION.findall(line)}
-    offered = press_tab(code("bash", capsys), "paceline", "train", "pendulum", "--system", system, "--")
+    offered = press_tab(code("bash"), "paceline", "train", "pendulum", "--system", system, "--")
     assert set(offered) == {*explained, "--help", "--help-all"}
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
-def test_both_shells_understand_their_code(tmp_path, capsys, shell):
-    (tmp_path / "code").write_text(code(shell, capsys))
+def test_both_shells_understand_their_code(tmp_path, shell):
+    (tmp_path / "code").write_text(code(shell))
     if shutil.which(shell) is None:
         pytest.skip(f"needs {shell}")
     subprocess.run([shell, "-n", str(tmp_path / "code")], check=True)
