@@ -87,9 +87,9 @@ def test_d4pg(tmp_path):
         limiter=LimiterConfig(minimum=200),
         device="cpu",
     )
-    noted = Noted("on_update", after=700)
+    noted = Noted("on_update", after=400)
     session = run(tmp_path, noted, config)
-    assert 700 <= session.step < 2000 and not noted.of("on_rollout")
+    assert 400 <= session.step < 2000 and not noted.of("on_rollout")
     assert [event for event, *_ in noted.calls[-2:]] == ["on_checkpoint", "on_stop"]
 
 
@@ -97,7 +97,7 @@ def test_d4pg(tmp_path):
 def test_no_step_is_saved_twice(tmp_path, system):
     """Also if a checkpoint is due when the run ends."""
     noted, changes = Noted(), {"deterministic": False, "checkpoint": CheckpointConfig(seconds=1e-6)}
-    config = small_d4pg(**changes) if system == "d4pg" else tiny("none", system=system, steps=512, **changes)
+    config = small_d4pg(steps=400, **changes) if system == "d4pg" else tiny("none", system=system, steps=512, **changes)
     session = run(tmp_path, noted, config)
     steps = [step for step, _ in noted.of("on_checkpoint")]
     assert len(steps) > 1 and steps == sorted(set(steps)) and steps[-1] == session.step
