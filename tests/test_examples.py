@@ -106,7 +106,7 @@ def test_script_for_several_machines(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     command = [str(ROOT / "examples" / "two_machines.sh"), f"127.0.0.1:{port}", "cartpole"]
-    command += ["--steps", "4096", "--device", "cpu", "--pool.kind", "serial", "--pool.num-envs", "4"]
+    command += ["--steps", "1024", "--device", "cpu", "--pool.kind", "serial", "--pool.num-envs", "4"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=170)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "run" / "checkpoints" / "latest").exists()
