@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import shutil
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -88,6 +90,19 @@ def small(numbers: int = 1, **changes) -> Config:
         ),
         **changes,
     )
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    """The folder of a run. Tests that write to it have a copy."""
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    train(small(), folder)
+    return folder
+
+
+@pytest.fixture
+def copied(trained, tmp_path) -> Path:
+    return Path(shutil.copytree(trained, tmp_path / "run", symlinks=True))
 
 
 def learnable(numbers: int, seed: int) -> Config:
@@ -200,7 +215,7 @@ def test_without_a_recipe_the_replay_of_images_is_smaller():
 
 
 def test_two_ranks_train_the_same_encoder(tmp_path):
-    config, folder = small(steps=800), tmp_path
+    config, folder = small(), tmp_path
 
     def work():
         run = train(config, folder)
@@ -210,21 +225,19 @@ def test_two_ranks_train_the_same_encoder(tmp_path):
     assert_equal(first, second)
 
 
-def test_its_policy_is_evaluated_and_exported(tmp_path):
+def test_its_policy_is_evaluated_and_exported(copied):
     pytest.importorskip("onnx")
-    train(small(), tmp_path)
-    assert evaluate(tmp_path, episodes=4)["mean_length"] == LENGTH
+    assert evaluate(copied, episodes=4)["mean_length"] == LENGTH
     for format in ("onnx", "torchscript"):
-        exported = export(tmp_path, format)  # compares the file with the policy
+        exported = export(copied, format)  # compares the file with the policy
         assert exported.verified_with is not None
         assert [(port.name, port.dtype) for port in exported.inputs] == [("screen", "uint8"), ("target", "float32")]
 
 
-def test_another_run_takes_the_encoder_and_keeps_it(tmp_path):
+def test_another_run_takes_the_encoder_and_keeps_it(trained, tmp_path):
     """The image has another name there. Frozen weights keep their bits, and so does the target encoder."""
-    train(small(numbers=1), tmp_path / "old")
-    config = small(numbers=0, init_from=str(tmp_path / "old"), init="encoder", freeze="encoder", seed=3)
-    theirs = CheckpointFolder(tmp_path / "old" / "checkpoints").load().weights
+    config = small(numbers=0, init_from=str(trained), init="encoder", freeze="encoder", seed=3)
+    theirs = CheckpointFolder(trained / "checkpoints").load().weights
     with Session(config, tmp_path / "new") as session:
         learner = session.learners[0]
         before = copy.deepcopy(learner.policy.state_dict())
@@ -240,10 +253,9 @@ def test_another_run_takes_the_encoder_and_keeps_it(tmp_path):
     assert not torch.equal(before["torso.layers.0.weight"], after["torso.layers.0.weight"])
 
 
-def test_a_whole_policy_is_taken_and_trained_on(tmp_path):
-    train(small(), tmp_path / "old")
-    config = small(init_from=str(tmp_path / "old"), init="encoder+policy+critic", seed=3)
-    old = CheckpointFolder(tmp_path / "old" / "checkpoints").load()
+def test_a_whole_policy_is_taken_and_trained_on(trained, tmp_path):
+    config = small(init_from=str(trained), init="encoder+policy+critic", seed=3)
+    old = CheckpointFolder(trained / "checkpoints").load()
     with Session(config, tmp_path / "new") as session:
         learner = session.learners[0]
         assert_equal(learner.policy.state_dict(), old.weights)
@@ -256,15 +268,13 @@ def test_a_whole_policy_is_taken_and_trained_on(tmp_path):
     )
 
 
-def test_a_policy_that_only_its_encoder_could_change_is_refused(tmp_path):
-    train(small(), tmp_path / "old")
-    config = small(init_from=str(tmp_path / "old"), freeze="policy")
+def test_a_policy_that_only_its_encoder_could_change_is_refused(trained, tmp_path):
+    config = small(init_from=str(trained), freeze="policy")
     with pytest.raises(UsageError, match="freeze policy leaves no policy to train.*allowed: encoder"):
         train(config, tmp_path / "new")
 
 
-def test_another_encoder_is_refused_on_resume(tmp_path):
-    train(small(), tmp_path)
+def test_another_encoder_is_refused_on_resume(copied):
     other = small(policy=PolicyConfig(encoder="impala", encoder_size=16), steps=800)
     with pytest.raises(UsageError, match=r"policy\.encoder impala instead of patches"):
-        train(other, tmp_path, resume="latest")
+        train(other, copied, resume="latest")
