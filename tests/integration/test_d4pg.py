@@ -38,12 +38,12 @@ from tests.pool.multi_agent import LIVES
 
 
 def small(options: str = "", **changes) -> Config:
-    """A run of about 2,000 steps."""
+    """A run of about 1,000 steps."""
     return dataclasses.replace(
         Config(
             env=f"tests.integration.envs:Chase{options}",
             system="d4pg",
-            steps=2000,
+            steps=1000,
             device="cpu",
             threads=1,
             pool=PoolConfig(num_envs=4, kind="serial"),
@@ -51,7 +51,7 @@ def small(options: str = "", **changes) -> Config:
                 actor_hidden=(16,), critic_hidden=(16,), value=ValueConfig(low=-40.0, high=0.0, atoms=21)
             ),
             d4pg=D4PGConfig(batch=32, steps=3),
-            replay=ReplayConfig(capacity=1000),
+            replay=ReplayConfig(capacity=500),
             limiter=LimiterConfig(samples_per_insert=4.0, minimum=200),
         ),
         **changes,
@@ -88,7 +88,7 @@ def test_draws_and_insertions_keep_their_ratio(tmp_path, pool, concurrent):
     inserted, drawn = (run.collection.limiter.state_dict()[name] for name in ("inserted", "drawn"))
     assert drawn == 32 * last["updates"] == 32 * run.learners[0].updates
     assert 4.0 * (inserted - 200) == pytest.approx(drawn, abs=2 * 200)
-    assert last["replay"] == len(run.collection.replay) == 1000
+    assert last["replay"] == len(run.collection.replay) == 500
     assert last["evaluation_return"] < 0 and last["episode_length"] == LENGTH
     # Every decision of the three streams that explore starts one transition, but for those that wait at the end.
     assert run.collection.collected - 3 * 3 <= inserted <= run.collection.collected
@@ -98,7 +98,7 @@ def test_deterministic_runs_are_bit_equal_and_so_are_resumed_ones(tmp_path):
     """2N steps at once = N, SIGTERM, resume, N: replay, priorities, noise, pending steps, statistics of observations,
     optimisers and targets."""
     options = {"d4pg": D4PGConfig(batch=32, steps=3, lowest_noise=0.01, weight_decay=0.1)}
-    options |= {"policy": PolicyConfig(normalize_obs=True), "deterministic": True, "steps": 1200}
+    options |= {"policy": PolicyConfig(normalize_obs=True), "deterministic": True, "steps": 800}
     whole = small(**options)
     train(whole, tmp_path / "whole")
     train(whole, tmp_path / "again")
@@ -121,28 +121,28 @@ def test_deterministic_runs_are_bit_equal_and_so_are_resumed_ones(tmp_path):
 def test_checkpoints_in_mid_run_are_whole(tmp_path):
     config = small(
         pool=PoolConfig(num_envs=4, kind="process", workers=2),
-        checkpoint=dataclasses.replace(Config().checkpoint, seconds=0.1, keep=100),
+        checkpoint=dataclasses.replace(Config().checkpoint, seconds=0.05, keep=100),
     )
     train(config, tmp_path)
     assert len(list((tmp_path / "checkpoints").glob("step_*"))) > 2
-    resumed = train(dataclasses.replace(config, steps=2500), tmp_path, resume="latest")
-    assert 2500 <= resumed.step < 3000 and len(resumed.collection.replay) == 1000
+    resumed = train(dataclasses.replace(config, steps=1300), tmp_path, resume="latest")
+    assert 1300 <= resumed.step < 1800 and len(resumed.collection.replay) == 500
 
 
 def test_a_resumed_run_counts_what_was_collected_and_not_yet_reported(tmp_path):
     """SIGTERM before anything is learned: what is in the replay are steps of the run."""
-    stopping = small(f"?marker={tmp_path / 'stopped'}&harm=stop&at=20", deterministic=True, steps=1000)
+    stopping = small(f"?marker={tmp_path / 'stopped'}&harm=stop&at=20", deterministic=True, steps=500)
     stopped = train(stopping, tmp_path / "run")
     assert stopped.interrupted and stopped.step == 0 and 0 < stopped.collection.collected < 200
     resumed = train(stopping, tmp_path / "run", resume="latest")
-    assert resumed.step == resumed.collection.collected >= 1000
+    assert resumed.step == resumed.collection.collected >= 500
 
 
 def test_segments_of_the_replay_come_back(tmp_path, monkeypatch):
     """The same to the bit where most of the replay is on disk, and resumed from an earlier checkpoint as well."""
     monkeypatch.setattr("paceline.experience.archive.SEGMENT", 64)
-    train(small(deterministic=True, steps=1200), tmp_path / "whole")
-    stopping = small(f"?marker={tmp_path / 'stopped'}&harm=stop&at=200", deterministic=True, steps=1200)
+    train(small(deterministic=True, steps=800), tmp_path / "whole")
+    stopping = small(f"?marker={tmp_path / 'stopped'}&harm=stop&at=150", deterministic=True, steps=800)
     train(stopping, tmp_path / "parts")
     assert len(list((tmp_path / "parts" / "replay" / "rank_0").glob("segment_*"))) > 5
     train(stopping, tmp_path / "parts", resume="latest")
@@ -160,9 +160,9 @@ def test_segments_of_the_replay_come_back(tmp_path, monkeypatch):
 )
 def test_a_run_is_resumed_with_other_settings(copied, changes):
     """Mistake 27: the new ones hold."""
-    config = dataclasses.replace(small(**changes), steps=2400)
+    config = dataclasses.replace(small(**changes), steps=1200)
     run = train(config, copied, resume="latest")
-    assert run.step >= 2400
+    assert run.step >= 1200
     rates = {name: trained.adam["rate"] for name, trained in run.learners[0].trained.items()}
     assert rates == {"policy": config.d4pg.actor_rate, "critic": config.d4pg.critic_rate}
 
@@ -172,8 +172,8 @@ def test_a_replay_that_is_gone_is_collected_anew(copied, caplog):
     replay = saved.state["ranks"][0]["agent"]["replay"]
     replay["tail"] = {name: column[:0] for name, column in replay["tail"].items()}
     with mock.patch.object(CheckpointFolder, "load", return_value=saved):
-        run = train(dataclasses.replace(small(), steps=2600), copied, resume="latest")
-    assert "no longer on disk" in caplog.text and run.step >= 2600
+        run = train(dataclasses.replace(small(), steps=1300), copied, resume="latest")
+    assert "no longer on disk" in caplog.text and run.step >= 1300
 
 
 def test_two_ranks_have_the_same_weights_and_replays_of_their_own(tmp_path):
@@ -190,11 +190,11 @@ def test_two_ranks_have_the_same_weights_and_replays_of_their_own(tmp_path):
     assert_equal(first, second)
     assert_equal(weights(tmp_path), first)
     assert not torch.equal(mine[:100], theirs[:100]), "each has its own simulators"
-    alone = train(dataclasses.replace(config, steps=2600), tmp_path, resume="latest")
-    assert alone.step >= 2600
+    alone = train(dataclasses.replace(config, steps=1300), tmp_path, resume="latest")
+    assert alone.step >= 1300
 
     def again():
-        run = train(dataclasses.replace(config, steps=3600), Path(folder), resume="latest")
+        run = train(dataclasses.replace(config, steps=1800), Path(folder), resume="latest")
         return (
             run.step,
             run.learners[0].updates,
@@ -202,7 +202,7 @@ def test_two_ranks_have_the_same_weights_and_replays_of_their_own(tmp_path):
         )
 
     (steps, updates, first), (_, _, second) = on_ranks(2, again)
-    assert steps >= 3600 and updates > alone.learners[0].updates
+    assert steps >= 1800 and updates > alone.learners[0].updates
     assert_equal(first, second)
 
 
@@ -246,7 +246,7 @@ def test_nothing_acts_while_an_update_is_compiled(tmp_path, monkeypatch):
     monkeypatch.setattr(CompiledUpdate, "_compile", compile_)
     monkeypatch.setattr(Explorer, "act", act)
     monkeypatch.setattr("paceline.assembly.require_compiler", lambda: None)
-    train(small(compute=ComputeConfig(compile=True), steps=800), tmp_path)
+    train(small(compute=ComputeConfig(compile=True), steps=500), tmp_path)
     assert len(seen) > 100 and not any(seen)
 
 
@@ -293,7 +293,7 @@ def test_what_goes_wrong_in_the_learner_is_what_the_user_sees(tmp_path, monkeypa
 
 
 def test_what_goes_wrong_in_a_simulator_ends_the_learner_too(tmp_path):
-    config = small("?harm=error", pool=PoolConfig(num_envs=4, kind="process", workers=2))
+    config = small("?harm=error&at=60", pool=PoolConfig(num_envs=4, kind="process", workers=2))
     with pytest.raises(SimulatorError, match="this very error"):
         train(dataclasses.replace(config, steps=10**6), tmp_path)
     assert not [thread for thread in threading.enumerate() if thread.name == "learner"]
@@ -301,8 +301,8 @@ def test_what_goes_wrong_in_a_simulator_ends_the_learner_too(tmp_path):
 
 def test_a_killed_simulator_loses_only_its_unfinished_steps(tmp_path, caplog):
     config = small(
-        f"?marker={tmp_path / 'killed'}&harm=kill",
-        pool=PoolConfig(num_envs=4, kind="process", workers=4, on_error="restart"),
+        f"?marker={tmp_path / 'killed'}&harm=kill&at=100",
+        pool=PoolConfig(num_envs=4, kind="process", workers=2, on_error="restart"),
     )
     run = train(config, tmp_path / "run")
     assert "replacing a simulator" in caplog.text
@@ -312,7 +312,9 @@ def test_a_killed_simulator_loses_only_its_unfinished_steps(tmp_path, caplog):
 
 def test_agents_out_of_the_game_are_not_experience(tmp_path):
     """Mistake 28, of agents with boxes of actions: only steps of those in the game are collected."""
-    run = train(small(env="tests.integration.envs:MortalBox?env=1", steps=800), tmp_path)
+    run = train(
+        small(env="tests.integration.envs:MortalBox?env=1", steps=800, replay=ReplayConfig(capacity=1000)), tmp_path
+    )
     assert run.step >= 800
     shown = run.collection.replay.state_dict()["parts"][0]["obs/obs"].long()
     agent, step = shown[:, 1], shown[:, 3]
@@ -325,7 +327,7 @@ def test_agents_out_of_the_game_are_not_experience(tmp_path):
 def test_the_memory_of_the_replay_is_said(tmp_path, caplog):
     """Two observations, an action, a reward and a discount, of four bytes each."""
     caplog.set_level("INFO")
-    run = train(small(steps=600), tmp_path)
+    run = train(small(steps=400, replay=ReplayConfig(capacity=1000)), tmp_path)
     assert "replay: 1,000 transitions of 20 bytes, 0.00 GiB" in caplog.text
     assert run.collection.replay.bytes == 20 * 1000
 
@@ -393,7 +395,7 @@ def test_a_task_is_learned_on_a_gpu(tmp_path, prioritized, recorded):
 
 
 def test_layers_compute_in_the_precision_that_was_asked_for(tmp_path):
-    run = train(small(compute=ComputeConfig(precision="bfloat16"), steps=600), tmp_path)
+    run = train(small(compute=ComputeConfig(precision="bfloat16"), steps=400), tmp_path)
     learner, acting = run.learners[0], run.collection.explorer._policy
     torsos = [learner.policy.torso, learner._critic.module.torso, acting.torso]
     torsos += [target.module.torso for target in (learner._target_policy, learner._target_critic)]
@@ -405,10 +407,10 @@ def test_a_run_goes_on_in_envpool_with_new_episodes(tmp_path, caplog):
     """The simulators of its checkpoint are another pool's."""
     pytest.importorskip("dm_control")
     pytest.importorskip("envpool")
-    config = small(env="dmc:cartpole-balance?flat=true", steps=600)
+    config = small(env="dmc:cartpole-balance?flat=true", steps=400)
     train(config, tmp_path)
-    other = dataclasses.replace(config, steps=1200, pool=PoolConfig(num_envs=4))
+    other = dataclasses.replace(config, steps=800, pool=PoolConfig(num_envs=4))
     with caplog.at_level("WARNING"):
         run = train(other, tmp_path, resume="latest")
     assert "EnvPool cannot continue" in caplog.text
-    assert not run.pool.can_restore and run.step >= 1200
+    assert not run.pool.can_restore and run.step >= 800

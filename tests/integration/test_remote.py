@@ -239,7 +239,8 @@ def test_an_actor_that_cannot_be_made_says_why(cluster):
 def test_a_terminated_run_saves_a_checkpoint(tmp_path):
     """Ray has a handler of its own for SIGTERM."""
     config = with_actors(count=1)
-    config = dataclasses.replace(config, env=f"{config.env}?marker={tmp_path / 'stopped'}&harm=stop&at=100")
+    stopping = f"{config.env}?marker={tmp_path / 'stopped'}&harm=stop&at=100"
+    config = dataclasses.replace(config, env=stopping, steps=2000)
     program = "import pickle, sys; from paceline.session import train; train(*pickle.load(open(sys.argv[1], 'rb')))"
     (tmp_path / "job").write_bytes(pickle.dumps((config, tmp_path / "run")))
     done = subprocess.run(
