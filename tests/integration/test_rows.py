@@ -105,7 +105,7 @@ def test_every_row_has_the_observation_of_its_slot(tmp_path, monkeypatch, system
 def test_acting_weights_follow_the_learner(tmp_path, system, kind, device):
     options = {"ver": VERConfig(overlap=True)} if system == "ver" else {}
     pool = PoolConfig(num_envs=4, kind=kind, workers=2 if kind == "process" else None)
-    run = train(small_batches(system, device=device, pool=pool, steps=1024, **options), tmp_path)
+    run = train(small_batches(system, device=device, pool=pool, **options), tmp_path)
     acting = run.collection.actors[0].inference.policy
     assert acting is not run.policy and 0 <= int(run.policy.version - acting.version) < 5
     run.collection._refresh_weights()
@@ -141,7 +141,7 @@ def test_an_error_in_a_decision_is_what_the_user_sees(tmp_path, monkeypatch, sys
 
     monkeypatch.setattr(Inference, "__call__", broken)
     with pytest.raises(ArithmeticError, match="this very error"):
-        train(small_batches(system), tmp_path)
+        train(small_batches(system, pool=PoolConfig(num_envs=4, kind="serial")), tmp_path)
     assert not [thread for thread in threading.enumerate() if thread.name == "learner"]
 
 
@@ -156,7 +156,8 @@ def test_the_learner_keeps_its_threads(tmp_path, monkeypatch, system):
 
     monkeypatch.setattr(PPOLearner, "learn", noting)
     options = {"ver": VERConfig(overlap=True)} if system == "ver" else {}
-    train(small_batches(system, threads=4, **options), tmp_path)
+    pool = PoolConfig(num_envs=4, kind="serial")
+    train(small_batches(system, threads=4, pool=pool, **options), tmp_path)
     assert seen == {4}
 
 
