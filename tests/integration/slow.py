@@ -34,3 +34,20 @@ class Slow(gymnasium.Env):
         if self._taken > self._busy_from:
             time.sleep(self._seconds)
         return self.np_random.uniform(-1, 1, 3).astype(np.float32), 1.0, False, self._taken % 20 == 0, {}
+
+
+class Unhurried(gymnasium.Wrapper):
+    """Its steps take `seconds`."""
+
+    def __init__(self, env: gymnasium.Env, seconds: float) -> None:
+        super().__init__(env)
+        self._seconds = seconds
+
+    def step(self, action):
+        time.sleep(self._seconds)
+        return super().step(action)
+
+
+def unhurried(seconds: float = 0.002) -> Unhurried:
+    """CartPole for runs that go on until a test ends them: they mostly wait, and leave the cores to others."""
+    return Unhurried(gymnasium.make("CartPole-v1"), seconds)

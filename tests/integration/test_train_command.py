@@ -57,7 +57,7 @@ def two_ranks(folder: Path, *options: str, report: bool = False) -> Iterator[tup
     `report`: once they have written their first report, which is 2 s later.
     """
     options = (*TINY, "--steps", "100000000", "--ranks", "2", "--run-dir", str(folder), *options)
-    options = (*options, "--log-seconds", "0.1")
+    options = (*options, "--log-seconds", "0.1", "--env", "tests.integration.slow:unhurried")
     metrics, errors = folder / "metrics.jsonl", folder / "errors.txt"
 
     def trains() -> bool:
@@ -180,6 +180,7 @@ def broken():
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_runs_save_and_exit_130(tmp_path, number):
     options = [*TINY, "--steps", "100000000", "--pool.kind", "process", "--pool.workers", "2", "--run-dir", tmp_path]
+    options += ["--env", "tests.integration.slow:unhurried"]
     run = subprocess.Popen(command("cartpole", *options), stderr=subprocess.PIPE, text=True)
     metrics = tmp_path / "metrics.jsonl"
     deadline = time.monotonic() + 60

@@ -46,7 +46,8 @@ def steps(folder: Path) -> dict[str, int]:
 def test_a_population_survives_the_loss_of_a_member(tmp_path):
     """It comes back from its checkpoint and goes on. Ctrl-C saves all, and --resume continues all."""
     folder = tmp_path / "population"
-    options = [*TINY, "--steps", 100_000_000, "--pbt.every", 512, "--checkpoint.seconds", 0.5, "--members", 2]
+    options = [*TINY, "--steps", 100_000_000, "--pbt.every", 256, "--checkpoint.seconds", 0.5, "--members", 2]
+    options += ["--env", "tests.integration.slow:unhurried"]
     started: list[int] = []
     with subprocess.Popen(command("cartpole", *options, "--run-dir", folder), stderr=subprocess.DEVNULL) as run:
         try:
@@ -69,7 +70,7 @@ def test_a_population_survives_the_loss_of_a_member(tmp_path):
     assert configs[0].seed != configs[1].seed and {config.steps for config in configs} == {100_000_000}
     assert {event.change.member for event in read_events([folder / name for name in MEMBERS])} == set(MEMBERS)
     saved = {name: CheckpointFolder(folder / name / "checkpoints").load().state["step"] for name in MEMBERS}
-    end = max(saved.values()) + 512
+    end = max(saved.values()) + 256
     done = run_paceline("population", "--resume", "--run-dir", folder, "--steps", end)
     assert done.returncode == 0, done.stderr
     assert "member_0 finished" in done.stderr and "member_1 finished" in done.stderr
