@@ -34,7 +34,7 @@ PBT = PBTConfig(every=256, mutation_rate=0.0)
 def config_of(system: str, **changes) -> Config:
     """A short run with two rounds, one of them before its end."""
     if system == "d4pg":
-        pbt = PBTConfig(every=1000, mutation_rate=0.0)
+        pbt = PBTConfig(every=500, mutation_rate=0.0)
         return small_d4pg(**{"deterministic": True, "pbt": pbt, **changes})
     own = {"env": "gym:CartPole-v1", "pbt": PBT, "deterministic": system != "appo"}
     return tiny("lstm", system=system, **(own | changes))
