@@ -235,7 +235,7 @@ class Mine(Corridor):
     pass
 
 def main():
-    pool = {"kind": "process", "num_envs": 4, "workers": 2}
+    pool = {"kind": "process", "num_envs": 2, "workers": 1}
     run = pl.train(env=Mine, folder="run", steps=256, rollout_steps=16, device="cpu", pool=pool)
     print(run.step, len(pl.evaluate(run.policy, episodes=2, deterministic=False).episodes))
 
