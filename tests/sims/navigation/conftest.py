@@ -3,24 +3,24 @@
 import pytest
 import torch
 
-from paceline.sims.navigation.scenes.bank import SceneBank
+from paceline.sims.navigation.scenes.bank_cache import load_or_generate
+from tests.sims.shared_cache import shared_cache
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+    with shared_cache(tmp_path_factory):
         yield
 
 
 @pytest.fixture(scope="session")
 def small_bank():
-    return SceneBank.generate("small", "val", 12)
+    return load_or_generate("small", "val", 12)
 
 
 @pytest.fixture(scope="session")
 def full_bank():
-    return SceneBank.generate("full", "val", 8)
+    return load_or_generate("full", "val", 8)
 
 
 @pytest.fixture(scope="package", autouse=True)
