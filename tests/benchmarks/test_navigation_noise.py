@@ -17,12 +17,12 @@ from paceline.sims.navigation.evaluation.pointnav import GoalFollower
 from paceline.sims.navigation.scenes.bank import SceneBank
 from paceline.sims.navigation.simulator import Navigation
 
-CONFIG = PointNavConfig(sensors="blind", max_episode_steps=60)
+CONFIG = PointNavConfig(sensors="blind", max_episode_steps=24)
 
 
 def test_simulators_side_by_side_play_what_each_plays_alone():
     bank = SceneBank.generate("small", "val", 3)
-    scenes, numbers = fixed_episodes(bank, 12)
+    scenes, numbers = fixed_episodes(bank, 8)
     settings = noises((0.2,))
 
     def simulators():

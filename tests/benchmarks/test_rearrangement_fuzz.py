@@ -8,25 +8,25 @@ import torch
 from benchmarks import rearrangement_fuzz
 from benchmarks.rearrangement_fuzz import Findings, Plan, fuzz
 from paceline.sims.rearrangement.config import RearrangementConfig
-from paceline.sims.rearrangement.scenes.bank import HouseBank
+from paceline.sims.rearrangement.scenes.bank import load_or_generate_houses
 from paceline.sims.rearrangement.simulator import Rearrangement
+from tests.sims.shared_cache import shared_cache
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _own_cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+    with shared_cache(tmp_path_factory):
         yield
 
 
 @pytest.mark.parametrize("task", ["place", "tidy_house"])
 def test_random_actions_break_nothing(task):
-    found = fuzz(task, Plan(num_envs=16, scenes=2), steps=1000)
+    found = fuzz(task, Plan(num_envs=32, scenes=2), steps=1000)
     assert found.steps >= 1000 and not found.problems, found.examples
 
 
 def test_what_is_wrong_is_found():
-    bank = HouseBank.generate("small", num_scenes=1)
+    bank = load_or_generate_houses("small", num_scenes=1)
     simulator = Rearrangement(3, "cpu", "pick", RearrangementConfig(sensors="blind", scenes=1), bank=bank)
     simulator.reset(0)
     stream, found = simulator.stream, Findings()
