@@ -127,7 +127,7 @@ def test_the_policy_finds_the_best_action(kind):
 def one_step_task(policy: DeterministicPolicy, learner: D4PGLearner) -> float:
     """The error of a policy trained on episodes of one step, with reward -|a - goal|^2 and the goal in the
     observation."""
-    for _ in range(700):
+    for _ in range(500):
         obs, action = torch.rand(64, 3) * 2 - 1, torch.rand(64, 2) * 2 - 1
         reward = -(action - 0.8 * obs[:, :2]).square().sum(1)
         columns = {"obs/obs": obs, "action": action, "reward": reward, "discount": torch.zeros(64)}
@@ -230,7 +230,8 @@ def test_what_it_cannot_learn_is_refused():
 def test_a_compiled_update_is_the_same():
     """The same weights, targets, metrics and errors, with clipped gradients, weight decay, normalised observations,
     shifted images, three kinds of observations and columns in any order; also after loading the state of an eager
-    learner. Compiling draws no random numbers. The compiler takes up to 30 s."""
+    learner, and with new hyper-parameters, for which nothing is compiled again. Compiling draws no random numbers. The
+    compiler takes up to 30 s."""
     options = {"max_grad_norm": 0.05, "target_period": 2, "weight_decay": 0.1, "actor_rate": 1e-2, "critic_rate": 1e-2}
     options["random_shift"] = 2
     config = ControlConfig(actor_hidden=(32, 32), critic_hidden=(32, 32), value=ValueConfig(low=-5.0, high=5.0))
@@ -243,19 +244,28 @@ def test_a_compiled_update_is_the_same():
         group = Group(RankInfo(), CPU, None)
         learners.append((policy, D4PGLearner(policy, critic, group, D4PGConfig(**options), compiled=compiled)))
     (policy, plain), (other_policy, compiled) = learners
-    for number in range(8):
+    new = [("actor_rate", 3e-3), ("critic_rate", 2e-3), ("max_grad_norm", 0.01), ("target_share", 0.3)]
+    for number in range(8 + 2 * len(new)):
         if number == 4:
             other_policy.load_state_dict(policy.state_dict())
             compiled.load_state_dict(copy.deepcopy(plain.state_dict()))
+        if number == 8:
+            compilations = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+        if number >= 8 and number % 2 == 0:  # targets follow after every second update
+            name, value = new[number // 2 - 4]
+            for learner in (plain, compiled):
+                learner.hyperparameters.set(f"d4pg.{name}", value)
         drawn = _of_three_leaves(transitions(32, weight=torch.rand(32)), backwards=number % 2 == 1)
         generator = torch.get_rng_state()
         found, drawn_numbers = compiled.update(drawn), torch.get_rng_state()
         torch.set_rng_state(generator)
         torch.testing.assert_close(found, plain.update(drawn), rtol=1e-4, atol=1e-6)
         assert torch.equal(torch.get_rng_state(), drawn_numbers)
-    torch.testing.assert_close(other_policy.state_dict(), policy.state_dict(), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(other_policy.state_dict(), policy.state_dict(), rtol=1e-4, atol=1e-5)
     states = [{name: v for name, v in one.state_dict().items() if name != "parts"} for one in (compiled, plain)]
     torch.testing.assert_close(*states, rtol=1e-3, atol=1e-5)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == compilations > 0
+    assert compiled.hyperparameters.as_dict() == plain.hyperparameters.as_dict()
 
 
 def _of_three_leaves(drawn: Drawn, *, backwards: bool) -> Drawn:
