@@ -60,16 +60,20 @@ def test_names_are_what_the_package_or_the_project_has_files_for():
 def test_matches_against_bots_side_by_side(make):
     """The heads are those of table A.4, death does not end an episode, and matches do not accumulate bots."""
     env_id = "doom:cig?bots=8&actions=multi_discrete&measurements=DEATHCOUNT,PLAYER_COUNT"
-    envs = [make(env_id) for _ in range(3)]
+    envs = [make(env_id) for _ in range(2)]
     assert np.prod(envs[0].action_space.nvec) == 12096
     for env in envs:
         env.reset(seed=0)
         env.action_space.seed(0)
+    deaths, after = 0, 0
     for _ in range(300):
         for env in envs:
             observation, _, terminated, truncated, _ = env.step(env.action_space.sample())
             assert not terminated and not truncated
-    deaths, players = observation["measurements"]
+        deaths, players = observation["measurements"]
+        after += deaths > 0
+        if after > 20:
+            break
     assert players == 9 and deaths > 0
     envs[0].reset(seed=1)
     for _ in range(20):
