@@ -57,9 +57,15 @@ def statements(path: Path) -> list[ast.stmt]:
 
 def packages_of(statement: ast.stmt) -> set[str]:
     """Packages that not everybody has and that a statement imports, by way of our own modules too."""
+    return set().union(*map(packages_behind, imported(statement)))
+
+
+@functools.cache
+def packages_behind(name: str) -> set[str]:
+    """Packages that not everybody has and that the import of a module, or of what may be one, imports."""
     found: set[str] = set()
     seen: set[str] = set()
-    left = [*imported(statement)]
+    left = [name]
     while left:
         module = left.pop()
         top = module.split(".")[0]
