@@ -22,10 +22,9 @@ from tests.learning_seeds import (
     pytest_runtest_protocol,
 )
 from tests.settings import arithmetic
-from tests.worker_forks import _server, forked_workers
+from tests.worker_forks import forked_workers
 
 __all__ = [
-    "_server",
     "forked_workers",
     "pytest_addoption",
     "pytest_generate_tests",
