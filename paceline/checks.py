@@ -15,6 +15,13 @@ from typing import Any, Literal
 from paceline.errors import UsageError
 
 
+@functools.cache
+def field_types(settings: Any) -> dict[str, Any]:
+    """The types of the fields of a dataclass, by name. Evaluating them takes longer than everything else that a section
+    of a configuration does when it is made."""
+    return typing.get_type_hints(settings)
+
+
 def as_number(kind: type, value: Any, name: str) -> Any:
     """`value` of any numeric type, as an int or a float. 1e6 is a whole number, and 1.5 is none."""
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
@@ -42,7 +49,7 @@ def convert_numbers(settings: Any, name: str = "") -> None:
 def _numbers(settings: Any) -> dict[str, type]:
     """Fields that are a number, or a tuple of numbers, or None, with the type of the number."""
     found = {}
-    for field, hint in typing.get_type_hints(settings).items():
+    for field, hint in field_types(settings).items():
         for kind in {hint, *typing.get_args(hint)} & {int, float}:
             found[field] = kind
     return found
@@ -71,7 +78,7 @@ def require_share(settings: Any, name: str, *fields: str, positive: bool = False
 
 def require_choices(settings: Any, name: str) -> None:
     """Every field with a `Literal` type has one of its values."""
-    for field, hint in typing.get_type_hints(type(settings)).items():
+    for field, hint in field_types(type(settings)).items():
         value = getattr(settings, field)
         if typing.get_origin(hint) is Literal and value not in typing.get_args(hint):
             allowed = ", ".join(map(str, typing.get_args(hint)))

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from paceline.accel.config import ComputeConfig
-from paceline.checks import as_number, convert_numbers, require_above_0, require_at_least, require_choices
+from paceline.checks import as_number, convert_numbers, field_types, require_above_0, require_at_least, require_choices
 from paceline.collect.config import BatchingConfig, RemoteConfig
 from paceline.distributed.config import GroupConfig, PreemptionConfig, require_device
 from paceline.errors import UsageError, closest
@@ -310,7 +310,7 @@ def _build(kind: type, data: Any, where: str) -> Any:
     """A dataclass from nested dictionaries. Errors name an unknown field, or a value of a wrong type."""
     if not isinstance(data, dict):
         raise UsageError(f"{where}: expected an object with the fields of {kind.__name__}, got {data!r}")
-    hints = typing.get_type_hints(kind)
+    hints = field_types(kind)
     known = {f.name for f in dataclasses.fields(kind)}
     for name in data:
         if name not in known:

@@ -6,10 +6,8 @@ import functools
 import math
 import os
 import subprocess
-import typing
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -59,20 +57,6 @@ def one_look_at_git() -> Iterator[None]:
     """Every run records the commits of two folders. Here git is asked once for each folder, not once for each run."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("paceline.run_records.commit_of", functools.cache(run_records.commit_of))
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_look_at_types() -> Iterator[None]:
-    """The types of the fields of a class are evaluated once, not for every configuration that is made."""
-    evaluated, once = typing.get_type_hints, functools.cache(typing.get_type_hints)
-
-    def hints(kind: Any, *arguments: Any, **options: Any) -> dict[str, Any]:
-        is_ours = isinstance(kind, type) and kind.__module__.startswith("paceline.") and not arguments and not options
-        return dict(once(kind)) if is_ours else evaluated(kind, *arguments, **options)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("typing.get_type_hints", hints)
         yield
 
 

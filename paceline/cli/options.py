@@ -19,6 +19,7 @@ from typing import Annotated, Any, TypeVar
 
 import tyro
 
+from paceline.checks import field_types
 from paceline.config import Config, leaves
 from paceline.errors import UsageError
 from paceline.other_names import meant_by
@@ -111,7 +112,7 @@ def _option_class(settings: Any, hidden: Collection[str] = (), name: str = "") -
     docstrings itself, but takes longer, and keeps their line breaks.
     """
     kind, fields = type(settings), []
-    hints, docs = typing.get_type_hints(kind), _field_docs(kind.__module__)
+    hints, docs = field_types(kind), _field_docs(kind.__module__)
     for one in dataclasses.fields(kind):
         hint, value, dotted = hints[one.name], getattr(settings, one.name), f"{name}{one.name}"
         if dotted in hidden:

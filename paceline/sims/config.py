@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Self, get_type_hints
+from typing import Any, ClassVar, Self
 
+from paceline.checks import field_types
 from paceline.errors import UsageError, closest
 
 
@@ -21,7 +22,7 @@ class SimulatorOptions:
     """The least and the largest value of an option."""
 
     def __post_init__(self) -> None:
-        kinds = get_type_hints(type(self))
+        kinds = field_types(type(self))
         for name in option_names(type(self)):
             self._check(name, kinds[name], getattr(self, name))
 
