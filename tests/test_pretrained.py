@@ -108,8 +108,8 @@ def test_a_report_of_a_policy_is_refused_in_one_line(given, tmp_path, monkeypatc
 
 
 def test_pong_meets_a_scripted_opponent(tmp_path):
-    shown = play("pong", tmp_path, episodes=4)
-    assert "of 4 matches against a scripted opponent" in shown.summary and shown.gif.exists()
+    shown = play("pong", tmp_path, episodes=2)
+    assert "of 2 matches against a scripted opponent" in shown.summary and shown.gif.exists()
     check(shown.page.read_text(), tmp_path)
 
 
