@@ -51,8 +51,8 @@ def test_importing_the_package_imports_no_pytorch():
 
 def test_a_class_is_learned_with_default_settings(tmp_path):
     """Of 200 steps, a random walk takes 25 to the end of the corridor."""
-    run = pl.train(env=Corridor, folder=tmp_path / "run", steps=12_000, **SMALL)
-    assert run.config.env == "tests.api.envs:Corridor" and run.step >= 12_000 and not run.interrupted
+    run = pl.train(env=Corridor, folder=tmp_path / "run", steps=8_000, **SMALL)
+    assert run.config.env == "tests.api.envs:Corridor" and run.step >= 8_000 and not run.interrupted
     assert run.metrics["step"][-1] == run.step and np.isfinite(run.metrics["episode_return"][-1])
     result = pl.evaluate(run.policy, episodes=6)
     assert result.length.mean == 5 and result.length.low == result.length.high == 5
