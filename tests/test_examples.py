@@ -26,7 +26,7 @@ def run(arguments: list[str], folder: Path, *, measured: bool = False) -> str:
     """`measured`: choose pools as users' programs do. It takes four seconds of processor time per run."""
     prepare = None if measured else serial_pools
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = run_python(*arguments, cwd=folder, env=environment, timeout=170, prepare=prepare)
+    done = run_python(*arguments, cwd=folder, env=environment, timeout=350, prepare=prepare)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -107,7 +107,7 @@ def test_script_for_several_machines(tmp_path):
         port = probe.getsockname()[1]
     command = [str(ROOT / "examples" / "two_machines.sh"), f"127.0.0.1:{port}", "cartpole"]
     command += ["--steps", "1024", "--device", "cpu", "--pool.kind", "serial", "--pool.num-envs", "4"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=170)
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=350)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "run" / "checkpoints" / "latest").exists()
 
