@@ -15,7 +15,7 @@ from paceline.sims.rearrangement.scenes.house import FRIDGE, LOWER_DRAWER, NUM_J
 from paceline.sims.rearrangement.scenes.standing import draw_joint_starts, stands_of
 from tests.sims.rearrangement import boxes
 
-SOME = {"small": slice(0, 80, 4), "full": slice(0, 80, 8)}
+SOME = {"small": slice(0, 40, 4), "full": slice(0, 40, 8)}
 TIERS = pytest.mark.parametrize("tier", HOUSE_TIERS)
 
 
