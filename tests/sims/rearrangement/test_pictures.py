@@ -18,7 +18,7 @@ from paceline.sims.rearrangement.rendering.house_map import GRASP, LARGEST_MAP, 
 from paceline.sims.rearrangement.rendering.painter import EYE_HEIGHT, HousePainter
 from paceline.sims.rearrangement.rendering.pictures import SIDE, EpisodePictures, depth_colors, enlarged, moments_of
 from paceline.sims.rearrangement.rendering.watching import FARTHEST, Watcher
-from paceline.sims.rearrangement.scenes.bank import HouseBank
+from paceline.sims.rearrangement.scenes.bank import load_or_generate_houses
 from paceline.sims.rearrangement.simulator import Rearrangement
 
 BLIND = RearrangementConfig(sensors="blind", max_episode_steps=4)
@@ -97,7 +97,7 @@ def test_maps_mark_goals_grasps_and_the_start(episodes, painter):
 
 
 def test_a_large_house_is_shown_in_part():
-    painter = HousePainter(HouseBank.generate("full", num_scenes=1))
+    painter = HousePainter(load_or_generate_houses("full", num_scenes=1))
     area = painter.bank.scene(0).interior
     assert max(area.width, area.depth) > LARGEST_MAP
     simulator = Rearrangement(1, "cpu", "tidy_house", BLIND, bank=painter.bank)

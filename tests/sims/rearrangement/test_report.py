@@ -24,7 +24,7 @@ from paceline.sims.rearrangement.evaluation.evaluator import EVALUATOR
 from paceline.sims.rearrangement.evaluation.failures import RobotFailure
 from paceline.sims.rearrangement.evaluation.played import START_DISTANCE, SkillEvaluation, played_by_baseline
 from paceline.sims.rearrangement.evaluation.report_sights import moments_to_show
-from paceline.sims.rearrangement.scenes.bank import HouseBank
+from paceline.sims.rearrangement.scenes.bank import load_or_generate_houses
 from tests.evaluation.test_report import check
 
 STEPS = 6
@@ -77,7 +77,7 @@ def test_a_report_of_a_rearrangement_run(run):
 
 
 def test_a_report_of_a_scenario():
-    houses = HouseBank.generate("small", num_scenes=1, scenario="set_table")
+    houses = load_or_generate_houses("small", num_scenes=1, scenario="set_table")
     config = RearrangementConfig(scenario="set_table", max_episode_steps=2, resolution=8)
     played = played_by_baseline("random", "set_table", config, 2, houses)
     part = report.robot_part(played, "random", "random motions")

@@ -15,7 +15,7 @@ from paceline.sims.rearrangement.config import RearrangementConfig
 from paceline.sims.rearrangement.env import RearrangementEnv
 from paceline.sims.rearrangement.physics.motion import TOUCHING
 from paceline.sims.rearrangement.physics.world import NOTHING
-from paceline.sims.rearrangement.scenes.bank import HouseBank
+from paceline.sims.rearrangement.scenes.bank import load_or_generate_houses
 from paceline.sims.rearrangement.simulator import Rearrangement
 from paceline.sims.rearrangement.tasks.table import SKILLS, task_config
 
@@ -55,7 +55,8 @@ def test_a_task_can_be_played(kitchens, task):
 @pytest.mark.parametrize("task", [name for name, entry in SKILLS.items() if name not in TASKS])
 def test_a_scenario_with_closed_furniture_can_be_played(task):
     config = task_config(task, {"sensors": "blind"}, task)
-    simulator = Rearrangement(2, "cpu", task, config, bank=HouseBank.generate("small", num_scenes=1, scenario=task))
+    bank = load_or_generate_houses("small", num_scenes=1, scenario=task)
+    simulator = Rearrangement(2, "cpu", task, config, bank=bank)
     simulator.reset(1)
     for step in play(simulator, actions(simulator, 3)):
         assert step.reward.isfinite().all()
