@@ -17,8 +17,8 @@ from paceline.sims.navigation.evaluation.pointnav import EVALUATION
 from paceline.sims.navigation.layout import FORWARD, LEFT, RIGHT, STOP
 from paceline.sims.navigation.simulator import Navigation
 
-SMALL = PointNavConfig(split="val")
-BRIEF = PointNavConfig(split="val", max_episode_steps=120)
+SMALL = PointNavConfig(split="val", sensors="blind")
+BRIEF = PointNavConfig(split="val", sensors="blind", max_episode_steps=120)
 """Enough steps for successful episodes, and short failures."""
 
 
@@ -29,7 +29,9 @@ def test_the_oracle_is_almost_perfect(small_bank):
 
 
 def test_the_oracle_is_almost_perfect_in_large_flats(full_bank):
-    result = play_baseline(EVALUATION, "oracle", PointNavConfig(tier="full"), 16, num_envs=16, bank=full_bank)
+    result = play_baseline(
+        EVALUATION, "oracle", PointNavConfig(tier="full", sensors="blind"), 16, num_envs=16, bank=full_bank
+    )
     assert result["spl"] >= 0.97
     assert result["success"] == 1.0
 
@@ -45,10 +47,10 @@ def test_knowing_more_is_better(small_bank):
 
 
 def test_mapping_and_planning_beats_following_the_goal(small_bank):
-    config = replace(BRIEF, resolution=48)
+    seeing = replace(BRIEF, sensors="depth", resolution=48)
     mapped, followed = (
         play_baseline(EVALUATION, name, config, 24, num_envs=24, bank=small_bank)["spl"]
-        for name in ("map-and-plan", "goal-follower")
+        for name, config in (("map-and-plan", seeing), ("goal-follower", BRIEF))
     )
     assert mapped > 0.75
     assert mapped > followed + 0.1

@@ -97,7 +97,7 @@ def test_no_place_is_farther_than_the_farthest(small_bank, full_bank):
 
 
 def test_baselines_of_flee(small_bank):
-    config = FleeConfig(split="val", max_episode_steps=150)
+    config = FleeConfig(split="val", sensors="blind", max_episode_steps=150)
     fled = {
         name: play_baseline(EVALUATION, name, config, 24, num_envs=24, bank=small_bank)["fled"]
         for name in ("random", "forward", "oracle")

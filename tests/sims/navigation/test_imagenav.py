@@ -54,5 +54,5 @@ def test_everything_else_is_pointnav(small_bank):
 
 
 def test_the_oracle_finds_the_place(small_bank):
-    result = play_baseline(EVALUATION, "oracle", ImageNavConfig(split="val"), 24, bank=small_bank)
+    result = play_baseline(EVALUATION, "oracle", ImageNavConfig(split="val", resolution=8), 24, bank=small_bank)
     assert result["success"] == 1.0 and result["spl"] > 0.95
