@@ -22,6 +22,7 @@ from paceline.sims.navigation.scenes.free_space import is_free
 from paceline.sims.navigation.scenes.generator import TIERS, generate_scene, scene_seeds
 from paceline.sims.navigation.scenes.tensor_bank import checksum
 from paceline.sims.navigation.simulator import Navigation
+from tests.forks import run_python
 from tests.sims.navigation.rooms import divided_room, room
 
 VERSION = SceneBank.VERSION
@@ -161,13 +162,13 @@ def test_the_user_s_cache_folder(monkeypatch, tmp_path):
     assert bank_cache.cache_folder() == tmp_path / ".cache" / "paceline" / "navigation"
 
 
-def test_banks_are_the_same_in_every_process():
-    program = (
+def test_banks_are_the_same_in_every_process(tmp_path):
+    (tmp_path / "program.py").write_text(
         "from paceline.sims.navigation.scenes.bank import SceneBank;"
         "from paceline.sims.navigation.scenes.tensor_bank import checksum;"
         "print(checksum(SceneBank.generate('small', 'test', 2)._tensors))"
     )
-    there = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout
+    there = run_python(tmp_path / "program.py").stdout
     assert int(there) == checksum(tensors_of(SceneBank.generate("small", "test", 2)))
 
 
