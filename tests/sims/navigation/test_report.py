@@ -13,7 +13,7 @@ from paceline.config import Config
 from paceline.evaluation import charts
 from paceline.evaluation.report import write_report
 from paceline.sims.navigation.config import PointNavConfig
-from paceline.sims.navigation.evaluation import report, report_failures
+from paceline.sims.navigation.evaluation import report, report_failures, report_views
 from paceline.sims.navigation.evaluation.episode_list import fixed_episodes
 from paceline.sims.navigation.evaluation.failures import Failure
 from paceline.sims.navigation.evaluation.lost_spl import lost_spl
@@ -33,7 +33,9 @@ from tests.sims.navigation.test_evaluation import make_navigation_run
 @pytest.fixture(scope="module")
 def pointnav(tmp_path_factory):
     folder = make_navigation_run(tmp_path_factory.mktemp("runs") / "pointnav")
-    write_report(folder, evaluate_episodes=10)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report_views, "NUM_ANIMATED", 10)
+        write_report(folder, evaluate_episodes=10)
     return folder
 
 
