@@ -18,6 +18,8 @@ from paceline.session import Session, train
 from tests.integration.test_d4pg import small as small_d4pg
 from tests.integration.test_training import tiny
 
+SELDOM = LimiterConfig(minimum=64, samples_per_insert=4.0)
+
 
 def weights_of(run) -> dict[str, torch.Tensor]:
     return {name: values.clone() for name, values in run.policy.state_dict().items()}
@@ -49,7 +51,7 @@ def test_a_run_in_parts_is_the_same_run(tmp_path, system):
     [
         ("appo", {"deterministic": False}),
         ("ver", {"deterministic": False, "ver": VERConfig(overlap=True)}),
-        ("d4pg", {"deterministic": False, "d4pg": D4PGConfig(batch=32), "limiter": LimiterConfig(minimum=64)}),
+        ("d4pg", {"deterministic": False, "d4pg": D4PGConfig(batch=32), "limiter": SELDOM}),
     ],
     ids=["appo", "ver overlapping", "d4pg"],
 )
