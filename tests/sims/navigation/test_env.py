@@ -34,7 +34,7 @@ def test_it_is_registered():
 
 
 def test_its_streams_are_those_of_a_batch(small_bank):
-    options = {"resolution": 8, "max_episode_steps": 20}
+    options = {"resolution": 8, "max_episode_steps": 10}
     batch = Navigation(4, "cpu", PointNavConfig(**options), bank=small_bank)
     envs = [NavigationEnv(stream=i, bank=small_bank, **options) for i in range(4)]
     obs = batch.reset(5)
@@ -43,7 +43,7 @@ def test_its_streams_are_those_of_a_batch(small_bank):
         assert all(np.array_equal(first[name], obs[name][i]) for name in obs)
     rng = np.random.default_rng(0)
     num_ends = 0
-    for _ in range(70):
+    for _ in range(40):
         actions = rng.choice(4, 4, p=[0.05, 0.6, 0.2, 0.15])
         step = batch.step(torch.from_numpy(actions))
         for i, env in enumerate(envs):

@@ -17,15 +17,15 @@ NOISY = {"image_noise": 0.05, "gps_noise": 0.1, "actuation_noise": 0.2}
 
 @pytest.mark.parametrize("options", [{}, NOISY, {"gps": False, "slide": False, "sensors": "depth+rgb"}])
 def test_batched_and_single_streams_are_identical(options, small_bank):
-    config = PointNavConfig(resolution=8, max_episode_steps=30, **options)
-    together = Navigation(5, "cpu", config, bank=small_bank)
-    singles = [Navigation(1, "cpu", config, bank=small_bank, first_stream=i) for i in range(5)]
+    config = PointNavConfig(resolution=8, max_episode_steps=15, **options)
+    together = Navigation(3, "cpu", config, bank=small_bank)
+    singles = [Navigation(1, "cpu", config, bank=small_bank, first_stream=i) for i in range(3)]
     firsts = together.reset(11)
     for i, single in enumerate(singles):
         for name, values in single.reset(11).items():
             assert torch.equal(values[0], firsts[name][i]), name
     num_ends = 0
-    for steps in zip(random_steps(together, 120), *(random_steps(single, 120) for single in singles), strict=True):
+    for steps in zip(random_steps(together, 60), *(random_steps(single, 60) for single in singles), strict=True):
         for i, single in enumerate(steps[1:]):
             for leaf in ("reward", "terminated", "truncated"):
                 assert torch.equal(getattr(single, leaf)[0], getattr(steps[0], leaf)[i]), leaf
@@ -81,19 +81,19 @@ def test_later_steps_do_not_write_to_returned_tensors(small_bank):
 
 
 def test_a_saved_state_continues_exactly(small_bank):
-    config = PointNavConfig(resolution=8, max_episode_steps=25, **NOISY)
+    config = PointNavConfig(resolution=8, max_episode_steps=12, **NOISY)
     simulator = Navigation(5, "cpu", config, bank=small_bank)
     simulator.reset(7)
     simulator.task.set_max_distance(4.0)
-    list(random_steps(simulator, 40, seed=1))
+    list(random_steps(simulator, 20, seed=1))
     buffer = io.BytesIO()
     torch.save(simulator.state_dict(), buffer)
-    want = list(random_steps(simulator, 40, seed=2))
+    want = list(random_steps(simulator, 20, seed=2))
     buffer.seek(0)
     other = Navigation(5, "cpu", config, bank=small_bank)
     other.reset(1)
     other.load_state_dict(torch.load(buffer, weights_only=True))
-    for one_step, step in zip(random_steps(other, 40, seed=2), want, strict=True):
+    for one_step, step in zip(random_steps(other, 20, seed=2), want, strict=True):
         assert torch.equal(one_step.reward, step.reward)
         for name, values in step.obs.items():
             assert torch.equal(one_step.obs[name], values)
