@@ -1,5 +1,6 @@
 """What holds for every task: streams, saved states, ids, Gymnasium environments, training and evaluation."""
 
+import functools
 import io
 import json
 import sys
@@ -16,6 +17,7 @@ from paceline.config import Config
 from paceline.envs import resolve
 from paceline.envs.registry import FAMILIES
 from paceline.errors import UsageError
+from paceline.evaluation import charts
 from paceline.evaluation.evaluators import EVALUATORS, evaluator_of
 from paceline.evaluation.report import write_report
 from paceline.learner.config import PPOConfig
@@ -36,7 +38,7 @@ every_other_task = pytest.mark.parametrize("task", [task for task in TASKS if ta
 
 
 def make(task, num_envs, bank, first_stream=0, **options):
-    config = TASKS[task].config(resolution=8, max_episode_steps=30, **options)
+    config = TASKS[task].config(**{"resolution": 8, "max_episode_steps": 12, **options})
     return Navigation(num_envs, "cpu", config, bank=bank, first_stream=first_stream)
 
 
@@ -51,14 +53,14 @@ def test_every_task_has_a_family_and_an_evaluator():
 @every_other_task
 @pytest.mark.parametrize("options", [{}, NOISY])
 def test_streams_do_not_depend_on_the_batch(task, options, small_bank):
-    together = make(task, 4, small_bank, **options)
-    singles = [make(task, 1, small_bank, i, **options) for i in range(4)]
+    together = make(task, 3, small_bank, **options)
+    singles = [make(task, 1, small_bank, i, **options) for i in range(3)]
     firsts = together.reset(11)
     for i, single in enumerate(singles):
         for name, values in single.reset(11).items():
             assert torch.equal(values[0], firsts[name][i]), name
     num_ends = 0
-    for step, *others in zip(random_steps(together, 70), *(random_steps(one, 70) for one in singles), strict=True):
+    for step, *others in zip(random_steps(together, 36), *(random_steps(one, 36) for one in singles), strict=True):
         for i, single in enumerate(others):
             assert torch.equal(single.reward[0], step.reward[i])
             for kind in ("obs", "final_obs"):
@@ -74,16 +76,16 @@ def test_streams_do_not_depend_on_the_batch(task, options, small_bank):
 def test_a_saved_state_continues_exactly(task, small_bank):
     simulator = make(task, 5, small_bank, **NOISY)
     simulator.reset(7)
-    list(random_steps(simulator, 40, seed=1))
+    list(random_steps(simulator, 20, seed=1))
     buffer = io.BytesIO()
     torch.save(simulator.state_dict(), buffer)
-    want = list(random_steps(simulator, 40, seed=2))
+    want = list(random_steps(simulator, 20, seed=2))
     buffer.seek(0)
     other = make(task, 5, small_bank, **NOISY)
     other.reset(1)
     list(random_steps(other, 9, seed=4))
     other.load_state_dict(torch.load(buffer, weights_only=True))
-    for got, step in zip(random_steps(other, 40, seed=2), want, strict=True):
+    for got, step in zip(random_steps(other, 20, seed=2), want, strict=True):
         assert torch.equal(got.reward, step.reward)
         for kind in ("obs", "final_obs"):
             for name, values in getattr(step, kind).items():
@@ -160,12 +162,24 @@ def tiny(task, system):
     )
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The number of steps and the folder of a run of a task and a system."""
+
+    @functools.cache
+    def of(task, system):
+        folder = tmp_path_factory.mktemp("runs") / f"{task}-{system}"
+        return train(tiny(task, system), folder).step, folder
+
+    return of
+
+
 @every_other_task
 @pytest.mark.parametrize("system", ["ddppo", "ver", "appo"])
-def test_every_ppo_system_trains_on_it(task, system, tmp_path):
-    run = train(tiny(task, system), tmp_path)
-    assert run.step >= 512
-    line = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
+def test_every_ppo_system_trains_on_it(task, system, trained):
+    step, folder = trained(task, system)
+    assert step >= 512
+    line = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
     assert {f"episode_{name}" for name in TASKS[task].load().measure_names} <= set(line)
 
 
@@ -187,11 +201,12 @@ def test_the_command_evaluates_it(task, tmp_path, monkeypatch, capsys):
 
 
 @every_other_task
-def test_a_report_shows_its_measures_and_maps(task, tmp_path, monkeypatch):
+def test_a_report_shows_its_measures_and_maps(task, trained, monkeypatch):
     monkeypatch.setattr(report_views, "NUM_ANIMATED", 3)
     monkeypatch.setattr(report_views, "NUM_FRAMES", 2)
-    train(tiny(task, "ddppo"), tmp_path / "run")
-    text = write_report(tmp_path / "run", evaluate_episodes=6).read_text()
+    # Its training is drawn as that of any run: tests/evaluation/test_report.py draws it.
+    monkeypatch.setattr(charts, "curves", lambda *_, **__: "data:image/svg+xml,")
+    text = write_report(trained(task, "ddppo")[1], evaluate_episodes=6).read_text()
     assert text.count('alt="Map of episode') >= 6, "chosen episodes, and failures if the task has them"
     for label in evaluator_of(task).labels.values():
         assert label in text
