@@ -120,35 +120,34 @@ WALKS = [
 ]
 
 
-def walks(tier, bank, options, steps):
-    """States before and after each step of random walks, without the steps that end episodes."""
-    simulator = Navigation(
-        256 if tier == "small" else 48, "cpu", PointNavConfig(tier=tier, sensors="blind", **options), bank=bank
-    )
+@pytest.fixture(scope="module", params=WALKS, ids=str)
+def walks(request, small_bank, full_bank):
+    """A bank, and the states before and after each step of random walks, without the steps that end episodes."""
+    tier, options = request.param
+    num, bank = (256, small_bank) if tier == "small" else (48, full_bank)
+    simulator = Navigation(num, "cpu", PointNavConfig(tier=tier, sensors="blind", **options), bank=bank)
     simulator.reset(3)
-    rng = torch.Generator().manual_seed(0)
+    rng, steps = torch.Generator().manual_seed(0), []
     chances = torch.tensor([0.0, 0.7, 0.16, 0.14])
-    for _ in range(steps):
+    for _ in range(120):
         before = simulator._state.clone()
-        step = simulator.step(torch.multinomial(chances, simulator.num_envs, True, generator=rng))
-        yield before, simulator._state, ~(step.terminated | step.truncated)
+        step = simulator.step(torch.multinomial(chances, num, True, generator=rng))
+        steps.append((before, simulator._state.clone(), ~(step.terminated | step.truncated)))
+    return bank, steps
 
 
-@pytest.mark.parametrize(("tier", "options"), WALKS)
-def test_every_pose_that_is_reached_has_a_finite_distance(tier, options, small_bank, full_bank):
-    bank = small_bank if tier == "small" else full_bank
+def test_every_pose_that_is_reached_has_a_finite_distance(walks):
+    bank, steps = walks
     longest = (bank.interior[:, 2] + bank.interior[:, 3]).max() * 4
     num_collisions = 0.0
-    for _, after, _ in walks(tier, bank, options, 120):
+    for _, after, _ in steps:
         assert (after[:, DISTANCE] < longest).all()
         num_collisions = float(after[:, 8].sum())
     assert num_collisions > 1000  # walls were touched
 
 
-@pytest.mark.parametrize(("tier", "options"), WALKS)
-def test_no_step_changes_the_distance_by_more_than_its_length(tier, options, small_bank, full_bank):
-    bank = small_bank if tier == "small" else full_bank
-    for before, after, went_on in walks(tier, bank, options, 120):
+def test_no_step_changes_the_distance_by_more_than_its_length(walks):
+    for before, after, went_on in walks[1]:
         change = (after[:, DISTANCE] - before[:, DISTANCE]).abs()
         travelled = after[:, PATH] - before[:, PATH]
         assert (change <= travelled + 1e-3)[went_on].all()
