@@ -415,7 +415,7 @@ def test_plans_have_no_splits():
 def test_results_name_the_plans(names, count, plan_file, tmp_path, capsys):
     for name in names:
         plan_file(plan_text(name), f"{name}.json")
-    env = f"pointnav?plans={tmp_path}"
+    env = f"pointnav?plans={tmp_path}&resolution=8&max_episode_steps=20"
     assert paceline(["eval", "--agent", "random", "--env", env, "--episodes", "1", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert (result["plans"], result["split"], result["scenes"]) == (str(tmp_path), None, len(names))
