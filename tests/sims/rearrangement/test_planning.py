@@ -100,8 +100,10 @@ def test_every_stage_has_its_own_target_and_a_fresh_start(tidying, kitchens, mon
         assert (seen["previous_action"] == 0).all()
 
 
-def test_a_stage_that_begins_with_an_object_in_the_hand_was_told_to_hold_it(kitchens):
+def test_a_stage_that_begins_with_an_object_in_the_hand_was_told_to_hold_it(kitchens, monkeypatch):
     """As in the training of place."""
+    monkeypatch.setattr(chain, "NAVIGATION_STEPS", 1)
+    monkeypatch.setattr(chain, "OTHER_STEPS", 1)
     simulator = Rearrangement(2, "cpu", "tidy_house", RearrangementConfig(sensors="blind"), bank=kitchens)
     obs = simulator.reset(1)
     simulator._stream.state.held[0] = 0
