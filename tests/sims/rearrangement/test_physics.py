@@ -145,7 +145,7 @@ def test_the_door_follows_its_handle_and_keeps_its_radius():
     taken = grip(world, now, arm_of(now), ON)
     assert int(taken.taken) == rooms.NUM_OBJECTS
     now = taken.state
-    for _ in range(60):
+    for _ in range(16):
         moved = go(world, now, forward=-0.02)
         now = moved.state
         assert float(moved.depth) <= TOUCHING
@@ -167,7 +167,7 @@ def test_a_drawer_moves_with_what_lies_in_it_up_to_its_limit():
     taken = grip(world, now, arm_of(now), ON)
     assert int(taken.taken) == rooms.NUM_OBJECTS + UPPER_DRAWER
     now, inside = taken.state, taken.state.objects[0, 3].clone()
-    for _ in range(60):
+    for _ in range(28):
         now = go(world, now, forward=-0.02).state
     value = float(now.values[0, UPPER_DRAWER])
     assert 0.3 < value <= 0.45
@@ -198,7 +198,7 @@ def test_a_drawer_does_not_close_over_a_tall_object():
     handle = handle_places(world, now.values)[:, UPPER_DRAWER]
     apart = float((handle - tip).norm())
     now = now._replace(grasp=torch.tensor([[float(0.45 - projections(world, tip)[0, 1]), apart, 0.0, 0.0]]))
-    for _ in range(40):
+    for _ in range(28):
         now = go(world, now, forward=0.02).state
     assert float(now.values[0, UPPER_DRAWER]) > 0.05, "the object would be in the cabinet's top"
     assert float(object_boxes(world, now)[0, 1, 0]) - 0.03 > -1.75 - TOUCHING
