@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import subprocess
 import sys
 
 import numpy as np
@@ -31,6 +30,7 @@ from paceline.sims.rearrangement.rendering.pictures import GAP, SIDE
 from paceline.sims.rearrangement.robot.arm import LIMITS
 from paceline.sims.rearrangement.robot.body import OWN_BODY
 from paceline.sims.rearrangement.scenes.bank import HouseBank
+from tests.forks import run_python
 
 CUP = 7
 """The number of the grip in an action."""
@@ -325,15 +325,14 @@ def test_mujocos_images_are_those_of_our_own_renderer(make, renderer):
         assert (np.abs(images[0] - images[1]) > 0.005).mean() < 0.02
 
 
-def test_a_missing_renderer_is_one_line():
-    program = (
+def test_a_missing_renderer_is_one_line(tmp_path):
+    (tmp_path / "program.py").write_text(
         "from paceline.sims.rearrangement.dynamics import camera; import mujoco; from types import SimpleNamespace;"
         "from paceline.sims.rearrangement.dynamics.config import DynamicsConfig;"
         "model = mujoco.MjModel.from_xml_string('<mujoco/>');"
         "camera.OpenGLDepth(DynamicsConfig()).see(SimpleNamespace(model=model), None)"
     )
-    environment = {**os.environ, "MUJOCO_GL": "off"}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    done = run_python(tmp_path / "program.py", env={**os.environ, "MUJOCO_GL": "off"})
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("paceline.errors.UsageError: MuJoCo cannot render here with MUJOCO_GL=off")
     assert "renderer=traced" in last
