@@ -12,6 +12,7 @@ from PIL import Image
 from paceline.cli import main as cli
 from paceline.config import Config
 from paceline.errors import UsageError
+from paceline.evaluation import charts
 from paceline.evaluation.evaluators import EvaluationOptions, evaluate_baseline
 from paceline.evaluation.report import write_report
 from paceline.learner.config import PPOConfig
@@ -19,7 +20,7 @@ from paceline.nets.config import PolicyConfig
 from paceline.pool.config import PoolConfig
 from paceline.session import train
 from paceline.sims.rearrangement.config import RearrangementConfig
-from paceline.sims.rearrangement.evaluation import report
+from paceline.sims.rearrangement.evaluation import report, report_sights
 from paceline.sims.rearrangement.evaluation.evaluator import EVALUATOR
 from paceline.sims.rearrangement.evaluation.failures import RobotFailure
 from paceline.sims.rearrangement.evaluation.played import START_DISTANCE, SkillEvaluation, played_by_baseline
@@ -28,7 +29,7 @@ from paceline.sims.rearrangement.scenes.bank import load_or_generate_houses
 from tests.evaluation.test_report import check
 
 STEPS = 6
-ENV = f"rearrange:pick?resolution=36&scenes=2&max_episode_steps={STEPS}"
+ENV = f"rearrange:pick?resolution=36&scenes=4&max_episode_steps={STEPS}"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -56,7 +57,10 @@ def run(tmp_path_factory):
     return folder
 
 
-def test_a_report_of_a_rearrangement_run(run):
+def test_a_report_of_a_rearrangement_run(run, monkeypatch):
+    # Its training is drawn as that of any run: tests/evaluation/test_report.py draws it.
+    monkeypatch.setattr(charts, "curves", lambda *_, **__: "data:image/svg+xml,")
+    monkeypatch.setattr(report_sights, "ANIMATED_SIDE", 96)
     write_report(run, evaluate_episodes=4)
     text = (run / "report.html").read_text()
     page = check(text, run)
