@@ -26,7 +26,7 @@ from paceline.sims.rearrangement.evaluation.evaluator import EVALUATOR, Setting
 from paceline.sims.rearrangement.evaluation.plan_episodes import PlanAgent, config_of_runs
 from paceline.sims.rearrangement.simulator import Rearrangement
 
-ENV = "rearrange:pick?sensors=blind&scenes=2&max_episode_steps=8"
+ENV = "rearrange:pick?sensors=blind&scenes=4&max_episode_steps=8"
 
 
 def test_the_family_has_its_evaluator():
@@ -95,7 +95,7 @@ def test_the_policy_of_a_run_plays_the_list(picking):
     result = EVALUATOR.evaluate_policy(picking, EvaluationOptions(env=f"{ENV}&split=val", episodes=4))
     assert result["episodes"] == 4
     assert 0.0 <= result["success"] <= 1.0
-    assert result["scenes"] == 2
+    assert result["scenes"] == 4
 
 
 def test_a_run_of_another_simulator_is_played_only_if_the_id_says_so():
@@ -121,7 +121,7 @@ def test_all_samples_of_an_episode_have_the_same_target_and_start(kitchens):
     assert torch.equal(first, second) and len(first.unique(dim=0)) == 3
 
 
-SCENARIO = "rearrange:tidy_house?scenes=2&max_episode_steps=12"
+SCENARIO = "rearrange:tidy_house?scenes=4&max_episode_steps=12"
 
 
 def test_a_plan_has_scripts_for_skills_without_a_run(picking):
@@ -134,7 +134,7 @@ def test_a_plan_has_scripts_for_skills_without_a_run(picking):
 
 
 def test_the_oracle_of_a_scenario_is_its_plan_of_scripts():
-    options = EvaluationOptions(env=SCENARIO.replace("tidy_house", "set_table"), episodes=2)
+    options = EvaluationOptions(env=SCENARIO.replace("tidy_house?scenes=4", "set_table?scenes=2"), episodes=2)
     _, result = evaluate_baseline("oracle", options)
     assert result["measures"][:4] == ["success", "open_drawer_1", "pick_1", "place_1"]
     assert result["agent"] == "oracle" and result["skills"] == {}
