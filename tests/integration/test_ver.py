@@ -141,7 +141,7 @@ def test_two_ranks_agree_and_a_straggler_is_preempted(tmp_path):
         config = Config(
             env="synthetic:constant?mean=0.002&obs=4&dtype=float32&episode_length=20",
             system="ver",
-            steps=1000,
+            steps=1500,
             rollout_steps=32,
             device="cpu",
             threads=1,

@@ -334,7 +334,7 @@ def test_each_kind_learns(tmp_path, system):
     config = Config(
         env="tests.population.test_kinds:signs",
         system=system,
-        steps=4000,
+        steps=8000,
         rollout_steps=16,
         device="cpu",
         threads=1,
