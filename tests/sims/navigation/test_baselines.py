@@ -30,7 +30,7 @@ def test_the_oracle_is_almost_perfect(small_bank):
 
 def test_the_oracle_is_almost_perfect_in_large_flats(full_bank):
     result = play_baseline(
-        EVALUATION, "oracle", PointNavConfig(tier="full", sensors="blind"), 16, num_envs=16, bank=full_bank
+        EVALUATION, "oracle", PointNavConfig(tier="full", sensors="blind"), 8, num_envs=8, bank=full_bank
     )
     assert result["spl"] >= 0.97
     assert result["success"] == 1.0

@@ -185,7 +185,7 @@ def test_bad_furniture_and_options_are_refused():
 def test_the_oracle_finds_objects(small_bank, full_bank):
     for bank in (small_bank, full_bank):
         config = ObjectNavConfig(tier=bank.tier, split="val", sensors="blind", max_episode_steps=120)
-        result = play_baseline(EVALUATION, "oracle", config, 24, num_envs=24, bank=bank)
+        result = play_baseline(EVALUATION, "oracle", config, 12, num_envs=12, bank=bank)
         assert result["success"] > 0.9 and result["spl"] > 0.75
     assert play_baseline(EVALUATION, "random", config, 24, num_envs=24, bank=full_bank)["success"] < 0.3
 
