@@ -189,7 +189,6 @@ def test_a_restarted_pool_does_not_repeat_its_streams(tmp_path):
     assert len(set(noise)) == len(noise)
 
 
-@forked
 def test_slow_leak_is_reported(monkeypatch, caplog):
     monkeypatch.setattr(leaks, "CHECK_SECONDS", 0.0)
     monkeypatch.setattr(leaks, "SETTLE_SECONDS", 0.0)
@@ -201,7 +200,6 @@ def test_slow_leak_is_reported(monkeypatch, caplog):
     assert "may leak" in caplog.text and "worker process" in caplog.text
 
 
-@forked
 def test_no_false_alarm_about_memory(monkeypatch, caplog):
     monkeypatch.setattr(leaks, "CHECK_SECONDS", 0.0)
     monkeypatch.setattr(leaks, "SETTLE_SECONDS", 0.0)
