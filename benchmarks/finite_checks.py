@@ -46,7 +46,7 @@ def run(quick: bool) -> Result:
     tables = [show("pool", "Processor time per step, serial pool of 16 environments", found)]
     trained = {name: compare_training(ENVS[name], steps, rounds=1 if quick else 7) for name, steps in STEPS.items()}
     for name, row in trained.items():
-        row["share"] = (found[name]["with"] - found[name]["without"]) / row["without"]
+        row["share"] = (found[name]["ratio"] - 1) * found[name]["without"] / row["without"]
     tables.append(show("training", "Processor time per step in training, `ddppo` with 16 environments", trained))
     return make_result("finite_checks", facts, tables, measurements={"steps": found, "trained": trained})
 
