@@ -15,10 +15,14 @@ from typing import Any, Literal
 from paceline.errors import UsageError
 
 
-@functools.cache
-def field_types(settings: Any) -> dict[str, Any]:
+def field_types(settings: type) -> dict[str, Any]:
     """The types of the fields of a dataclass, by name. Evaluating them takes longer than everything else that a section
-    of a configuration does when it is made."""
+    of a configuration does when it is made, so it is done once."""
+    return _field_types(typing.cast(Hashable, settings))
+
+
+@functools.cache
+def _field_types(settings: Any) -> dict[str, Any]:
     return typing.get_type_hints(settings)
 
 
