@@ -31,7 +31,7 @@ class Decision:
     active: Tensor
     """[B] bool: the observation asked for a decision."""
     version: Tensor
-    """[] int64: the version of the weights that decided."""
+    """[] int64: the version of the weights that decided; [B] where several policies decided."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
