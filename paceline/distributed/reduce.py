@@ -58,3 +58,16 @@ def synchronize(module: nn.Module, group: Group) -> None:
     if group.size > 1:
         for tensor in [*module.parameters(), *module.buffers()]:
             group.broadcast_(tensor.data)
+
+
+@torch.no_grad()
+def synchronize_from(module: nn.Module, group: Group, source: int) -> None:
+    """Copy the parameters and saved buffers of rank `source` to every rank, in one message."""
+    # Large elements first, so that each is aligned in the message.
+    tensors = sorted(module.state_dict().values(), key=lambda tensor: -tensor.element_size())
+    sent = torch.cat([tensor.reshape(-1).view(torch.uint8) for tensor in tensors])
+    group.broadcast_(sent, source)
+    if group.rank != source:
+        sizes = [tensor.numel() * tensor.element_size() for tensor in tensors]
+        for tensor, part in zip(tensors, sent.split(sizes), strict=True):
+            tensor.copy_(part.view(tensor.dtype).view(tensor.shape))

@@ -11,7 +11,7 @@ import importlib
 import itertools
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -34,9 +34,15 @@ class Group:
     """This rank's connection to all ranks. All ranks must call the methods that communicate, in the same order."""
 
     def __init__(
-        self, place: RankInfo, device: torch.device, store: dist.Store | None, heartbeat: RankHeartbeat | None = None
+        self,
+        place: RankInfo,
+        device: torch.device,
+        store: dist.Store | None,
+        heartbeat: RankHeartbeat | None = None,
+        processes: dist.ProcessGroup | None = None,
     ) -> None:
-        self.rank, self.size, self.device = place.rank, place.size, device
+        """`processes` are those of some of the ranks. None: all ranks."""
+        self.rank, self.size, self.device, self._processes = place.rank, place.size, device, processes
         self.store = store
         """Key-value store that all ranks share; None in a group of one."""
         self._heartbeat = heartbeat
@@ -67,6 +73,13 @@ class Group:
         """Whether this is rank 0, which writes files and talks to the user."""
         return self.rank == 0
 
+    def part(self, ranks: Sequence[Sequence[int]]) -> Group:
+        """Divide the ranks into the groups `ranks`. Returns the one that has this rank. Reductions there are among its
+        ranks only. It has no store. All ranks call this together, once: connections stay open until the end."""
+        made = [dist.new_group(list(some)) if 1 < len(some) < self.size else None for some in ranks]
+        own, processes = next((some, one) for some, one in zip(ranks, made, strict=True) if self.rank in some)
+        return Group(RankInfo(rank=own.index(self.rank), size=len(own)), self.device, None, processes=processes)
+
     def new_name(self, name: str) -> str:
         """A unique name for the store. All ranks get the same name, because they ask in the same order."""
         return f"{name}/{next(self._names)}"
@@ -86,14 +99,14 @@ class Group:
         """The maximum of `values` over all ranks, in place."""
         return self._communicate(functools.partial(dist.all_reduce, op=dist.ReduceOp.MAX), values)
 
-    def broadcast_(self, values: Tensor) -> Tensor:
-        """Copy rank 0's `values` to all ranks, in place."""
-        return self._communicate(functools.partial(dist.broadcast, src=0), values)
+    def broadcast_(self, values: Tensor, source: int = 0) -> Tensor:
+        """Copy the `values` of rank `source` to all ranks, in place."""
+        return self._communicate(functools.partial(dist.broadcast, group_src=source), values)
 
-    def _communicate(self, operation: Callable[[Tensor], object], values: Tensor) -> Tensor:
+    def _communicate(self, operation: Callable[..., object], values: Tensor) -> Tensor:
         if self.size > 1:
             with communication():
-                operation(values)
+                operation(values, group=self._processes)
         return values
 
     def any(self, flag: bool) -> bool:
