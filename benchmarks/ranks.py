@@ -18,6 +18,7 @@ import torch
 from paceline.assembly import Services, ppo_parts
 from paceline.collect.policy_assignment import Finished
 from paceline.config import Config
+from paceline.distributed.ownership import Ownership
 from paceline.distributed.runtime import Group
 from paceline.pool import Pool
 from paceline.pool.protocol import StepBatch
@@ -67,7 +68,8 @@ class Rounds:
         torch.manual_seed(1)
         self.clock, self.stop, self.phases = Clock(), Stop(group), Phases()
         self.threads = torch.get_num_threads()
-        services = Services(group=group, stop=self.stop, clock=self.clock, phases=self.phases)
+        self.ownership = Ownership.of(group, 1, spread=False)
+        services = Services(group=group, ownership=self.ownership, stop=self.stop, clock=self.clock, phases=self.phases)
         self.learners, self.sampler, _ = ppo_parts(config, services, pool, Path())  # one policy writes no files
         self.progress = 0.0
         self.save: Callable[[], None] = lambda: None

@@ -27,6 +27,7 @@ from paceline.collect.remote import ActorSettings, RemoteActors
 from paceline.collect.replay_sampler import ReplaySampler
 from paceline.collect.sampler import Sampler, device_generator
 from paceline.config import Config
+from paceline.distributed.ownership import Ownership
 from paceline.distributed.reduce import synchronize
 from paceline.distributed.runtime import Group
 from paceline.errors import UsageError
@@ -37,6 +38,7 @@ from paceline.experience.limiter import Limiter
 from paceline.experience.replay import Replay
 from paceline.free_memory import require_memory
 from paceline.learner.d4pg import D4PGLearner
+from paceline.learner.policy_copy import PolicyCopy
 from paceline.learner.ppo import PPOLearner
 from paceline.learner.publication import Reader
 from paceline.nets.actor_critic import ActorCritic
@@ -62,15 +64,19 @@ log = logging.getLogger(__name__)
 
 COPIES_OF_WEIGHTS = 6
 """Weights that learn, act and are published, gradients, and Adam's two moments."""
+COPIES_WITHOUT_TRAINING = 3
+"""The same of a policy that only other ranks train."""
 POLICY_SEEDS = 1_000_003
 """Difference between the seeds of two policies of a run. Ranks and runs have seeds that lie closer together."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Services:
-    """What parts share: the group of ranks, the stop signal, clock and phases of the display."""
+    """What parts share: the group of ranks, who trains which policy, the stop signal, clock and phases of the
+    display."""
 
     group: Group
+    ownership: Ownership
     stop: Stop
     clock: Clock
     phases: Phases
@@ -78,7 +84,7 @@ class Services:
 
 def assemble(
     config: Config, services: Services, pool: Pool, folder: Path, initial: InitialWeights | None = None
-) -> tuple[list[PPOLearner], Sampler, Population | None] | tuple[list[D4PGLearner], ReplaySampler, None]:
+) -> tuple[list[PPOLearner | PolicyCopy], Sampler, Population | None] | tuple[list[D4PGLearner], ReplaySampler, None]:
     """The learners, the collection and the population of the configured system. `folder` is the run's. All policies
     begin with the `initial` weights of another run."""
     if SYSTEMS[config.system].family == "d4pg":
@@ -89,21 +95,22 @@ def assemble(
 
 def ppo_parts(
     config: Config, services: Services, pool: Pool, folder: Path, initial: InitialWeights | None = None
-) -> tuple[list[PPOLearner], Sampler, Population | None]:
+) -> tuple[list[PPOLearner | PolicyCopy], Sampler, Population | None]:
     """The learners and the sampler of a PPO system. With several policies or opponents, also the population."""
     group, spec, policies = services.group, pool.spec, config.population.policies
-    require_policies(spec, policies, config.env)
+    own_policies = services.ownership.own
+    require_policies(spec, config)
     schedule, kinds = ppo_schedule(config.system, on_device=spec.on_device, turn_based=spec.turn_based), all_kinds(spec)
-    require_rows(config.ppo.minibatches, min(schedule.update_rows(config, kind) for kind in kinds))
+    require_rows(config.ppo.minibatches, min(schedule.update_rows(config, kind, own_policies) for kind in kinds))
     concurrent = schedule.learns_concurrently(config)
-    learners: list[PPOLearner] = []
+    learners: list[PPOLearner | PolicyCopy] = []
     actors: list[Actor] = []
     readers: list[Reader] = []
     acting_compute, _ = recorded_parts(config, concurrent)
     numbers: torch.Generator | None = None
     for number in range(policies):
         if number == 1:
-            require_room(learners[0].policy, policies - 1, group.device)
+            require_room(learners[0].policy, services.ownership)
         own = kinds[number % len(kinds)].spec
         learner, acting = _learner_and_acting(config, services, own, number, initial, concurrent=concurrent)
         learners.append(learner)
@@ -115,7 +122,14 @@ def ppo_parts(
         readers += [learner.publication.reader(acting)] if concurrent else []
 
     parts = PopulationParts.make(
-        config, group, services.clock, pool, folder, learners, compute=acting_compute, numbers=numbers
+        config,
+        services.ownership,
+        services.clock,
+        pool,
+        folder,
+        learners,
+        compute=acting_compute,
+        numbers=numbers,
     )
     refreshes = [*(reader.refresh for reader in readers), *(parts.refreshes if parts is not None else [])]
 
@@ -131,29 +145,40 @@ def ppo_parts(
         refresh_weights=refreshes[0] if len(refreshes) == 1 else refresh_all,
         recorded=not config.deterministic,
         assignment=None if parts is None else parts.assignment,
-        num_learned=policies,
+        learned=own_policies,
         assigned=lambda slots: None if parts is None else parts.assigned(slots),
     )
     state_size = learners[0].policy.state_size
-    needed = sum(schedule.buffer_rows(config, kind) * row_bytes(kind.spec, state_size) for kind in kinds)
+    rows = [schedule.buffer_rows(config, kind, own_policies) for kind in kinds]
+    needed = sum(count * row_bytes(kind.spec, state_size) for count, kind in zip(rows, kinds, strict=True))
     require_memory(needed, group.device, "a rollout", "fewer --pool.num-envs or --rollout-steps")
     return learners, sampler, None if parts is None else parts.population
 
 
-def require_room(policy: PPOPolicy, more: int, device: torch.device) -> None:
-    """Refuse more policies than memory holds."""
-    size = sum(parameter.numel() * parameter.element_size() for parameter in policy.parameters())
-    needed = more * COPIES_OF_WEIGHTS * size
-    require_memory(needed, device, f"{more + 1} policies", "a smaller --population.policies")
+def require_room(first: PPOPolicy, ownership: Ownership) -> None:
+    """Refuse more policies than memory holds. The `first` one is there already."""
+    size = sum(parameter.numel() * parameter.element_size() for parameter in first.parameters())
+    copies = len([policy for policy in ownership.copies if policy > 0])
+    own = ownership.num_policies - 1 - copies
+    needed = (own * COPIES_OF_WEIGHTS + copies * COPIES_WITHOUT_TRAINING) * size
+    device, several = ownership.group.device, f"{ownership.num_policies} policies"
+    require_memory(needed, device, several, "a smaller --population.policies")
 
 
-def require_policies(spec: PoolSpec, policies: int, env: str) -> None:
-    """Refuse fewer policies than kinds of agents: a policy plays one kind."""
-    if policies < len(spec.kinds):
-        kinds = ", ".join(kind.name for kind in spec.kinds)
+def require_policies(spec: PoolSpec, config: Config) -> None:
+    """Refuse fewer policies than kinds of agents, because a policy plays one kind, and ranks that train one kind."""
+    if len(spec.kinds) == 1:
+        return
+    kinds = ", ".join(kind.name for kind in spec.kinds)
+    if config.population.policies < len(spec.kinds):
         raise UsageError(
-            f"the agents of {env} have different spaces ({kinds}): allowed: --population.policies {len(spec.kinds)} or "
-            "more"
+            f"the agents of {config.env} have different spaces ({kinds}): allowed: --population.policies "
+            f"{len(spec.kinds)} or more"
+        )
+    if config.population.spread:
+        raise UsageError(
+            f"population.spread is for agents with equal spaces, and those of {config.env} differ ({kinds}); allowed: "
+            "--population.no-spread"
         )
 
 
@@ -165,7 +190,7 @@ def _learner_and_acting(
     initial: InitialWeights | None,
     *,
     concurrent: bool,
-) -> tuple[PPOLearner, PPOPolicy]:
+) -> tuple[PPOLearner | PolicyCopy, PPOPolicy]:
     """The learner of policy `number`, and the policy that acts: a copy, if a learner thread changes the weights
     meanwhile."""
     group = services.group
@@ -187,10 +212,12 @@ def _learner_and_acting(
             require_compiler()
         for network in {policy, acting}:
             network.compile_encoders()
+    if number in services.ownership.copies:
+        return PolicyCopy(policy, config.resolved_ppo, config.optimizer), acting
     _, learning_compute = recorded_parts(config, concurrent)
     learner = PPOLearner(
         policy,
-        group,
+        services.ownership.group,
         config.resolved_ppo,
         config.optimizer,
         torch.Generator().manual_seed(config.seed + group.rank + POLICY_SEEDS * number),

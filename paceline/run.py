@@ -15,6 +15,7 @@ from paceline.callbacks import Callbacks
 from paceline.collect.policy_assignment import Finished
 from paceline.collect.protocol import Collection
 from paceline.config import Config
+from paceline.distributed.ownership import Ownership
 from paceline.distributed.runtime import Group
 from paceline.learner.hyperparameters import digest_sums, require_same
 from paceline.learner.protocol import Learner
@@ -73,6 +74,7 @@ class Run:
         folder: Path,
         learners: Sequence[Learner],
         *,
+        ownership: Ownership,
         clock: Clock,
         stop: Stop,
         phases: Phases,
@@ -81,6 +83,7 @@ class Run:
     ) -> None:
         self.config, self.group, self.pool, self.folder, self.learners = config, group, pool, folder, learners
         self.clock, self.stop, self.phases, self._display = clock, stop, phases, display
+        self.ownership = ownership
         self.callbacks = callbacks
         self.is_stopped_by_callback = False
         self.threads = torch.get_num_threads()

@@ -36,10 +36,10 @@ class Snapshot:
     """What one rank adds to a checkpoint."""
 
     step: int
-    weights: list[dict[str, Tensor]]
-    """By policy."""
+    policies: dict[int, tuple[dict[str, Tensor], dict[str, Any]]]
+    """The weights of policies and the states of their learners: of those that this rank speaks for."""
     shared: dict[str, Any]
-    """State that is the same on all ranks."""
+    """Other state that is the same on all ranks."""
     mine: dict[str, Any]
     """State of this rank."""
     pool: bytes | None
@@ -118,16 +118,17 @@ class Saver:
             "seconds": run.seconds,
             "best": self._best if mean is None else max(self._best, mean),
             "episodes": list(run.episodes.sums),
-            "agent": first.state_dict(),
+            "trained_by": list(run.ownership.ranks),
         }
-        if others:
-            shared["other_learners"] = [learner.state_dict() for learner in others]
         if run.population is not None:
             shared["population"] = run.population.state_dict()
         cuda_rng = torch.cuda.get_rng_state() if run.group.device.type == "cuda" else None
         return Snapshot(
             step=run.step,
-            weights=[learner.policy.state_dict() for learner in run.learners],
+            policies={
+                policy: (run.learners[policy].policy.state_dict(), run.learners[policy].state_dict())
+                for policy in run.ownership.speaks_for
+            },
             shared=shared,
             mine={"rng": torch.get_rng_state(), "cuda_rng": cuda_rng, "agent": mine},
             pool=pool_state,
@@ -140,7 +141,7 @@ class Saver:
         is tried again when the next one is due."""
         run = self._run
         run.phases.show("saving a checkpoint", 0, 0)
-        ranks = gather(run.group, (snapshot.mine, snapshot.pool, snapshot.problem))
+        ranks = gather(run.group, (snapshot.policies, snapshot.mine, snapshot.pool, snapshot.problem))
         run.last_checkpoint_at, run.checkpoint_due = time.monotonic(), False
         problem = self._write_files(snapshot, ranks) if run.group.is_first else None
         written = not run.group.any(problem is not None)
@@ -158,15 +159,18 @@ class Saver:
             seconds = run.config.checkpoint.seconds
             log.warning("%s; %s. The next attempt is in %g s", problem, describe_last_checkpoint(run.folder), seconds)
 
-    def _write_files(self, snapshot: Snapshot, ranks: list[tuple[Any, Any, Any]]) -> str | None:
+    def _write_files(self, snapshot: Snapshot, ranks: list[tuple[Any, Any, Any, Any]]) -> str | None:
         """Returns what is wrong, if the disk is full."""
         problems = [problem for *_, problem in ranks if problem is not None]
         if problems:
             return problems[0]
-        state = snapshot.shared | {"ranks": [mine for mine, *_ in ranks]}
-        pools = {rank: pool for rank, (_, pool, _) in enumerate(ranks) if pool is not None}
+        policies = {policy: saved for own, *_ in ranks for policy, saved in own.items()}
+        (weights, *others), (agent, *learners) = zip(*(policies[p] for p in range(len(policies))), strict=True)
+        state = snapshot.shared | {"agent": agent, "ranks": [mine for _, mine, *_ in ranks]}
+        if learners:
+            state["other_learners"] = learners
+        pools = {rank: pool for rank, (*_, pool, _) in enumerate(ranks) if pool is not None}
         try:
-            weights, *others = snapshot.weights
             self._checkpoints.save(snapshot.step, weights, state, pools, best=snapshot.best, other_weights=others)
         except DiskFull as error:
             return str(error)
@@ -196,11 +200,13 @@ class Saver:
         ranks, rank = state["ranks"], run.group.rank
         own, mine = rank < len(ranks), ranks[min(rank, len(ranks) - 1)]
         shared = [state["agent"], *state.get("other_learners", [])]
-        of_rank = [mine["agent"], *mine["agent"].get("other_learners", [])]
         for policy, learner in enumerate(run.learners):
             learner.policy.load_state_dict(checkpoint.weights_of(policy))
             learner.load_state_dict(shared[policy])
-            learner.load_rank_state(of_rank[policy], own=own)
+            trained_by = state["trained_by"][policy] if "trained_by" in state else range(len(ranks))
+            has_trained = rank in trained_by
+            saved = ranks[rank if has_trained else trained_by[-1]]["agent"]
+            learner.load_rank_state([saved, *saved.get("other_learners", [])][policy], own=has_trained)
             learner.publish()
         if own:
             self._collection.load_rank_state(mine["agent"])

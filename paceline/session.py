@@ -18,6 +18,7 @@ from paceline.callbacks import Callbacks, require_callbacks
 from paceline.checkpoint import Checkpoint, CheckpointFolder
 from paceline.config import Config
 from paceline.distributed.failures import describe_last_checkpoint
+from paceline.distributed.ownership import Ownership
 from paceline.distributed.rank_info import RankInfo
 from paceline.distributed.runtime import Group
 from paceline.envs import given
@@ -227,6 +228,7 @@ class Session:
             checkpoint is not None and checkpoint.has_pickles and may_unpickle(checkpoint.manifest, trust=self._trust)
         )
         require_possible(config)
+        ownership = Ownership.of(group, config.population.policies, spread=config.population.spread)
         stop, phases, clock, display = Stop(group), Phases(), Clock(), None
         if group.is_first:
             title = f"{config.system} on {config.env}"
@@ -243,7 +245,7 @@ class Session:
         )
         stack.enter_context(contextlib.closing(pool))
         stop.on_request(pool.wake)
-        services = Services(group=group, stop=stop, clock=clock, phases=phases)
+        services = Services(group=group, ownership=ownership, stop=stop, clock=clock, phases=phases)
         learners, collection, population = assemble(config, services, pool, folder, initial)
         stack.enter_context(contextlib.closing(collection))
         callbacks = Callbacks(self._callbacks, self, is_first=group.is_first)
@@ -253,6 +255,7 @@ class Session:
             pool,
             folder,
             learners,
+            ownership=ownership,
             clock=clock,
             stop=stop,
             phases=phases,

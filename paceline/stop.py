@@ -12,6 +12,7 @@ any flag is set:
 | between two updates | a reduction of the flags (`Group.any`) | `raise_if_agreed` |
 | in an update, before the gradient is applied | each flag is a vote that travels with the gradient | `raise_if` |
 | where ranks do not communicate | not at all: only a run of one rank stops here | `raise_if_alone` |
+| in an update of a policy that one of several ranks trains | its update ends, and the ranks agree after it | both |
 
 To get all ranks there soon, `shared` copies the flag of one rank to all ranks, within half a second.
 """
@@ -71,9 +72,10 @@ class Stop:
         if self.is_requested:
             wake()
 
-    def raise_if_alone(self) -> None:
-        """Raise `StopRun` if a stop is requested and this is the only rank. Several ranks stop elsewhere, together."""
-        if self.is_requested and self._group.size == 1:
+    def raise_if_alone(self, group: Group | None = None) -> None:
+        """Raise `StopRun` if a stop is requested and this is the only rank of `group`, by default of all ranks. Several
+        ranks stop elsewhere, together."""
+        if self.is_requested and (group or self._group).size == 1:
             raise StopRun
 
     def raise_if_agreed(self) -> None:

@@ -65,18 +65,33 @@ class Finished:
     """With the policies that acted."""
     matches: list[PlayedMatch] = field(default_factory=list)
     """Empty where the run has one policy."""
+    copy_steps: int = 0
+    """Steps of policies that only other ranks train. No rank learns from them."""
 
     @classmethod
     def join(cls, parts: Sequence[Finished]) -> Finished:
-        return cls([e for part in parts for e in part.episodes], [m for part in parts for m in part.matches])
+        episodes, matches = [e for part in parts for e in part.episodes], [m for part in parts for m in part.matches]
+        return cls(episodes, matches, sum(part.copy_steps for part in parts))
 
 
 class PolicyAssignment:
     """The policy of every slot, redrawn by `draw` at the end of each match."""
 
-    def __init__(self, spec: PoolSpec, draw: Draw, generator: np.random.Generator, *, pinned: bool = False) -> None:
-        """`pinned`: observations go to a GPU, and copies of them are in memory that it reads directly."""
+    def __init__(
+        self,
+        spec: PoolSpec,
+        draw: Draw,
+        generator: np.random.Generator,
+        *,
+        pinned: bool = False,
+        copies: Sequence[int] = (),
+    ) -> None:
+        """`pinned`: observations go to a GPU, and copies of them are in memory that it reads directly. `copies` are the
+        policies that only other ranks train."""
         self._spec, self._draw, self._generator, self._pinned = spec, draw, generator, pinned
+        self.copies = list(copies)
+        self._copy_steps = 0
+        """Steps of copies that were not taken yet."""
         self._memory: dict[str, np.ndarray] = {}
         """Observations in the order of their policies."""
         self.policies = np.zeros(spec.num_slots, np.int64)
@@ -167,6 +182,9 @@ class PolicyAssignment:
         slots = self._on_host(batch.slots)
         ended = self._on_host(batch.terminated) | self._on_host(batch.truncated)
         lost, active = self._on_host(batch.lost), self._on_host(batch.active)
+        if self.copies:
+            by_copies = np.isin(self.policies[slots], self.copies)
+            self._copy_steps += int((by_copies & self._is_playing[slots] & ~lost).sum())
         agents = self._spec.agents_per_env
         for slot in slots[ended].tolist():
             self._ended[slot].append((int(self._drawn[slot]), int(self._match[slot // agents])))
@@ -218,7 +236,8 @@ class PolicyAssignment:
         self._over.clear()
         # A match whose simulator was lost is never over.
         self._early = {key: found for key, found in self._early.items() if key[1] >= self._match[key[0]]}
-        return Finished(named, matches)
+        copy_steps, self._copy_steps = self._copy_steps, 0
+        return Finished(named, matches, copy_steps)
 
     def start_anew(self, slots: np.ndarray) -> np.ndarray:
         """New matches begin in the environments of `slots`. Returns the slots in which another policy acts now."""
@@ -240,7 +259,13 @@ class PolicyAssignment:
             "unobserved": [_as_tuple(episode) for episode in self._unobserved],
             "over": list(self._over),
             "early": [(*key, [_as_tuple(episode) for episode in found]) for key, found in self._early.items()],
+            "copies": list(self.copies),
+            "copy_steps": self._copy_steps,
         }
+
+    def fits(self, state: dict[str, Any]) -> bool:
+        """Whether this rank trains the same policies as in a saved state, so that its matches can continue."""
+        return state.get("copies", []) == self.copies
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Matches continue."""
@@ -256,6 +281,7 @@ class PolicyAssignment:
         self._unobserved = [Episode(*fields) for fields in state["unobserved"]]
         self._over = [(env, match, tuple(names), tuple(numbers)) for env, match, names, numbers in state["over"]]
         self._early = {(env, match): [Episode(*f) for f in found] for env, match, found in state["early"]}
+        self._copy_steps = state.get("copy_steps", 0)
 
     def _set(self, envs: np.ndarray) -> None:
         if len(envs) == 0:

@@ -9,7 +9,7 @@ numbers.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,15 +43,15 @@ class Sampler:
         refresh_weights: Callable[[], object],
         recorded: bool,
         assignment: PolicyAssignment | None = None,
-        num_learned: int | None = None,
+        learned: Collection[int] | None = None,
         assigned: Callable[[np.ndarray], None] = lambda slots: None,
     ) -> None:
-        """One actor for each policy; several need an `assignment`. Rows of the first `num_learned` policies are
-        written, by default of all. `refresh_weights` is called before each decision. `recorded` says whether acting may
-        be recorded on a GPU. `assigned` is called with the slots in which other policies act from now on."""
+        """One actor for each policy; several need an `assignment`. Rows of the policies `learned` are written, by
+        default of all. `refresh_weights` is called before each decision. `recorded` says whether acting may be recorded
+        on a GPU. `assigned` is called with the slots in which other policies act from now on."""
         self._assigned = assigned
         self.pool, self.actors, self.assignment = pool, list(actors), assignment
-        self._num_learned = len(self.actors) if num_learned is None else num_learned
+        self._learned = set(range(len(self.actors)) if learned is None else learned)
         self._stop, self._clock = stop, actors[0].clock
         self._refresh_weights, self._recorded = refresh_weights, recorded
         self._batching_config, self._batching = batching, AdaptiveBatching(pool, batching)
@@ -88,7 +88,7 @@ class Sampler:
     def _make_acting(self, policies: list[int], buffer: RolloutBuffer) -> None:
         """For the policies of one kind of agents: those that learn, and those that do not."""
         for learned in (True, False):
-            own = {policy: self.actors[policy] for policy in policies if (policy < self._num_learned) == learned}
+            own = {policy: self.actors[policy] for policy in policies if (policy in self._learned) == learned}
             on_device = self.pool.spec.on_device
             actings = make_acting(own, buffer, learned=learned, recorded=self._recorded, on_device=on_device)
             for team, acting in actings.items():
@@ -265,6 +265,10 @@ class Sampler:
         saved = [state["actor"], *state.get("other_actors", [])]
         if len(saved) != len(self.actors) or ("assignment" in state) != (self.assignment is not None):
             log.warning("the run has other opponents than its checkpoint: all matches are drawn anew")
+            self._start_anew(np.arange(self.pool.spec.num_slots))
+            return
+        if self.assignment is not None and not self.assignment.fits(state["assignment"]):
+            log.warning("this rank trains other policies than in the checkpoint: all matches are drawn anew")
             self._start_anew(np.arange(self.pool.spec.num_slots))
             return
         for actor, own in zip(self.actors, saved, strict=True):

@@ -12,6 +12,7 @@ A chunk has rows of one policy. Where another policy begins to act in a slot, th
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -25,13 +26,20 @@ class Chunks:
     """Time-major: row t of chunk c is at t * C + c, for C chunks. Slots in lock-step write to adjacent memory."""
 
     def __init__(
-        self, steps: int, num_slots: int, batch: int, waiting: int, learners: int = 1, *, changing: bool = False
+        self,
+        steps: int,
+        num_slots: int,
+        batch: int,
+        waiting: int,
+        learned: Sequence[int] = (0,),
+        *,
+        changing: bool = False,
     ) -> None:
-        """Policies 0 to `learners` - 1 learn. For each there is room for `waiting` batches of `batch` chunks, plus one
-        that is learned from and one that is collected. Chunks of other policies are free as soon as they are full.
+        """The policies `learned` learn. For each there is room for `waiting` batches of `batch` chunks, plus one that
+        is learned from and one that is collected. Chunks of other policies are free as soon as they are full.
         `changing`: the policy of a slot may change."""
         self.steps, self.num_slots = steps, num_slots
-        self.capacity = self.rows_needed(steps, num_slots, batch, waiting, learners, changing=changing)
+        self.capacity = self.rows_needed(steps, num_slots, batch, waiting, len(learned), changing=changing)
         self.policies: np.ndarray | None = None
         self.count = self.capacity // steps
         self._chunk = np.arange(num_slots)
@@ -48,7 +56,7 @@ class Chunks:
         self._length = np.full(self.count, steps)
         """Rows of each chunk. Those that are closed early have fewer than T."""
         self._free = deque(range(num_slots, self.count))
-        self._full: list[deque[int]] = [deque() for _ in range(learners)]
+        self._full: dict[int, deque[int]] = {policy: deque() for policy in learned}
         """By policy."""
 
     @staticmethod
@@ -121,4 +129,4 @@ class Chunks:
         self._chunk[slot], self._begun[slot], self._slot[new], self._length[new] = new, 0, slot, self.steps
         self._after[old] = new
         policy = self._policy[old]
-        (self._full[policy] if policy < len(self._full) else self._free).append(int(old))
+        self._full.get(int(policy), self._free).append(int(old))

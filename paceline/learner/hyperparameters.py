@@ -77,6 +77,11 @@ class Hyperparameters:
             if value != self.get(name):
                 self.set(name, value)
 
+    def take_over(self, state: dict[str, tuple[float, float]]) -> None:
+        """Continue with the current values in the state of another learner."""
+        for name, (_, current) in state.items():
+            self.set(name, current)
+
     def _require(self, name: str) -> None:
         if name not in self._names:
             raise UsageError(f"{name} cannot change during this run; allowed: {', '.join(self._names)}")

@@ -22,6 +22,7 @@ from paceline.learner.auxiliary import make_auxiliary
 from paceline.learner.config import OnNonFinite, OptimizerConfig, PPOConfig
 from paceline.learner.entropy import make_entropy_coefficient
 from paceline.learner.finite import FiniteSteps
+from paceline.learner.handover import Handover
 from paceline.learner.hyperparameters import Scalars, ppo_hyperparameters
 from paceline.learner.minibatches import MiniBatches
 from paceline.learner.optimizer import load_moments, make_adam, set_rate
@@ -40,7 +41,8 @@ from paceline.telemetry.phases import Phases
 class PPOLearner:
     """One policy with its update rule, optimiser, targets, normalisers, hyper-parameters and published weights.
 
-    All ranks call `learn` together. `num_slots` is the number of slots whose rewards `targets` may have to normalise.
+    All ranks of `group` call `learn` together. `num_slots` is the number of slots whose rewards `targets` may have to
+    normalise.
     """
 
     def __init__(
@@ -161,7 +163,7 @@ class PPOLearner:
             self._graphs.clear()  # the fused optimiser takes them as constants
 
     def _before_evaluation(self) -> None:
-        self._stop.raise_if_alone()
+        self._stop.raise_if_alone(self._group)
         self.before_pass()
 
     def _run_epochs(self, batch: TrainingBatch) -> Tensor:
@@ -179,7 +181,7 @@ class PPOLearner:
 
     def _step(self, batch: TrainingBatch, minibatch: MiniBatch) -> Tensor:
         """One gradient step. Returns the sums of every metric over the rows, and the number of rows."""
-        self._stop.raise_if_alone()
+        self._stop.raise_if_alone(self._group)
         graph = self._graphs.find(batch, minibatch)
         sums = graph.backward(minibatch) if graph is not None else self._backward(batch, minibatch)
         if self._group.size > 1:
@@ -231,17 +233,23 @@ class PPOLearner:
         bounds = {"policy_lag_min": -least, "policy_lag_max": most} if count else {}
         return means | bounds | self._finite.check(means, self.version)
 
-    def take_over(self, donor: PPOLearner) -> None:
+    def handover(self) -> Handover:
+        """What another learner needs to continue as this one. It shares no memory with this learner."""
+        weights, agent, targets = copy.deepcopy(
+            (self.policy.state_dict(), self.state_dict(), self.targets.state_dict())
+        )
+        return {"weights": weights, "agent": agent, "targets": targets}
+
+    def take_over(self, donor: Handover) -> None:
         """Continue with the weights, normalisers, optimiser and hyper-parameters of another learner. Rows that this
         learner's own weights decided are not learned from any more."""
         version = self.version + 1
-        self.policy.load_state_dict(donor.policy.state_dict())
+        self.policy.load_state_dict(donor["weights"])
         self.policy.version.fill_(version)
-        self.load_state_dict(copy.deepcopy(donor.state_dict()))
+        self.load_state_dict(donor["agent"])
         self.first_version = version
-        for name, value in donor.hyperparameters.as_dict().items():
-            self.hyperparameters.set(name, value)
-        self.targets.take_over(donor.targets)
+        self.hyperparameters.take_over(donor["agent"]["hyperparameters"])
+        self.targets.take_over(donor["targets"])
         self.publish()
 
     def state_dict(self) -> dict[str, Any]:

@@ -83,11 +83,11 @@ class Targets:
         for _, rows in turns:
             batch.reward[rows] = normalizer(batch.reward[rows])
 
-    def take_over(self, donor: Targets) -> None:
-        """Continue with the scale of returns of another learner. Running returns stay: episodes go on."""
-        if self._normalizer is not None and donor._normalizer is not None:
+    def take_over(self, donor: dict[str, Any]) -> None:
+        """Continue with the scale of returns in the state of another learner. Running returns stay: episodes go on."""
+        if self._normalizer is not None and donor:
             running = self._normalizer.running.clone()
-            self._normalizer.load_state_dict(donor._normalizer.state_dict() | {"running": running})
+            self._normalizer.load_state_dict(donor | {"running": running})
 
     def state_dict(self) -> dict[str, Any]:
         return self._normalizer.state_dict() if self._normalizer is not None else {}

@@ -21,10 +21,21 @@ class PopulationConfig:
     """Which policy plays which agent, decided at the start of every match. random: each agent gets any policy, as in
     Sample Factory. agent: agent number modulo number of policies. package.module:function: a function of your own."""
 
+    spread: bool = False
+    """With several ranks, each rank trains its own share of the policies. Otherwise every rank trains all policies, and
+    gradients are averaged."""
+
     def __post_init__(self) -> None:
         require_at_least(self, "population", 1, "policies")
         write_paths(self, "mapping")
         check_choice("population.mapping", self.mapping, MAPPINGS, "function")
+        if self.spread and self.policies == 1:
+            raise UsageError("population.spread needs several policies; allowed: --population.policies 2 or more")
+        if self.spread and self.mapping not in MAPPINGS:
+            raise UsageError(
+                f"population.spread cannot have population.mapping {self.mapping}: a function does not know which "
+                f"policies a rank trains; allowed: {', '.join(MAPPINGS)}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

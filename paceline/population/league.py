@@ -148,10 +148,12 @@ class League:
         opponents: Sequence[str],
         generator: np.random.Generator,
         kinds: np.ndarray,
+        copies: Sequence[int] = (),
     ) -> None:
         """`draw` is the mapping of the policies that learn. `seats` are the modules that act for past selves. They are
         policies from `first_seat` on, followed by the `opponents`, given by their names. `kinds` [A] has the kind of
-        each agent."""
+        each agent. `copies` are policies that only other ranks train."""
+        self._copies = list(copies)
         self._kinds, self._num_kinds = kinds, int(kinds.max()) + 1
         self._config, self._snapshots, self._draw_learned = config, snapshots, draw
         self._modules, self._first, self._generator = list(seats), first_seat, generator
@@ -170,7 +172,8 @@ class League:
         open_seats = self._open_seats()
         past_share, fixed_share = self._config.past_share, self._config.opponent_share
         for match in policies:
-            chance, learner = generator.random(), generator.integers(len(match))
+            chance, agents = generator.random(), np.flatnonzero(~np.isin(match, self._copies))
+            learner = agents[generator.integers(len(agents))]
             others = np.arange(len(match)) != learner
             if chance < past_share and open_seats:
                 self._seat(match, others, open_seats, generator)

@@ -24,11 +24,12 @@ UserFunction = Callable[[int, Sequence[str], np.random.Generator], Sequence[int]
 """Of the user's own: environment, names of its agents, random numbers -> the policy of each agent."""
 
 
-def make_draw(config: PopulationConfig, spec: PoolSpec) -> Draw:
-    """The mapping that `config` names."""
+def make_draw(config: PopulationConfig, spec: PoolSpec, own: Sequence[int]) -> Draw:
+    """The mapping that `config` names, for a rank that trains the policies `own`."""
     kinds = None if len(spec.kinds) == 1 else kind_of_agents(spec)
     if config.mapping == "random":
-        return RandomMapping(config.policies, spec.agents_per_env, kinds)
+        anyone = RandomMapping(config.policies, spec.agents_per_env, kinds)
+        return anyone if len(own) == config.policies else OneOwnMapping(anyone, own)
     if config.mapping == "agent":
         return AgentMapping(config.policies, spec.agents_per_env, kinds)
     return UserMapping(load("population.mapping", config.mapping, "a function"), config, spec)
@@ -52,6 +53,27 @@ class RandomMapping:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Nothing to restore."""
+
+
+class OneOwnMapping:
+    """Another mapping, changed so that every match teaches a policy of this rank: where none of them plays, one of them
+    replaces that of an agent. Both are drawn at random."""
+
+    def __init__(self, draw: Draw, own: Sequence[int]) -> None:
+        self._draw, self._own = draw, np.array(own)
+
+    def __call__(self, envs: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        policies = self._draw(envs, generator)
+        without = np.flatnonzero(~np.isin(policies, self._own).any(1))
+        agents = generator.integers(policies.shape[1], size=len(without))
+        policies[without, agents] = generator.choice(self._own, size=len(without))
+        return policies
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._draw.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._draw.load_state_dict(state)
 
 
 class AgentMapping:

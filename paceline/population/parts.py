@@ -16,10 +16,11 @@ from paceline.collect.actor import Actor
 from paceline.collect.kind_slots import all_kinds, kind_of_agents
 from paceline.collect.policy_assignment import Draw, PolicyAssignment
 from paceline.config import Config
-from paceline.distributed.runtime import Group
+from paceline.distributed.ownership import Ownership
 from paceline.errors import UsageError
 from paceline.evaluation.saved import PAST_SELVES
 from paceline.learner.hyperparameters import ppo_hyperparameters
+from paceline.learner.policy_copy import PolicyCopy
 from paceline.learner.ppo import PPOLearner
 from paceline.nets.make import make_policy
 from paceline.nets.ppo_policy import PPOPolicy
@@ -69,11 +70,11 @@ class PopulationParts:
     def make(
         cls,
         config: Config,
-        group: Group,
+        ownership: Ownership,
         clock: Clock,
         pool: Pool,
         folder: Path,
-        learners: Sequence[PPOLearner],
+        learners: Sequence[PPOLearner | PolicyCopy],
         *,
         compute: ComputeConfig,
         numbers: torch.Generator | None,
@@ -82,11 +83,11 @@ class PopulationParts:
         plays = config.league.is_used
         if len(learners) == 1 and not plays:
             return None
-        spec = pool.spec
+        spec, group = pool.spec, ownership.all_ranks
         _require_objective(config, spec)
         opponents: list[Any] = []
         refreshes: list[Callable[[], object]] = []
-        draw, league, snapshots = make_draw(config.population, spec), None, None
+        draw, league, snapshots = make_draw(config.population, spec, ownership.own), None, None
         if plays:
             if spec.agents_per_env == 1:
                 raise UsageError(
@@ -94,10 +95,11 @@ class PopulationParts:
                 )
             _require_seats(config, spec)
             snapshots = Snapshots(folder / PAST_SELVES, len(learners), config.league.keep, writes=group.is_first)
-            league, opponents = _league(config, group, clock, pool, learners, snapshots, draw, compute, numbers)
+            league, opponents = _league(config, ownership, clock, pool, learners, snapshots, draw, compute, numbers)
             draw = league
         pinned = group.device.type == "cuda"
-        assignment = PolicyAssignment(spec, draw, np.random.default_rng((config.seed, group.rank)), pinned=pinned)
+        generator = np.random.default_rng((config.seed, group.rank))
+        assignment = PolicyAssignment(spec, draw, generator, pinned=pinned, copies=ownership.copies)
         if league is not None:
             league.assignment = assignment
             league.name_opponents()
@@ -110,7 +112,7 @@ class PopulationParts:
             config,
             learners,
             assignment,
-            group,
+            ownership,
             folder,
             measures=spec.measures,
             num_kinds=len(spec.kinds),
@@ -133,17 +135,17 @@ def _require_objective(config: Config, spec: PoolSpec) -> None:
 
 def _league(
     config: Config,
-    group: Group,
+    ownership: Ownership,
     clock: Clock,
     pool: Pool,
-    learners: Sequence[PPOLearner],
+    learners: Sequence[PPOLearner | PolicyCopy],
     snapshots: Snapshots,
     draw: Draw,
     compute: ComputeConfig,
     numbers: torch.Generator | None,
 ) -> tuple[League, list[Any]]:
     """The league, and the actors of its seats and fixed opponents."""
-    settings, spec, kinds = config.league, pool.spec, all_kinds(pool.spec)
+    settings, spec, kinds, group = config.league, pool.spec, all_kinds(pool.spec), ownership.all_ranks
     seats: list[PPOPolicy] = []
     actors: list[Any] = []
     if settings.past_share > 0:
@@ -163,6 +165,7 @@ def _league(
         opponents=settings.opponents,
         generator=np.random.default_rng((config.seed, group.rank, 1)),
         kinds=kind_of_agents(spec),
+        copies=ownership.copies,
     )
     return league, actors
 

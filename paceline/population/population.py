@@ -13,14 +13,17 @@ import re
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from paceline.collect.policy_assignment import Finished, PlayedMatch, PolicyAssignment
 from paceline.config import Config
-from paceline.distributed.runtime import Group
+from paceline.distributed.ownership import Ownership
 from paceline.errors import UsageError
 from paceline.files import replace_text
+from paceline.learner.handover import Handover
+from paceline.learner.policy_copy import PolicyCopy
 from paceline.learner.ppo import PPOLearner
 from paceline.population.history import FILE, PopulationEvent
 from paceline.population.league import League, Snapshots, player_name
@@ -49,9 +52,9 @@ class Population:
     def __init__(
         self,
         config: Config,
-        learners: Sequence[PPOLearner],
+        learners: Sequence[PPOLearner | PolicyCopy],
         assignment: PolicyAssignment,
-        group: Group,
+        ownership: Ownership,
         folder: Path,
         *,
         measures: Sequence[str],
@@ -61,7 +64,8 @@ class Population:
         league: League | None = None,
     ) -> None:
         """Policy p plays agents of kind p modulo `num_kinds`. Policies of different kinds exchange nothing."""
-        self._config, self._learners, self._assignment, self._group = config, learners, assignment, group
+        self._config, self._learners, self._assignment = config, learners, assignment
+        self._ownership, self._group = ownership, ownership.all_ranks
         self._num_kinds = num_kinds
         self._folder, self._rewards, self._snapshots, self._league = folder, rewards, snapshots, league
         self._episodes = [LatestEpisodes(measures) for _ in learners]
@@ -75,6 +79,8 @@ class Population:
             for policy, values in enumerate(spread_out(self._tuned_values(0), len(learners), config.pbt, generator)):
                 self._set(policy, values)
         self._next_round = config.pbt.next_round(0)
+        self._copy_steps = 0
+        """Steps so far of copies of other ranks' policies, over all ranks. No rank learns from them."""
         self._matches = Matches()
         self._elo: dict[str, float | None] = {}
         self._rated_until = 0.0
@@ -99,7 +105,7 @@ class Population:
             sums += episodes.sums_of(mine)
             values = [value for value in map(self._value, mine) if value is not None]
             sums += [float(len(values)), sum(values)]
-        return sums
+        return [*sums, float(finished.copy_steps)]
 
     def _value(self, episode: Any) -> float | None:
         """The objective of an episode; None if it does not have it."""
@@ -126,6 +132,7 @@ class Population:
             episodes.add(sums[at : at + size])
             objective.add(*sums[at + size : at + size + 2])
             at += size + 2
+        self._copy_steps += int(sums[at])
 
     @property
     def objectives(self) -> list[float | None]:
@@ -140,6 +147,8 @@ class Population:
             mean = sum(known) / len(known)
             spread = math.sqrt(sum((value - mean) ** 2 for value in known) / len(known))
             found |= {"population/best": max(known), "population/mean": mean, "population/spread": spread}
+        if self._ownership.is_spread:
+            found["copy_steps"] = self._copy_steps
         for policy, (learner, episodes) in enumerate(zip(self._learners, self._episodes, strict=True)):
             own = dict(episodes.means())
             if self._objective not in ("return", "length"):
@@ -207,9 +216,14 @@ class Population:
 
     def _replace(self, policy: int, donor: int) -> None:
         """Donors are never replaced in the same round, so the order does not matter."""
-        self._learners[policy].take_over(self._learners[donor])
+        self._learners[policy].take_over(self._ownership.from_owner(donor, partial(self._handover, donor)))
         self._episodes[policy].sums.clear()
         self._objectives[policy] = _Mean()
+
+    def _handover(self, donor: int) -> Handover:
+        learner = self._learners[donor]
+        assert isinstance(learner, PPOLearner)
+        return learner.handover()
 
     def _tuned_values(self, policy: int) -> dict[str, float]:
         return {path: self._get(policy, path) for path in self._tuned}
@@ -307,6 +321,7 @@ class Population:
             "episodes": [list(episodes.sums) for episodes in self._episodes],
             "objectives": [list(objective.sums) for objective in self._objectives],
             "next_round": self._next_round,
+            "copy_steps": self._copy_steps,
             "matches": self._matches.state_dict(),
             "until": self._until,
             "rewards": None if self._rewards is None else self._rewards.state_dict(),
@@ -319,6 +334,7 @@ class Population:
         for objective, sums in zip(self._objectives, state["objectives"], strict=True):
             objective.sums = deque(tuple(entry) for entry in sums)
         self._next_round = self._config.pbt.next_round(step)
+        self._copy_steps = state.get("copy_steps", 0)
         self._matches.load_state_dict(state["matches"])
         self._name_players(state["until"] - 1)
         self._assignment.name_first_matches()  # unless the matches of the checkpoint are restored

@@ -8,7 +8,8 @@ thread computes on half of the cores, and the learner on all of them while colle
 With several ranks every rank has both threads, and learner threads meet in the gradient all-reduce. All communication
 between ranks is theirs, except for checkpoints, at which they wait.
 
-With several policies, every batch has trajectories of one policy, and the learner thread updates that policy.
+With several policies, every batch has trajectories of one policy, and the learner thread updates that policy. If each
+rank trains policies of its own, each updates one of them, and learner threads meet after it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import queue
 import time
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -37,6 +39,7 @@ from paceline.experience.training_batch import TrainingBatch
 from paceline.learner.ppo import PPOLearner
 from paceline.pool.protocol import StepBatch
 from paceline.schedule.learner_thread import POLL_SECONDS, LearnerThread
+from paceline.schedule.meeting import Learned, learn_and_meet
 from paceline.schedule.policy_updates import by_policy
 from paceline.schedule.protocol import TrainingRun
 
@@ -54,14 +57,14 @@ class APPO:
         return True
 
     @staticmethod
-    def update_rows(config: Config, kind: KindSlots) -> int:
+    def update_rows(config: Config, kind: KindSlots, own: Sequence[int]) -> int:
         """Rows of an update: whole chunks."""
-        return batch_chunks(config, kind) * config.rollout_steps
+        return batch_chunks(config, kind, own) * config.rollout_steps
 
     @staticmethod
-    def buffer_rows(config: Config, kind: KindSlots) -> int:
+    def buffer_rows(config: Config, kind: KindSlots, own: Sequence[int]) -> int:
         """Rows of the buffer of a kind, to check its memory before it is made."""
-        chunks, learners = batch_chunks(config, kind), config.population.policies
+        chunks, learners = batch_chunks(config, kind, own), len(own)
         changing = config.population.policies > 1 or config.league.is_used
         slots, waiting = kind.spec.num_slots, config.appo.waiting
         return Chunks.rows_needed(config.rollout_steps, slots, chunks, waiting, learners, changing=changing)
@@ -69,7 +72,8 @@ class APPO:
     def __init__(self, run: TrainingRun, config: Config, learners: Sequence[PPOLearner], sampler: Sampler) -> None:
         self._run, self._sampler = run, sampler
         kinds, steps = all_kinds(run.pool.spec), config.rollout_steps
-        sizes = [batch_chunks(config, kind) for kind in kinds]
+        own = run.ownership.own
+        sizes = [batch_chunks(config, kind, own) for kind in kinds]
         fresh = torch.nan if sampler.assignment is None else 0.0
         self._buffers = [
             RolloutBuffer(
@@ -78,7 +82,7 @@ class APPO:
                     kind.spec.num_slots,
                     size,
                     config.appo.waiting,
-                    len(learners),
+                    own,
                     changing=sampler.assignment is not None,
                 ),
                 run.group.device,
@@ -87,7 +91,7 @@ class APPO:
             )
             for kind, size in zip(kinds, sizes, strict=True)
         ]
-        """By kind. Batches of all policies may wait, so each buffer has room for as many of its kind."""
+        """By kind. Batches of all policies of this rank may wait, so each buffer has room for as many of its kind."""
         self._concurrent = _is_concurrent(run, config, sampler)
         self._updates = BatchQueue(run, config, learners, sampler, self._buffers, sizes, concurrent=self._concurrent)
         self._batch_steps = sum(sizes) * steps
@@ -120,17 +124,17 @@ class APPO:
             self._held = sampler.drain(held)  # the last checkpoint has every simulator
 
 
-def batch_chunks(config: Config, kind: KindSlots) -> int:
-    """Chunks of a batch, which is one policy's."""
+def batch_chunks(config: Config, kind: KindSlots, own: Sequence[int]) -> int:
+    """Chunks of a batch, which is one policy's. The policies `own` learn on this rank."""
     if config.appo.batch is None:
-        return -(-kind.spec.num_slots // len(kind.policies(config.population.policies)))
+        return -(-kind.spec.num_slots // len(set(own) & set(kind.policies(config.population.policies))))
     return max(1, round(config.appo.batch / config.rollout_steps))
 
 
 def _is_concurrent(run: TrainingRun, config: Config, sampler: Sampler) -> bool:
     """By default collection and learning take turns only for one rank of a small perceptron over EnvPool: there both
     threads mostly hold Python's interpreter lock."""
-    meets = run.group.size > 1 and config.population.policies > 1
+    meets = run.ownership.group.size > 1 and len(run.ownership.own) > 1
     if config.appo.concurrent is False and meets:
         raise UsageError(
             "appo.concurrent cannot be off for several ranks with several policies: each rank collects until all have "
@@ -170,24 +174,28 @@ class BatchQueue:
     ) -> None:
         """`buffers` and `sizes`, the chunks of a batch, are by kind. Without `concurrent`, collection waits while the
         learner learns."""
-        self._run, self._learners, self._sampler = run, learners, sampler
+        self._run, self._sampler = run, sampler
         self._config, self._concurrent = config.appo, concurrent
-        self._buffers = [buffers[policy % len(buffers)] for policy in range(len(learners))]
-        self._sizes = [sizes[policy % len(sizes)] for policy in range(len(learners))]
-        """By policy, like `_buffers`."""
-        self._batches = [TrainingBatch(buffer) for buffer in self._buffers]
-        self._arrived: list[deque[Submission]] = [deque() for _ in learners]
-        """By policy: batches that the learner thread has received, and not learned from yet."""
+        own = run.ownership.own
+        self._learners = dict(zip(own, learners, strict=True))
+        """By policy, like all that follows: those that this rank trains."""
+        self._buffers = {policy: buffers[policy % len(buffers)] for policy in own}
+        self._sizes = {policy: sizes[policy % len(sizes)] for policy in own}
+        self._batches = {policy: TrainingBatch(buffer) for policy, buffer in self._buffers.items()}
+        self._arrived: dict[int, deque[Submission]] = {policy: deque() for policy in own}
+        """Batches that the learner thread has received, and not learned from yet."""
         self._submissions: queue.SimpleQueue[Submission] = queue.SimpleQueue()
-        self._unacknowledged = [0] * len(learners)
-        """By policy: batches submitted but not yet acknowledged."""
+        self._unacknowledged = dict.fromkeys(own, 0)
+        """Batches submitted but not yet acknowledged."""
         self._acknowledged: queue.SimpleQueue[int] = queue.SimpleQueue()
         """The policy of each batch that the learner thread is done with."""
-        self._versions, self._dropped_batches = [0] * len(learners), [0] * len(learners)
+        self._versions, self._dropped_batches = dict.fromkeys(own, 0), dict.fromkeys(own, 0)
+        self._agrees = len(own) > 1 and run.ownership.group.size > 1
+        """Whether several ranks train the same policies, so that they have to find one for which all have a batch."""
         self._unreported: list[Finished] = []
         """What came with batches that were given up."""
         self._losses: dict[int, dict[str, float]] = {}
-        """By policy: the losses of its last update."""
+        """By policy, those of other ranks included: the losses of its last update."""
         self._collection_waits = False
         self.thread = LearnerThread(run, self._learn_until_over)
         self._threads, self._threads_alone = run.threads, learners[0].threads_alone or run.threads
@@ -205,7 +213,7 @@ class BatchQueue:
         wait for a checkpoint.
         """
         self._count_acknowledged()
-        if not self._concurrent and any(self._unacknowledged) and not self._wait():
+        if not self._concurrent and any(self._unacknowledged.values()) and not self._wait():
             return False
         while full := self._full():
             allowed = [policy for policy in full if self._may_submit(policy)]
@@ -223,16 +231,16 @@ class BatchQueue:
     def _may_submit(self, policy: int) -> bool:
         """A batch that waits while other policies are updated does not grow old. So each policy has a bound of its own.
 
-        Several ranks with several policies have to find a policy for which each has a batch. So they collect until each
+        Ranks that train the same policies have to find one for which each has a batch. So they collect until each
         policy has one. `_drop_surplus` bounds their number."""
-        if len(self._learners) > 1 and self._run.group.size > 1:
-            return sum(self._unacknowledged) < (self._config.waiting + 1) * len(self._learners)
+        if self._agrees:
+            return sum(self._unacknowledged.values()) < (self._config.waiting + 1) * len(self._learners)
         return self._unacknowledged[policy] <= self._config.waiting
 
     def _full(self) -> list[int]:
         """The policies whose full chunks make a batch, first those with the most for the size of their batches."""
-        shares = [self._buffers[p].layout.num_full(p) / self._sizes[p] for p in range(len(self._learners))]
-        return sorted((p for p, share in enumerate(shares) if share >= 1), key=lambda p: -shares[p])
+        shares = {p: self._buffers[p].layout.num_full(p) / self._sizes[p] for p in self._learners}
+        return sorted((p for p, share in shares.items() if share >= 1), key=lambda p: -shares[p])
 
     def _wait(self) -> bool:
         """Wait for a moment until the learner is done with a batch. Returns whether it is."""
@@ -283,7 +291,7 @@ class BatchQueue:
 
     def _receive(self) -> Submission | None:
         """The next batch; None once the main thread has left. Raises `StopRun` if the run has to stop."""
-        if len(self._learners) > 1 and self._run.group.size > 1:
+        if self._agrees:
             return self._receive_agreed()
         while not self.thread.is_closed:
             if self._run.stop.is_requested:
@@ -301,10 +309,11 @@ class BatchQueue:
                 submission = self._submissions.get(timeout=AGREE_SECONDS)
                 self._arrived[submission.policy].append(submission)
             self._drop_surplus()
-            mine = [float(len(arrived) > 0) for arrived in self._arrived]
+            mine = [float(len(arrived) > 0) for arrived in self._arrived.values()]
             *ready, stops = group.sum_(torch.tensor([*mine, float(stop.is_requested)], device=group.device)).tolist()
             stop.raise_if(stops > 0)
-            versions = {p: self._versions[p] for p, count in enumerate(ready) if count == group.size}
+            counts = zip(self._arrived, ready, strict=True)
+            versions = {p: self._versions[p] for p, count in counts if count == group.size}
             if versions:
                 policy = min(versions, key=versions.__getitem__)
                 self._versions[policy] += 1
@@ -313,7 +322,7 @@ class BatchQueue:
 
     def _drop_surplus(self) -> None:
         """If a policy has more batches than may wait, give up its oldest: other ranks have none of this policy yet."""
-        for policy, arrived in enumerate(self._arrived):
+        for policy, arrived in self._arrived.items():
             while len(arrived) > self._config.waiting + 1:
                 self._dropped_batches[policy] += 1
                 dropped = arrived.popleft()
@@ -321,9 +330,16 @@ class BatchQueue:
                 self._acknowledge(dropped)
 
     def _learn(self, submission: Submission) -> dict[str, float]:
+        self._run.stop.raise_if_agreed()
+        learned = learn_and_meet(self._run, partial(self._update, submission))
+        self._losses |= learned.losses
+        if self._run.ownership.num_policies == 1:
+            return self._losses[0]
+        return by_policy(self._losses) | {"dropped_rows": learned.dropped or 0.0}  # a count of this update, no mean
+
+    def _update(self, submission: Submission) -> Learned:
         run, policy = self._run, submission.policy
         learner, batch = self._learners[policy], self._batches[policy]
-        run.stop.raise_if_agreed()
         if submission.written is not None:
             torch.cuda.current_stream().wait_event(submission.written)
         learner.before_pass()  # targets take a pass through the network, too
@@ -331,17 +347,13 @@ class BatchQueue:
         oldest = (learner.policy.version - self._config.max_lag).clamp(min=learner.first_version)
         dropped = batch.drop_older(oldest)
         losses: dict[str, float] = {}
-        if not learner.first_version or float(run.group.sum_(batch.valid.sum().float()[None])):
+        if not learner.first_version or float(run.ownership.group.sum_(batch.valid.sum().float()[None])):
             learner.targets.complete_chunks(batch, learner.policy)
             losses = learner.learn(batch, run.progress)  # waits for the device: after it the rows may be overwritten
             learner.publish()
-        losses["dropped_rows"] = float(dropped)
-        if len(self._learners) == 1:
-            return losses
         surplus, self._dropped_batches[policy] = self._dropped_batches[policy], 0
-        losses["dropped_rows"] += surplus * self._sizes[policy] * self._buffers[policy].layout.steps
-        self._losses[policy] = losses
-        return by_policy(self._losses) | {"dropped_rows": losses["dropped_rows"]}  # a count of this update, no mean
+        losses["dropped_rows"] = float(dropped) + surplus * self._sizes[policy] * self._buffers[policy].layout.steps
+        return Learned({policy: losses}, losses["dropped_rows"])
 
     def _share_cores(self) -> None:
         """On a CPU: learn on all cores while collection waits."""

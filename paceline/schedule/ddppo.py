@@ -30,12 +30,12 @@ class DDPPO:
         return False
 
     @staticmethod
-    def update_rows(config: Config, kind: KindSlots) -> int:
+    def update_rows(config: Config, kind: KindSlots, own: Sequence[int]) -> int:
         """Rows of an update."""
         return config.rollout_steps * kind.spec.num_slots
 
     @staticmethod
-    def buffer_rows(config: Config, kind: KindSlots) -> int:
+    def buffer_rows(config: Config, kind: KindSlots, own: Sequence[int]) -> int:
         """Rows of the buffer of a kind, to check its memory before it is made."""
         return config.rollout_steps * kind.spec.num_slots
 
@@ -52,7 +52,7 @@ class DDPPO:
         layouts = [LockStep(steps, kind.spec.num_slots) for kind in all_kinds(spec)]
         self._buffers = [RolloutBuffer(own, run.group.device, truncation_gap=spec.truncation_gap) for own in layouts]
         """By kind."""
-        self._updates = PolicyUpdates(learners, sampler, self._buffers, run.group)
+        self._updates = PolicyUpdates(run, learners, sampler, self._buffers)
         self._preemption = make_preemption(
             config.preemption, run.group, steps * spec.num_slots, preempts_by, deterministic=config.deterministic
         )

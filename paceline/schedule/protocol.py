@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from paceline.collect.policy_assignment import Finished
+from paceline.distributed.ownership import Ownership
 from paceline.distributed.runtime import Group
+from paceline.learner.protocol import Learner
 from paceline.pool.protocol import Pool, StepBatch
 from paceline.stop import Stop
 from paceline.telemetry.clock import Clock
@@ -18,12 +20,18 @@ class TrainingRun(Protocol):
 
     pool: Pool
     group: Group
+    ownership: Ownership
     clock: Clock
     stop: Stop
     phases: Phases
     threads: int
     checkpoint_due: bool
     save: Callable[[], None]
+
+    @property
+    def learners(self) -> Sequence[Learner]:
+        """By policy. Those of policies that only other ranks train have weights, and never learn."""
+        ...
 
     @property
     def progress(self) -> float: ...

@@ -9,6 +9,7 @@ from paceline.collect.sampler import Sampler
 from paceline.config import Config
 from paceline.errors import UsageError
 from paceline.learner.d4pg import D4PGLearner
+from paceline.learner.policy_copy import PolicyCopy
 from paceline.learner.ppo import PPOLearner
 from paceline.schedule.appo import APPO
 from paceline.schedule.d4pg import D4PG
@@ -32,7 +33,7 @@ def ppo_schedule(system: str, *, on_device: bool, turn_based: bool = False) -> t
 def make_schedule(
     run: TrainingRun,
     config: Config,
-    learners: Sequence[PPOLearner] | Sequence[D4PGLearner],
+    learners: Sequence[PPOLearner | PolicyCopy] | Sequence[D4PGLearner],
     sampler: Sampler | ReplaySampler,
 ) -> Callable[[], None]:
     """The training loop of the configured system. Call it to train until the run ends; it can be called again."""

@@ -41,12 +41,12 @@ class VER:
         return config.ver.overlap
 
     @staticmethod
-    def update_rows(config: Config, kind: KindSlots) -> int:
+    def update_rows(config: Config, kind: KindSlots, own: Sequence[int]) -> int:
         """Rows of an update."""
         return config.rollout_steps * kind.spec.num_slots
 
     @staticmethod
-    def buffer_rows(config: Config, kind: KindSlots) -> int:
+    def buffer_rows(config: Config, kind: KindSlots, own: Sequence[int]) -> int:
         """Rows of the buffer of a kind, to check its memory before it is made."""
         return KindRollouts.rows_needed(config.rollout_steps, kind, KEPT if config.ver.overlap else 0)
 
@@ -69,7 +69,7 @@ class VER:
         self._rollout = KindRollouts(
             config.rollout_steps, run.pool.spec, run.group.device, kept=kept, weighted=weighted
         )
-        self._updates = PolicyUpdates(learners, sampler, self._rollout.buffers, run.group, weighted=weighted)
+        self._updates = PolicyUpdates(run, learners, sampler, self._rollout.buffers, weighted=weighted)
         self._preemption = make_preemption(
             config.preemption,
             run.group,

@@ -272,7 +272,7 @@ def play_as_a_team(
     for number, policy in enumerate(policies):
         policy.version += number
     assigned = rng.integers(0, num_policies, num_slots)
-    books = [Chunks(STEPS, num_slots, num_slots, num_turns, num_policies, changing=True) for _ in range(2)]
+    books = [Chunks(STEPS, num_slots, num_slots, num_turns, range(num_policies), changing=True) for _ in range(2)]
     sides = [
         TeamSide(policies, learned, spec, book, device, assigned, how)
         for book, how in zip(books, (None, together), strict=True)

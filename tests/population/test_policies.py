@@ -185,7 +185,7 @@ def test_replaced_weights_drop_the_rows_of_the_old_ones(tmp_path):
     version = second.version
     second.hyperparameters.set("ppo.clip", 0.3)
     first.hyperparameters.set("ppo.clip", 0.1)
-    second.take_over(first)
+    second.take_over(first.handover())
     assert second.version == second.first_version == version + 1
     assert second.hyperparameters.get("ppo.clip") == 0.1
     for name, value in first.policy.state_dict().items():

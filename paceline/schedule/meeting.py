@@ -1,0 +1,60 @@
+"""Where ranks that train different policies meet: after each update they exchange losses and weights.
+
+Where every rank trains all policies, ranks meet in the gradient all-reduce instead, and nothing here communicates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from paceline.distributed.gather import gather_to_all
+from paceline.distributed.reduce import synchronize_from
+from paceline.learner.finite import NonFiniteError
+from paceline.schedule.protocol import TrainingRun
+from paceline.stop import StopRun
+
+
+@dataclass
+class Learned:
+    """What updates have given."""
+
+    losses: dict[int, dict[str, float]] = field(default_factory=dict)
+    """By policy: those that were updated."""
+    dropped: float | None = None
+    """Rows that were left out because the weights that acted were replaced or too old. None: nobody counted."""
+
+
+def learn_and_meet(run: TrainingRun, learn: Callable[[], Learned]) -> Learned:
+    """`learn` updates policies of this rank. Returns what the updates of all ranks have given. If policies are spread,
+    every rank then has the present weights of all policies.
+
+    A rank whose update was interrupted by a stop, or was not finite, takes part, and all ranks raise its exception.
+    """
+    if not run.ownership.is_spread:
+        return learn()
+    mine, problem, is_interrupted = Learned(), None, False
+    try:
+        mine = learn()
+    except StopRun:
+        is_interrupted = True
+    except NonFiniteError as error:
+        problem = f"rank {run.group.rank}: {error}"
+    found = gather_to_all(run.group, (mine.losses, mine.dropped, problem, is_interrupted))
+    losses, dropped, problems, interrupted = zip(*found, strict=True)
+    if any(problems):
+        raise NonFiniteError("; ".join(filter(None, problems)))
+    run.stop.raise_if(any(interrupted))
+    updated = {policy: own for others in losses for policy, own in others.items()}
+    counts = [count for count in dropped if count is not None]
+    _refresh(run, sorted(updated))
+    return Learned(dict(sorted(updated.items())), sum(counts) if counts else None)
+
+
+def _refresh(run: TrainingRun, policies: list[int]) -> None:
+    """The owners of `policies` send their weights to all ranks."""
+    for policy in policies:
+        learner = run.learners[policy]
+        synchronize_from(learner.policy, run.group, run.ownership.speaker(policy))
+        if policy in run.ownership.copies:
+            learner.publish()

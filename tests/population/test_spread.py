@@ -1,0 +1,425 @@
+"""`population.spread`: each rank trains its own share of the policies."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from paceline.assembly import require_policies
+from paceline.checkpoint import CheckpointFolder
+from paceline.config import Config
+from paceline.errors import UsageError
+from paceline.learner.config import PPOConfig
+from paceline.learner.finite import NonFiniteError
+from paceline.learner.policy_copy import PolicyCopy
+from paceline.learner.ppo import PPOLearner
+from paceline.nets.actor_critic import ActorCritic
+from paceline.nets.config import PolicyConfig
+from paceline.pool.protocol import PoolSpec
+from paceline.population.config import LeagueConfig, PopulationConfig
+from paceline.population.history import FILE, read_events
+from paceline.population.league import League, Snapshots
+from paceline.population.mapping import AgentMapping, OneOwnMapping, RandomMapping
+from paceline.population.population import Population
+from paceline.schedule.config import VERConfig
+from paceline.session import Session, train
+from tests.integration.ranks import on_ranks
+from tests.integration.test_training import assert_equal, tiny
+from tests.pool.multi_agent import Mortal
+from tests.population.test_policies import several
+from tests.population.test_rounds import in_league, populated
+
+MORTALS = "tests.pool.multi_agent:mortals"
+Row = tuple[int, ...]
+"""Environment, agent, episode, step."""
+
+
+def spread(policies: int, **changes: Any) -> PopulationConfig:
+    return PopulationConfig(policies=policies, spread=True, **changes)
+
+
+def plain(config: Config) -> Config:
+    """Observations and rewards are not scaled, so that a test can read them."""
+    policy = dataclasses.replace(config.policy, normalize_obs=False)
+    return dataclasses.replace(config, policy=policy, ppo=dataclasses.replace(config.ppo, normalize_returns=False))
+
+
+class RankAccount:
+    """What one rank's test knows: who was drawn, which steps were taken, and which rows were learned from."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, own: list[int]) -> None:
+        self.drawn: dict[tuple[int, int, int], int] = {}
+        self.taken: Counter[Row] = Counter()
+        self.learned: Counter[Row] = Counter()
+        matches: Counter[int] = Counter()
+        learners: list[PPOLearner] = []
+        map_plain, learn_plain, make, step_plain = (
+            OneOwnMapping.__call__,
+            PPOLearner.learn,
+            PPOLearner.__init__,
+            Mortal.step,
+        )
+
+        def draw(mapping, envs, generator):
+            chosen = map_plain(mapping, envs, generator)
+            assert np.isin(chosen, own).any(1).all(), "every match teaches a policy of this rank"
+            for env, row in zip(envs.tolist(), chosen.tolist(), strict=True):
+                self.drawn |= {(env, matches[env], agent): policy for agent, policy in enumerate(row)}
+                matches[env] += 1
+            return chosen
+
+        def made(learner, *arguments, **options):
+            make(learner, *arguments, **options)
+            learners.append(learner)
+
+        def learn(learner, batch, progress):
+            for row in batch.valid_rows().tolist():
+                env, agent, episode, step = (int(number) for number in batch.obs["obs"][row].tolist())
+                assert self.drawn[env, episode, agent] == own[learners.index(learner)]
+                self.learned[env, agent, episode, step] += 1
+            return learn_plain(learner, batch, progress)
+
+        def step(env, actions):
+            for agent in actions:
+                self.taken[env.env, env.possible_agents.index(agent), env.episode, env.steps] += 1
+            return step_plain(env, actions)
+
+        patch.setattr(OneOwnMapping, "__call__", draw)
+        patch.setattr(PPOLearner, "__init__", made)
+        patch.setattr(PPOLearner, "learn", learn)
+        patch.setattr(Mortal, "step", step)
+
+    def rows_of(self, own: list[int], *, copies: bool) -> set[Row]:
+        """The steps that policies of this rank have taken, or copies of others."""
+        return {
+            (env, agent, episode, step)
+            for env, agent, episode, step in self.taken
+            if (self.drawn[env, episode, agent] in own) != copies
+        }
+
+
+@pytest.mark.parametrize(("system", "overlap"), [("ddppo", False), ("ver", False), ("ver", True), ("appo", False)])
+def test_each_rank_trains_its_policies_and_counts_the_steps_of_copies(tmp_path, system, overlap):
+    ver = {"ver": VERConfig(overlap=True)} if overlap else {}
+    config = plain(several(system, "gru", env=MORTALS, steps=600, population=spread(3), **ver))
+    folder = str(tmp_path)
+
+    def work():
+        import os
+
+        own = [0, 2] if os.environ["RANK"] == "0" else [1]
+        with pytest.MonkeyPatch.context() as patch:
+            account = RankAccount(patch, own)
+            run = train(config, Path(folder))
+        return {
+            "step": run.step,
+            "learned": account.learned,
+            "own": account.rows_of(own, copies=False),
+            "copies": account.rows_of(own, copies=True),
+            "counted": run.population.metrics()["copy_steps"],
+            "updated": [hasattr(learner, "optimizer") and len(learner.optimizer.state) for learner in run.learners],
+            "weights": [learner.policy.state_dict() for learner in run.learners],
+            "losses": {name for name in run.losses if name.endswith("/value_loss")},
+        }
+
+    first, second = on_ranks(2, work)
+    assert first["step"] == second["step"] == sum(sum(found["learned"].values()) for found in (first, second)) >= 600
+    counted, copies = first["counted"], len(first["copies"]) + len(second["copies"])
+    for found in (first, second):
+        assert set(found["learned"].values()) == {1} and found["learned"].keys() <= found["own"]
+        assert found["counted"] == counted and found["copies"]
+        assert found["losses"] == {f"policy_{policy}/value_loss" for policy in range(3)}
+    if system == "ddppo":
+        assert all(found["learned"].keys() == found["own"] for found in (first, second)) and counted == copies
+    else:  # some steps come after the last update
+        assert 0.5 * copies < counted <= copies
+    assert [bool(count) for count in first["updated"]] == [True, False, True]
+    assert [bool(count) for count in second["updated"]] == [False, True, False]
+    for mine, theirs in zip(first["weights"], second["weights"], strict=True):
+        assert_equal(mine, theirs)
+        assert int(mine["version"]) > 1
+
+
+@pytest.mark.parametrize("system", ["ddppo", "appo"])
+def test_ranks_that_share_a_policy_have_the_same_weights_and_optimiser(tmp_path, system):
+    """Three ranks and two policies: ranks 0 and 2 average the gradients of policy 0."""
+    config, folder = several(system, steps=800, population=spread(2)), str(tmp_path)
+
+    def work():
+        run = train(config, Path(folder))
+        moments = [copy_of(learner) for learner in run.learners if isinstance(learner, PPOLearner)]
+        return run.step, [learner.policy.state_dict() for learner in run.learners], moments
+
+    found = on_ranks(3, work)
+    for step, weights, _ in found:
+        assert step == found[0][0] >= 800
+        for mine, theirs in zip(weights, found[0][1], strict=True):
+            assert_equal(mine, theirs)
+            assert int(mine["version"]) > 1
+    (zero,), (one,), (two,) = (moments for *_, moments in found)
+    assert_equal(zero, two)
+    assert any(not torch.equal(zero[name], one[name]) for name in zero)
+
+
+def copy_of(learner: PPOLearner) -> dict[str, torch.Tensor]:
+    """The memory of a learner's optimiser."""
+    state = learner.optimizer.state_dict()["state"]
+    return {f"{key}/{name}": value.clone() for key, values in state.items() for name, value in values.items()}
+
+
+# ---------------------------------------------------------------- rounds
+
+
+def test_a_take_over_from_another_rank_moves_everything(tmp_path):
+    """Weights, optimiser, normalisers and hyper-parameters are bit-equal to those of the donor."""
+    config, folder = (
+        populated(population=spread(4), policy=PolicyConfig(hidden=(8,), normalize_obs=True)),
+        str(tmp_path),
+    )
+    config = dataclasses.replace(
+        config,
+        ppo=PPOConfig(epochs=1, minibatches=1, normalize_returns=True),
+        pbt=dataclasses.replace(config.pbt, replaced_share=0.5, every=700),
+    )
+
+    def work():
+        records, replace = [], Population._replace
+
+        def noted(population, policy, donor):
+            before = {p: population._learners[p].policy.state_dict() for p in (policy, donor)}
+            before = {p: {name: value.clone() for name, value in state.items()} for p, state in before.items()}
+            replace(population, policy, donor)
+            learners = {p: population._learners[p] for p in (policy, donor)}
+            states = {p: one.handover() for p, one in learners.items() if isinstance(one, PPOLearner)}
+            values = {p: one.hyperparameters.as_dict() for p, one in learners.items()}
+            weights = {p: one.policy.state_dict() for p, one in learners.items()}
+            weights = {p: {name: value.clone() for name, value in state.items()} for p, state in weights.items()}
+            records.append((policy, donor, before, weights, values, states))
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Population, "_replace", noted)
+            run = train(config, Path(folder))
+        return records, [learner.policy.state_dict() for learner in run.learners]
+
+    (first, last), (second, others) = on_ranks(2, work)
+    crossing = 0
+    for mine, theirs in zip(first, second, strict=True):
+        policy, donor, before, weights, values, _ = mine
+        assert (policy, donor) == theirs[:2] and values == theirs[4] and values[policy] == values[donor]
+        taken, given = mine[5].get(policy) or theirs[5][policy], mine[5].get(donor) or theirs[5][donor]
+        assert_equal(without_version(taken["weights"]), without_version(given["weights"]))
+        assert taken["weights"]["version"] == before[policy]["version"] + 1
+        assert same(taken["agent"]["optimizer"]["state"], given["agent"]["optimizer"]["state"])
+        assert taken["agent"]["optimizer"]["state"], "the optimiser has moments"
+        scales = [{k: v for k, v in one["targets"].items() if k != "running"} for one in (taken, given)]
+        assert scales[0] and same(*scales)
+        for rank in (weights, theirs[3]):
+            assert_equal(rank[policy], taken["weights"])
+        crossing += policy % 2 != donor % 2
+    assert crossing >= 2
+    for mine, theirs in zip(last, others, strict=True):
+        assert_equal(mine, theirs)
+    assert read_events([tmp_path])
+
+
+def without_version(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: value for name, value in weights.items() if name != "version"}
+
+
+def same(left: Any, right: Any) -> bool:
+    """Whether nested states are equal to the bit."""
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
+    return torch.equal(left, right) if isinstance(left, torch.Tensor) else left == right
+
+
+# ---------------------------------------------------------------- resumed runs
+
+
+@pytest.mark.parametrize("system", ["ddppo", "ver"])
+def test_a_resumed_run_is_bit_equal(tmp_path, system):
+    """With rounds, past selves and copies of the other rank's policies."""
+    config = in_league(env="tests.population.games:Kuhn", system=system, steps=2400, population=spread(4))
+    folder = str(tmp_path)
+
+    def work():
+        train(config, Path(folder) / "whole")
+        with Session(config, Path(folder) / "parts") as session:
+            session.run(until=1100)
+        return train(config, Path(folder) / "parts", resume="latest").step
+
+    steps = on_ranks(2, work)
+    whole, parts = (CheckpointFolder(tmp_path / name / "checkpoints").load() for name in ("whole", "parts"))
+    assert steps[0] == steps[1] == whole.state["step"] == parts.state["step"]
+    for policy in range(4):
+        assert_equal(whole.weights_of(policy), parts.weights_of(policy))
+    for name in (FILE, "ratings.json"):
+        assert (tmp_path / "whole" / name).read_text() == (tmp_path / "parts" / name).read_text(), name
+    learners = [[saved.state["agent"], *saved.state["other_learners"]] for saved in (whole, parts)]
+    assert all(same(mine, theirs) for mine, theirs in zip(*learners, strict=True))
+    assert all(one["optimizer"]["state"] for one in learners[0]), "the states are those of the owners"
+    counts = [saved.state["population"]["copy_steps"] for saved in (whole, parts)]
+    assert counts[0] == counts[1] > 0
+    assert len(list((tmp_path / "whole" / "past_selves").iterdir())) == 8
+
+
+def test_resume_with_another_number_of_ranks(tmp_path):
+    """Two ranks, then one that trains everything, then two again: each policy continues as its owner has left it."""
+    config, folder = several("ddppo", env=MORTALS, steps=300, population=spread(3)), str(tmp_path)
+    alone = dataclasses.replace(config, steps=600, population=PopulationConfig(policies=3))
+    on_ranks(2, lambda: train(config, Path(folder)).step)
+    saved = CheckpointFolder(tmp_path / "checkpoints").load()
+    assert saved.state["trained_by"] == [(0,), (1,), (0,)]
+    with Session(alone, tmp_path, resume=True) as session:
+        for policy, learner in enumerate(session.learners):
+            assert_equal(learner.policy.state_dict(), saved.weights_of(policy))
+            shared = [saved.state["agent"], *saved.state["other_learners"]][policy]
+            assert same(learner.state_dict()["optimizer"]["state"], shared["optimizer"]["state"])
+            owner = saved.state["ranks"][policy % 2]["agent"]
+            scale = [owner, *owner["other_learners"]][policy]["targets"]
+            mine = learner.rank_state()["targets"]
+            assert scale["moments.count"] > 1 and same(without_running(mine), without_running(scale))
+        session.run()
+        assert session.step >= 600
+    longer = dataclasses.replace(config, steps=900)
+
+    def work():
+        run = train(longer, Path(folder), resume="latest")
+        return run.step, [learner.policy.state_dict() for learner in run.learners]
+
+    (step, first), (_, second) = on_ranks(2, work)
+    assert step >= 900
+    for mine, theirs in zip(first, second, strict=True):
+        assert_equal(mine, theirs)
+
+
+def without_running(scale: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: value for name, value in scale.items() if name != "running"}
+
+
+# ---------------------------------------------------------------- the end of a run
+
+
+@pytest.mark.parametrize("system", ["ver", "appo"])
+def test_a_rank_that_stops_in_its_update_stops_all(tmp_path, system):
+    config, folder = several(system, steps=100_000, population=spread(2)), str(tmp_path)
+
+    def work():
+        import os
+
+        updates, epochs = [], PPOLearner._run_epochs
+
+        def stopping(learner, batch):
+            updates.append(learner.version)
+            if os.environ["RANK"] == "1" and len(updates) == 3:
+                learner._stop.request("signal")
+            return epochs(learner, batch)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(PPOLearner, "_run_epochs", stopping)
+            run = train(config, Path(folder))
+        return run.interrupted, run.step, len(updates)
+
+    first, second = on_ranks(2, work)
+    assert first == second and first[0] and first[2] == 3
+    saved = CheckpointFolder(tmp_path / "checkpoints").load()
+    assert saved.state["step"] == first[1] > 0 and saved.num_policies == 2
+
+
+def test_an_update_that_is_not_finite_ends_all_ranks_with_the_same_message(tmp_path):
+    config, folder = several("ddppo", population=spread(2)), str(tmp_path)
+
+    def work():
+        import os
+
+        learn = PPOLearner.learn
+
+        def failing(learner, batch, progress):
+            if os.environ["RANK"] == "1" and learner.version == 2:
+                raise NonFiniteError("update 3: value_loss is nan")
+            return learn(learner, batch, progress)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(PPOLearner, "learn", failing)
+            with pytest.raises(NonFiniteError) as raised:
+                train(config, Path(folder))
+        return str(raised.value)
+
+    first, second = on_ranks(2, work)
+    assert first == second and first.startswith("rank 1: update 3: value_loss is nan; ")
+
+
+# ---------------------------------------------------------------- draws
+
+
+@pytest.mark.parametrize("agents", [1, 2, 4])
+def test_every_match_has_a_policy_of_this_rank(agents):
+    own = [1, 3]
+    drawn = OneOwnMapping(RandomMapping(8, agents), own)(np.arange(8000), np.random.default_rng(0))
+    counts = Counter(drawn.reshape(-1).tolist())
+    assert np.isin(drawn, own).any(1).all()
+    assert counts[1] == pytest.approx(counts[3], rel=0.1), "own policies play equally often"
+    others = [counts[policy] for policy in range(8) if policy not in own]
+    assert (set(others) == {0}) if agents == 1 else min(others) == pytest.approx(max(others), rel=0.15)
+    assert np.isin(drawn, own).mean(0) == pytest.approx(np.isin(drawn, own).mean(), rel=0.1), "every agent learns"
+
+
+def test_the_agent_that_stays_in_a_match_against_past_selves_learns_here(tmp_path):
+    snapshots = Snapshots(tmp_path, 4, 16, writes=False)
+    snapshots.add(0, [torch.nn.Linear(1, 1) for _ in range(4)])
+    league = League(
+        LeagueConfig(past_share=1.0),
+        snapshots,
+        AgentMapping(4, 4),
+        seats=[torch.nn.Linear(1, 1)],
+        first_seat=4,
+        opponents=(),
+        generator=np.random.default_rng(0),
+        kinds=np.zeros(4, np.int64),
+        copies=(0, 2, 3),
+    )
+    league.assignment = SimpleNamespace(players={}, is_used=lambda policy: False)  # type: ignore[assignment]
+    league.refresh()
+    drawn = league(np.arange(50), np.random.default_rng(1))
+    assert (drawn == [4, 1, 4, 4]).all()
+
+
+# ---------------------------------------------------------------- refusals
+
+
+def anyone(env, agents, generator):
+    return [0] * len(agents)
+
+
+def test_bad_settings_are_refused(tmp_path):
+    with pytest.raises(UsageError, match="spread needs several policies; allowed: --population.policies 2 or more"):
+        spread(1)
+    with pytest.raises(UsageError, match=r"mapping tests.population.test_spread:anyone: .* allowed: random, agent"):
+        spread(2, mapping="tests.population.test_spread:anyone")
+    with pytest.raises(UsageError, match="has no effect under d4pg"):
+        Config(system="d4pg", population=spread(2))
+    refused = "population.spread needs several ranks; allowed: --ranks 2 or more"
+    with pytest.raises(UsageError, match=refused), Session(tiny(population=spread(2)), tmp_path / "run"):
+        pass
+    assert not (tmp_path / "run").exists()
+    kinds = SimpleNamespace(kinds=[SimpleNamespace(name="wolf"), SimpleNamespace(name="sheep")])
+    refused = r"equal spaces, and those of .* differ \(wolf, sheep\); allowed: --population.no-spread"
+    with pytest.raises(UsageError, match=refused):
+        require_policies(kinds, tiny(population=spread(2)))  # type: ignore[arg-type]
+
+
+def test_a_copy_has_no_optimiser_and_follows_its_hyperparameters():
+    config = tiny()
+    spec = PoolSpec(observation_space=spaces.Box(-1, 1, (3,), np.float32), action_space=spaces.Discrete(3), num_envs=2)
+    copy = PolicyCopy(ActorCritic(spec, config.policy), config.resolved_ppo, config.optimizer)
+    assert copy.learning_rate(0.5) == pytest.approx(config.optimizer.learning_rate / 2)
+    copy.hyperparameters.set("optimizer.learning_rate", 1e-2)
+    assert copy.learning_rate(0.0) == 1e-2 and not hasattr(copy, "optimizer")
