@@ -15,6 +15,7 @@ from gymnasium import spaces
 
 from paceline.assembly import require_policies
 from paceline.checkpoint import CheckpointFolder
+from paceline.collect.policy_assignment import PolicyAssignment
 from paceline.config import Config
 from paceline.errors import UsageError
 from paceline.learner.config import PPOConfig
@@ -23,7 +24,7 @@ from paceline.learner.policy_copy import PolicyCopy
 from paceline.learner.ppo import PPOLearner
 from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.config import PolicyConfig
-from paceline.pool.protocol import PoolSpec
+from paceline.pool.protocol import PoolSpec, StepBatch
 from paceline.population.config import LeagueConfig, PopulationConfig
 from paceline.population.history import FILE, read_events
 from paceline.population.league import League, Snapshots
@@ -332,6 +333,7 @@ def test_a_rank_that_stops_in_its_update_stops_all(tmp_path, system):
     assert first == second and first[0] and first[2] == 3
     saved = CheckpointFolder(tmp_path / "checkpoints").load()
     assert saved.state["step"] == first[1] > 0 and saved.num_policies == 2
+    assert first[1] < 3 * 128, "the interrupted update of 128 steps does not count"
 
 
 def test_an_update_that_is_not_finite_ends_all_ranks_with_the_same_message(tmp_path):
@@ -390,6 +392,22 @@ def test_the_agent_that_stays_in_a_match_against_past_selves_learns_here(tmp_pat
     league.refresh()
     drawn = league(np.arange(50), np.random.default_rng(1))
     assert (drawn == [4, 1, 4, 4]).all()
+
+
+def test_steps_of_copies_that_were_not_reported_yet_are_saved():
+    observation, action = spaces.Box(-1, 1, (1,), np.float32), spaces.Discrete(2)
+    spec = PoolSpec(observation_space=observation, action_space=action, num_envs=3, agents_per_env=2)
+    first, second = (
+        PolicyAssignment(spec, AgentMapping(2, 2), np.random.default_rng(0), copies=(1,)) for _ in range(2)
+    )
+    no, slots = np.zeros(6, bool), np.arange(6)
+    lost = slots == 1
+    first.observe(StepBatch(slots, {}, np.zeros(6), no, no, {}, ~no, lost, np.zeros(6)))
+    second.load_state_dict(first.state_dict())
+    assert second.fits(first.state_dict()) and first.state_dict()["copies"] == [1]
+    for assignment in (first, second):
+        assert assignment.take_finished([]).copy_steps == 2, "three slots, one of them lost"
+        assert assignment.take_finished([]).copy_steps == 0
 
 
 # ---------------------------------------------------------------- refusals
