@@ -17,31 +17,35 @@ from paceline.sims.rearrangement.tasks.place import PlaceSkill
 
 def test_the_plan_of_tidy_house_moves_five_objects():
     plan = plan_of("tidy_house", 5)
-    assert plan[:4] == [Stage("navigate", 0), Stage("pick", 0), Stage("navigate", 5), Stage("place", 0)]
-    assert len(plan) == 20 and plan[-1] == Stage("place", 4)
-    assert [stage.skill for stage in plan_of("tidy_house", 5, navigation=False)] == ["pick", "place"] * 5
+    back = Stage("return", 0)
+    first = [Stage("navigate", 0), Stage("pick", 0), back, Stage("navigate", 5), Stage("place", 0), back]
+    assert plan[:6] == first
+    assert len(plan) == 29 and plan[-1] == Stage("place", 4)
+    skills = [stage.skill for stage in plan_of("tidy_house", 5, navigation=False)]
+    assert skills == (["pick", "return", "place", "return"] * 5)[:-1]
 
 
 def test_the_plan_of_set_table_opens_what_the_objects_are_in():
     skills = [stage.skill for stage in plan_of("set_table", 5)]
-    one = ["pick", "navigate", "place"]
-    assert skills == ["navigate", "open_drawer", "navigate", *one, "navigate", "open_fridge", "navigate", *one]
+    one = ["navigate", "pick", "return", "navigate", "place"]
+    drawer, fridge = (["navigate", f"open_{joint}", "return"] for joint in ("drawer", "fridge"))
+    assert skills == [*drawer, *one, "return", *fridge, *one]
     assert plan_of("set_table", 5)[1].target == IN_ITS_DRAWER
 
 
 def test_interactions_are_named_by_their_objects():
     assert interactions(plan_of("tidy_house", 5)) == {
-        f"{skill}_{number + 1}": 4 * number + place
+        f"{skill}_{number + 1}": 6 * number + place
         for number in range(5)
-        for skill, place in (("pick", 1), ("place", 3))
+        for skill, place in (("pick", 1), ("place", 4))
     }
     names = ["open_drawer_1", "pick_1", "place_1", "open_fridge_2", "pick_2", "place_2"]
     assert list(interactions(plan_of("set_table", 5, navigation=False))) == names
 
 
 def test_skills_that_find_their_own_way_have_the_steps_of_navigation_too():
-    assert chain.stage_steps(plan_of("tidy_house", 5))[:4] == [300, 300, 300, 300]
-    assert set(chain.stage_steps(plan_of("tidy_house", 5, navigation=False))) == {600}
+    assert chain.stage_steps(plan_of("tidy_house", 5))[:6] == [300, 300, 50, 300, 300, 50]
+    assert chain.stage_steps(plan_of("tidy_house", 5, navigation=False))[:4] == [600, 50, 600, 50]
 
 
 class Recorded:
@@ -86,7 +90,7 @@ def test_every_stage_has_its_own_target_and_a_fresh_start(tidying, kitchens, mon
     shown = []
     at = simulator.stream.scenes, simulator.stream.episodes
     reached = Chain(simulator, plan_of("tidy_house", 5), policies).play(obs, shown.append)
-    assert reached.tolist() == [20, 20] and shown[-1] == 2
+    assert reached.tolist() == [29, 29] and shown[-1] == 2
     picks = [
         obs
         for obs, began in zip(policies["pick"].decide.seen, policies["pick"].decide.began, strict=True)
@@ -110,6 +114,42 @@ def test_a_stage_that_begins_with_an_object_in_the_hand_was_told_to_hold_it(kitc
     policies = policies_of(place=10)
     Chain(simulator, [Stage("place", 0)], policies).play(obs)
     assert policies["place"].decide.seen[0]["previous_action"][:, 7].tolist() == [1.0, 0.0]
+
+
+def test_before_the_next_skill_the_arm_is_where_every_skill_was_trained(kitchens, monkeypatch):
+    """Robots whose arms are turned differently: both return with what they hold, without moving the base."""
+    monkeypatch.setattr(chain, "NAVIGATION_STEPS", 0)
+    monkeypatch.setattr(chain, "OTHER_STEPS", 1)
+    simulator = Rearrangement(2, "cpu", "tidy_house", RearrangementConfig(sensors="blind"), bank=kitchens)
+    obs = simulator.reset(1)
+    stream = simulator._stream
+    stream.state.held[0] = 0
+    rest = stream.state.angles.clone()
+    turned = torch.tensor([[0.6, 0.3, -0.5, 0.2, 0.4, -0.3, 1.0], [0.0] * 6 + [0.3]])
+    stream.state.angles.add_(turned)
+    pose = stream.state.pose.clone()
+    policies = policies_of(place=10)
+    Chain(simulator, [Stage("return", 0), Stage("place", 0)], policies).play(obs)
+    place = policies["place"].decide
+    first = {int(row): seen for seen, began in zip(place.seen, place.began, strict=True) for row in began.nonzero()}
+    for robot, seen in first.items():
+        assert torch.allclose(seen["joints"][robot], rest[robot], atol=0.01)
+        assert seen["previous_action"][robot, 7] == (robot == 0), "it is told to hold what it holds"
+    assert sorted(first) == [0, 1]
+    assert int(place.began[0].sum()) == 1, "the robot with less to turn is done first"
+    assert torch.equal(simulator.stream.state.pose, pose)
+
+
+def test_the_next_skill_begins_although_the_arm_cannot_return(kitchens, monkeypatch):
+    monkeypatch.setattr(chain, "NAVIGATION_STEPS", 0)
+    monkeypatch.setattr(chain, "OTHER_STEPS", 1)
+    monkeypatch.setattr(chain, "homewards", lambda state, arm_step: torch.zeros(len(state.pose), 8))
+    simulator = Rearrangement(1, "cpu", "tidy_house", RearrangementConfig(sensors="blind"), bank=kitchens)
+    obs = simulator.reset(1)
+    simulator._stream.state.angles[:, 6] += 1.0
+    policies = policies_of(place=10)
+    reached = Chain(simulator, [Stage("return", 0), Stage("place", 0)], policies).play(obs)
+    assert reached.tolist() == [1] and len(policies["place"].decide.seen) == 1
 
 
 def test_a_part_of_a_list_of_episodes_is_the_same_as_in_the_whole(kitchens):

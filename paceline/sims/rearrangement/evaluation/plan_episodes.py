@@ -22,7 +22,7 @@ from paceline.sims.rearrangement.evaluation.oracle.agent import ScriptedSkill
 from paceline.sims.rearrangement.evaluation.oracle.scripts import SCRIPTS
 from paceline.sims.rearrangement.family import parsed
 from paceline.sims.rearrangement.planning.chain import SHARED, Chain, SkillPolicy, Turn
-from paceline.sims.rearrangement.planning.plans import interactions, plan_of
+from paceline.sims.rearrangement.planning.plans import RETURN, interactions, plan_of
 from paceline.sims.rearrangement.simulator import Rearrangement
 from paceline.sims.rearrangement.tasks.starts import Starts
 from paceline.sims.rearrangement.tasks.table import SKILLS
@@ -117,7 +117,7 @@ def play_plan(
     """[L] each: whether all interactions of an episode succeeded (`success`), and all up to a certain one (`pick_1`,
     `place_1` and so on). `show` is called with the number of finished episodes."""
     plan = plan_of(simulator.config.scenario, simulator.bank.goals.shape[2], navigation=agent.navigation)
-    skills = dict.fromkeys(stage.skill for stage in plan)
+    skills = dict.fromkeys(stage.skill for stage in plan if stage.skill != RETURN)
     policies = {skill: _policy(skill, simulator, runs.get(skill), agent) for skill in skills}
     unused = [skill for skill in runs if skill not in skills]
     if unused:

@@ -1,7 +1,8 @@
 """`Chain`: N robots carry out a plan, each stage by the policy of its skill.
 
-A stage ends when its skill says so, or after its steps. Navigation may stop anywhere: the next skill has to cope. Any
-other skill has to succeed, or the episode has failed. Recurrent policies begin each stage with an empty memory.
+A stage ends when its skill says so, or after its steps. After navigation, and after the return of the arm, the next
+skill begins in any case. Any other skill has to succeed, or the episode has failed. Recurrent policies begin each stage
+with an empty memory.
 
 Legend: N robots, S stages, A numbers of an action.
 """
@@ -19,7 +20,8 @@ from paceline.errors import UsageError
 from paceline.sims.rearrangement.actions import SIZES, Actions
 from paceline.sims.rearrangement.config import RearrangementConfig
 from paceline.sims.rearrangement.physics.world import NOTHING
-from paceline.sims.rearrangement.planning.plans import IN_ITS_DRAWER, NAVIGATION, Stage
+from paceline.sims.rearrangement.planning.arm_return import ArmReturn, homewards
+from paceline.sims.rearrangement.planning.plans import IN_ITS_DRAWER, NAVIGATION, PASSING, RETURN, Stage
 from paceline.sims.rearrangement.simulator import Rearrangement, Stream
 from paceline.sims.rearrangement.tasks.protocol import Facts, Skill
 from paceline.sims.rearrangement.tasks.starts import Starts
@@ -63,7 +65,7 @@ class _Member:
 
     def __init__(self, name: str, policy: SkillPolicy, simulator: Rearrangement) -> None:
         self.name, self.decide = name, policy.decide
-        self.skill: Skill = SKILLS[name].load(Starts(simulator.bank, simulator.config))
+        self.skill = skill_of(name, Starts(simulator.bank, simulator.config))
         self.actions = Actions(self.skill.parts, policy.config)
         num, device = simulator.num_envs, simulator.device
         self.columns = torch.zeros(num, self.skill.num_columns, device=device)
@@ -82,6 +84,9 @@ class Chain:
 
     def __init__(self, simulator: Rearrangement, plan: Sequence[Stage], policies: Mapping[str, SkillPolicy]) -> None:
         self._simulator, self._plan = simulator, list(plan)
+        arm_step = simulator.config.arm_step
+        arm_return = SkillPolicy(simulator.config, lambda turn: homewards(turn.stream.state, arm_step))
+        policies = {**policies, RETURN: arm_return}
         for name, policy in policies.items():
             _check_options(name, policy.config, simulator.config)
         self._members = {
@@ -177,18 +182,22 @@ class Chain:
             judged = member.skill.judge(member.columns, facts._replace(stopped=member.stops))
             member.columns = torch.where(mine[:, None], judged.columns, member.columns)
             over = over | (mine & judged.terminated)
-            # After navigation, the next skill begins wherever the robot is.
-            done = mine if member.name == NAVIGATION else mine & (judged.measures["success"] > 0.5)
+            done = mine if member.name in PASSING else mine & (judged.measures["success"] > 0.5)
             success = success | done
         return over, success
+
+
+def skill_of(name: str, starts: Starts) -> Skill:
+    """A skill of a plan by its name."""
+    return ArmReturn() if name == RETURN else SKILLS[name].load(starts)
 
 
 def stage_steps(plan: Sequence[Stage]) -> list[int]:
     """The steps of each stage."""
     skills = [stage.skill for stage in plan]
-    if NAVIGATION not in skills:
-        return [NAVIGATION_STEPS + OTHER_STEPS] * len(plan)
-    return [NAVIGATION_STEPS if skill == NAVIGATION else OTHER_STEPS for skill in skills]
+    others = OTHER_STEPS if NAVIGATION in skills else NAVIGATION_STEPS + OTHER_STEPS
+    steps = {NAVIGATION: NAVIGATION_STEPS, RETURN: ArmReturn.num_steps}
+    return [steps.get(skill, others) for skill in skills]
 
 
 def _check_options(skill: str, trained: RearrangementConfig, played: RearrangementConfig) -> None:
