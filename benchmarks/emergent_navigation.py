@@ -79,10 +79,13 @@ def run(quick: bool) -> Result:
 
 
 def measure(plan: Plan, facts: dict[str, Any]) -> Result:
+    names = [folder.name for folder in plan.runs]
+    if len(set(names)) < len(names):
+        raise UsageError(f"runs are named {', '.join(names)}; allowed: folders with different names")
     print_context(facts)
     found: dict[str, dict[str, Measures]] = {}
     for folder in plan.runs:
-        found[str(folder)] = of_run(folder, plan)
+        found[folder.name] = of_run(folder, plan)
     for task in () if plan.runs else plan.tasks:
         setting = Setting.of(f"rearrange:{task}?sensors=blind&scenes={plan.scenes}", plan.split)
         found[f"script of {task}"] = of_setting(setting, None, plan)

@@ -7,8 +7,10 @@ step is a recorded CUDA graph, as in training.
 from __future__ import annotations
 
 import dataclasses
+import statistics
 import tempfile
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +41,7 @@ class Plan:
     seconds: float = 3.0
     """Time of each measurement."""
     iterations: int = 40
-    """Of the training run. The first half compiles and records, the second half is measured. 0: no training."""
+    """Of the training run. The median of the second half is its speed. 0: no training."""
     recipe: str = "rearrange-pick-gpu"
 
 
@@ -88,8 +90,8 @@ def alone(plan: Plan, task: str, resolution: int, streams: int) -> dict[str, flo
     return simulate(env, streams, plan.seconds)
 
 
-def training(plan: Plan) -> dict[str, float]:
-    """Steps per second of the second half of the iterations."""
+def training(plan: Plan) -> dict[str, Any]:
+    """Steps per second of the median iteration of the second half. Some iterations compile, and take much longer."""
     progress(f"training: {plan.recipe}")
     config = recipes.find(plan.recipe)
     forget_memory()
@@ -98,8 +100,9 @@ def training(plan: Plan) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         train(dataclasses.replace(config, steps=steps, seconds=None), Path(folder))
     progress("")
-    (begin, before), (end, after) = marks[len(marks) // 2], marks[-1]
-    return {"steps_per_second": (after - before) / (end - begin), "gib": reserved_gib()}
+    half = marks[len(marks) // 2 :]
+    rounds = [(after - before) / (end - begin) for (begin, before), (end, after) in pairwise(half)]
+    return {"steps_per_second": statistics.median(rounds), "rounds": rounds, "gib": reserved_gib()}
 
 
 if __name__ == "__main__":

@@ -131,7 +131,7 @@ def test_several_policies(tmp_path):
     measures = {name for name in found if re.fullmatch(r"episode_\w+", name)}
     assert alone - measures <= known
     whole = {name for name in found if not re.match(r"policy_\d+/", name)} - measures
-    stand_ins = {"policy_N/NAME", "policy_N/SETTING", "policy_N/elo"}
+    stand_ins = {"policy_N/NAME", "policy_N/SETTING", "policy_N/elo"} | {"copy_steps"}  # of several ranks
     assert whole | measures >= EVERY_RUN and whole - EVERY_RUN == documented("PPO") | SEVERAL - stand_ins
     assert {"policy_1/elo", "policy_1/entropy", "policy_0/optimizer.learning_rate"} <= found
 

@@ -23,9 +23,9 @@ class ArmReturn:
 
     num_steps = 50
     """As in Habitat. No joint needs longer with steps of 0.05 rad, but for a roll by more than 2.5 rad."""
-    parts = ("arm", "grip")
+    parts: tuple[str, ...] = ("arm", "grip")
     num_columns = 1
-    measure_names = ("success",)
+    measure_names: tuple[str, ...] = ("success",)
 
     def begin(self, draw: EpisodeDraw) -> SkillStart:
         raise NotImplementedError("a return only follows another skill")
