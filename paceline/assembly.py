@@ -43,10 +43,10 @@ from paceline.learner.ppo import PPOLearner
 from paceline.learner.publication import Reader
 from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.deterministic import ActionCritic, DeterministicPolicy, control_parts, make_networks
+from paceline.nets.images import is_channels_last, is_image
 from paceline.nets.make import make_policy
 from paceline.nets.parts import parts_of
 from paceline.nets.ppo_policy import PPOPolicy
-from paceline.nets.trunk import is_channels_last, is_image
 from paceline.pool import Pool
 from paceline.pool.config import available_core_ids
 from paceline.pool.protocol import PoolSpec

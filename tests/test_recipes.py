@@ -5,7 +5,10 @@ from __future__ import annotations
 import sys
 from importlib.metadata import EntryPoint
 
+import gymnasium
+import numpy as np
 import pytest
+from gymnasium import spaces
 
 from paceline import recipes
 from paceline.cli.envs import Envs
@@ -14,6 +17,7 @@ from paceline.cli.train import find_start
 from paceline.config import Config
 from paceline.envs import registry
 from paceline.errors import UsageError
+from paceline.recipes.defaults import default_config
 
 MODULE = """
 from paceline.config import Config
@@ -109,3 +113,23 @@ def test_recipes_of_the_hand(task):
     for config in (paper, fast):
         largest = 1.0 / (1.0 - config.d4pg.discount)
         assert (config.control.value.low, config.control.value.high) == (0.0, pytest.approx(largest))
+
+
+class Planes(gymnasium.Env):
+    """An observation of three dimensions."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, highest=1, dtype=np.int8):
+        self.observation_space = spaces.Box(0, highest, (8, 8, 2), dtype)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros((8, 8, 2), self.observation_space.dtype), {}
+
+
+def test_a_board_has_the_settings_of_vectors():
+    """As the networks see it: planes of 0 and 1 are no image."""
+    config, chosen_for = default_config(Planes)
+    assert chosen_for == "vectors as observations, discrete actions" and config.policy.normalize_obs
+    _, chosen_for = default_config(lambda: Planes(255, np.uint8))
+    assert chosen_for == "images as observations, discrete actions"

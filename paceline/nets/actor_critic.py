@@ -12,11 +12,12 @@ from paceline.distributed.runtime import Group
 from paceline.nets.config import PolicyConfig
 from paceline.nets.cores import Core, make_core, scan, sequence
 from paceline.nets.heads import make_head
+from paceline.nets.images import is_channels_last, seen_shape
 from paceline.nets.layers import LastLayer
 from paceline.nets.normalizer import ObservationNormalizer
 from paceline.nets.planner import PlannedCore
 from paceline.nets.ppo_policy import Evaluation, PPOPolicy, Recall
-from paceline.nets.trunk import Trunk, channels_first, is_channels_last, seen_shape
+from paceline.nets.trunk import Trunk, channels_first
 from paceline.pool.protocol import PoolSpec
 
 MASK = "action_mask"

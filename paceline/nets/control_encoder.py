@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from paceline.nets.config import PolicyConfig
-from paceline.nets.trunk import Trunk, channels_first, is_channels_last, is_image
+from paceline.nets.images import is_channels_last, is_image
+from paceline.nets.trunk import Trunk, channels_first
 from paceline.pool.spaces import Leaf
 
 Seen = dict[str, Tensor] | Tensor

@@ -20,10 +20,11 @@ from paceline.distributed.runtime import Group
 from paceline.errors import UsageError
 from paceline.nets.config import ControlConfig, PolicyConfig
 from paceline.nets.control_encoder import ControlEncoder, Seen
+from paceline.nets.images import is_image
 from paceline.nets.layers import has_convolutions, make_activation
 from paceline.nets.normalizer import ObservationNormalizer
 from paceline.nets.parts import IMAGE, REDUCED, Parts, Unit
-from paceline.nets.trunk import flat_size, is_image
+from paceline.nets.trunk import flat_size
 from paceline.nets.value_heads import make_value_head
 from paceline.pool.protocol import PoolSpec
 from paceline.pool.spaces import Leaf

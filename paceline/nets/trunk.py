@@ -17,6 +17,7 @@ from paceline.errors import UsageError, closest
 from paceline.nets.config import RESNETS, PolicyConfig
 from paceline.nets.encoders import ImpalaResNet, NatureCNN, PatchEncoder, SampleFactoryConv, VectorEncoder
 from paceline.nets.fit import require_encoder
+from paceline.nets.images import is_binary, is_image, seen_shape
 from paceline.nets.layers import as_float
 from paceline.nets.registry import ENCODER, ROWS, build
 from paceline.nets.resnet import ResNetEncoder, VERResNetEncoder
@@ -90,31 +91,9 @@ def _encoder(leaf: Leaf, config: PolicyConfig) -> Any:
     return encoder
 
 
-def is_image(leaf: Leaf) -> bool:
-    """A leaf of three dimensions is an image, unless all of its values are 0 or 1: that is a board, with a plane for
-    each kind of piece."""
-    return len(leaf.shape) == 3 and not _is_binary(leaf.space)
-
-
-def _is_binary(space: spaces.Space) -> bool:
-    if isinstance(space, spaces.MultiBinary):
-        return True
-    return isinstance(space, spaces.Box) and space.dtype.kind in "biu" and bool((space.high <= 1).all())
-
-
-def is_channels_last(leaf: Leaf) -> bool:
-    """An image [H, W, C], as most renderers give it. It has one, three or four channels."""
-    return is_image(leaf) and leaf.shape[2] in (1, 3, 4) and leaf.shape[0] not in (1, 3, 4)
-
-
 def channels_first(obs: dict[str, Tensor], names: Sequence[str]) -> dict[str, Tensor]:
     """Observations, with the channels of images `names` [B, H, W, C] moved to the front."""
     return obs | {name: obs[name].permute(0, 3, 1, 2) for name in names} if names else obs
-
-
-def seen_shape(leaf: Leaf) -> tuple[int, ...]:
-    """The shape that encoders see: images have their channels first."""
-    return (leaf.shape[2], *leaf.shape[:2]) if is_channels_last(leaf) else leaf.shape
 
 
 def flat_size(leaf: Leaf) -> int:
@@ -140,6 +119,6 @@ def flatten(values: Tensor, leaf: Leaf) -> Tensor:
         return torch.cat(
             [functional.one_hot(c, int(n)).float() for c, n in zip(columns, leaf.space.nvec.flat, strict=True)], 1
         )
-    if _is_binary(leaf.space):
+    if is_binary(leaf.space):
         return values.float().flatten(1)
     return as_float(values).flatten(1)

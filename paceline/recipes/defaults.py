@@ -17,10 +17,10 @@ from paceline.errors import UsageError
 from paceline.experience.config import ReplayConfig
 from paceline.learner.config import D4PGConfig, OptimizerConfig, PPOConfig
 from paceline.nets.config import ControlConfig, PolicyConfig, ValueConfig
+from paceline.nets.images import is_image
 from paceline.pool.config import PoolConfig
 from paceline.pool.make import make_pool
 from paceline.pool.protocol import PoolSpec
-from paceline.pool.spaces import Leaf
 from paceline.systems import SYSTEMS
 
 REPLAYED_IMAGES = 100_000
@@ -41,7 +41,7 @@ def default_config(
     with contextlib.closing(make_pool(factory, one, device=device)) as pool:
         spec = pool.spec
     name = env if isinstance(env, str) else given.id_of(env)
-    images, vectors = (any(_is_image(leaf) == wanted for leaf in spec.obs) for wanted in (True, False))
+    images, vectors = (any(is_image(leaf) == wanted for leaf in spec.obs) for wanted in (True, False))
     seen = " and ".join(word for word, is_there in (("images", images), ("vectors", vectors)) if is_there)
     continuous = any(isinstance(leaf.space, spaces.Box) for leaf in spec.actions)
     config = (
@@ -64,11 +64,6 @@ def _device_of_training() -> str:
 
 def _is_d4pg(system: str) -> bool:
     return system in SYSTEMS and SYSTEMS[system].family == "d4pg"
-
-
-def _is_image(leaf: Leaf) -> bool:
-    """As the encoders see it: three dimensions."""
-    return len(leaf.shape) == 3
 
 
 def _for_ppo(*, images: bool, continuous: bool) -> Config:

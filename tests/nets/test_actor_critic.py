@@ -12,7 +12,8 @@ from paceline.collect.inference import bucket_of
 from paceline.errors import UsageError
 from paceline.nets.actor_critic import MASK, ActorCritic
 from paceline.nets.config import CoreConfig, PolicyConfig
-from paceline.nets.trunk import flatten, is_image
+from paceline.nets.images import is_image
+from paceline.nets.trunk import flatten
 from paceline.pool.protocol import PoolSpec, StepBatch
 
 CPU = torch.device("cpu")
