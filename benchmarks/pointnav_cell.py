@@ -22,8 +22,8 @@ ITERATIONS = 80
 """Of a training run. The first half compiles and records, the second half is measured."""
 
 
-def _on_gpu(**changes: Any) -> Callable[[], Config]:
-    return lambda: dataclasses.replace(recipes.find("pointnav"), **changes)
+def _on_gpu(recipe: str = "pointnav", **changes: Any) -> Callable[[], Config]:
+    return lambda: dataclasses.replace(recipes.find(recipe), **changes)
 
 
 def _resnet50() -> Config:
@@ -39,7 +39,7 @@ def _resnet50() -> Config:
 GPU_AGENTS: dict[str, Callable[[], Config]] = {
     "ResNet18, depth 64x64": _on_gpu(),
     "ResNet18, RGB 64x64": _on_gpu(env="pointnav:full?resolution=64&sensors=rgb"),
-    "blind": _on_gpu(env="pointnav:full?sensors=blind"),
+    "blind": _on_gpu("pointnav-blind", env="pointnav:full?sensors=blind"),
     "ResNet50, depth 128x128": _resnet50,
 }
 CPU_AGENTS: dict[str, Callable[[], Config]] = {"pointnav-small": lambda: recipes.find("pointnav-small")}

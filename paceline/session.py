@@ -27,10 +27,14 @@ from paceline.errors import UsageError
 from paceline.keywords import keywords_in_messages, options_in_messages
 from paceline.learner.finite import NonFiniteError
 from paceline.learner.protocol import Learner
+from paceline.nets.config import PolicyConfig
+from paceline.nets.images import is_image
 from paceline.own_code import require_main_program, with_absolute_path
 from paceline.pool import PoolConfig, make_pool
+from paceline.pool.protocol import PoolSpec
 from paceline.population.parts import require_possible
 from paceline.process_settings import be_deterministic, restored_settings
+from paceline.recipes import RECIPES
 from paceline.resume import require_same_network, require_same_spaces, require_unfinished
 from paceline.run import Run
 from paceline.run_folder import OpenFolder, open_run_folder, remove_leftovers, require_no_run
@@ -40,6 +44,7 @@ from paceline.saved_spaces import save_spaces
 from paceline.saving import Saver
 from paceline.schedule.table import make_schedule
 from paceline.stop import Stop, StopRun
+from paceline.systems import SYSTEMS
 from paceline.telemetry.clock import Clock
 from paceline.telemetry.metrics import MetricsWriter
 from paceline.telemetry.phases import Phases
@@ -245,6 +250,8 @@ class Session:
         )
         stack.enter_context(contextlib.closing(pool))
         stop.on_request(pool.wake)
+        if checkpoint is None:
+            require_images(config, pool.spec)
         services = Services(group=group, ownership=ownership, stop=stop, clock=clock, phases=phases)
         learners, collection, population = assemble(config, services, pool, folder, initial)
         stack.enter_context(contextlib.closing(collection))
@@ -297,6 +304,21 @@ class Session:
         checkpoint = CheckpointFolder(self.folder / "checkpoints").load(self._resume)
         require_unfinished(checkpoint, self.config)
         return checkpoint
+
+
+def require_images(config: Config, spec: PoolSpec) -> None:
+    """Refuse a chosen encoder of images where no observation is an image. A recipe may have another environment than
+    its own. A policy of the user's own reads the settings as it likes."""
+    if config.policy.is_own or any(map(is_image, spec.obs)):
+        return
+    default, of_recipe = PolicyConfig(), RECIPES.get(config.recipe, Config)().policy
+    instead = ", or --policy.kind for a network of your own" if SYSTEMS[config.system].family == "ppo" else ""
+    for name in ("encoder", "encoder_size"):
+        value, usual = getattr(config.policy, name), getattr(default, name)
+        if value not in (usual, getattr(of_recipe, name)):
+            raise UsageError(
+                f"policy.{name} is {value}, but no observation of {config.env} is an image; allowed: {usual}{instead}"
+            )
 
 
 def seed_process(config: Config, group: Group) -> None:

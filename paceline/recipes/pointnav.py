@@ -63,7 +63,8 @@ def pointnav_rgbd() -> Config:
 
 def pointnav_blind() -> Config:
     """PointNav without a camera: the agent knows where the goal is, and whether a step has brought it closer."""
-    return _with_env(pointnav(), "pointnav:full?scenes=4096&sensors=blind")
+    policy = dataclasses.replace(pointnav().policy, encoder=PolicyConfig.encoder)
+    return dataclasses.replace(pointnav(), env="pointnav:full?scenes=4096&sensors=blind", policy=policy)
 
 
 def pointnav_nogps() -> Config:

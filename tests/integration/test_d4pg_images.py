@@ -202,7 +202,7 @@ def test_control_tasks_from_pixels_resume_to_the_same_bits(tmp_path):
 
 
 def test_without_images_there_are_no_frames_to_store(tmp_path):
-    config = small(env="gym:Pendulum-v1", replay=ReplayConfig(capacity=300, stack=3))
+    config = small(env="gym:Pendulum-v1", policy=PolicyConfig(), replay=ReplayConfig(capacity=300, stack=3))
     with pytest.raises(UsageError, match=r"replay\.stack is 3, but no observation is an image; allowed: 0"):
         train(config, tmp_path)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from torch import nn
 
 import paceline as pl
@@ -22,7 +23,8 @@ from paceline.cli import main as cli
 from paceline.export import export
 from paceline.learner.config import AuxiliaryConfig, OptimizerConfig, PPOConfig
 from paceline.nets.config import CoreConfig, PolicyConfig
-from paceline.session import train
+from paceline.pool.protocol import PoolSpec
+from paceline.session import require_images, train
 from tests.forks import run_python
 from tests.integration.test_training import assert_equal, tiny, weights
 from tests.learner import own_losses
@@ -290,3 +292,41 @@ def test_mappings_and_opponents_may_be_given_as_objects():
 def test_encoders_and_cores_may_be_given_as_classes():
     config = PolicyConfig(encoder=Encoder, core=CoreConfig(kind=Core))
     assert config.encoder == "tests.nets.own_parts:Encoder" and config.core.kind == "tests.nets.own_parts:Core"
+
+
+NO_IMAGE = r"no observation of \S+ is an image; allowed:"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "policy", "said"),
+    [
+        ("cartpole", {"encoder": "nomod:X"}, f"policy.encoder is nomod:X, but {NO_IMAGE} nature, or policy.kind for a"),
+        ("cartpole", {"encoder": Encoder}, f"policy.encoder is {Encoder.__module__}:Encoder, but {NO_IMAGE} nature"),
+        ("cartpole", {"encoder": "impala"}, f"policy.encoder is impala, but {NO_IMAGE} nature"),
+        ("cartpole", {"encoder_size": 64}, f"policy.encoder_size is 64, but {NO_IMAGE} 512"),
+        ("pendulum", {"encoder": "nomod:X"}, f"policy.encoder is nomod:X, but {NO_IMAGE} nature$"),
+    ],
+)
+def test_an_encoder_without_images_is_refused(tmp_path, recipe, policy, said):
+    with pytest.raises(pl.UsageError, match=said):
+        pl.train(recipe, folder=tmp_path / "run", device="cpu", pool={"kind": "serial"}, policy=policy)
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_encoder_without_images_ends_the_command_with_one_line(tmp_path):
+    options = ["--policy.encoder", "nomod:X", "--pool.kind", "serial", "--device", "cpu"]
+    done = command(tmp_path, "-m", "paceline", "train", "cartpole", *options)
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert last.endswith("is an image; allowed: nature, or --policy.kind for a network of your own"), done.stderr
+
+
+def test_a_recipe_with_another_environment_keeps_its_encoder():
+    """Nobody has chosen it for this environment. A policy of the user's own may read the setting."""
+    blind = recipes.find("pointnav-small").policy
+    spec = PoolSpec(observation_space=spaces.Box(-1, 1, (3,)), action_space=spaces.Discrete(2), num_envs=1)
+    require_images(dataclasses.replace(pl.Config(), recipe="pointnav-small", policy=blind), spec)
+    require_images(pl.Config(policy=PolicyConfig(kind=own_policies.Plain, encoder=Encoder)), spec)
+    require_images(recipes.find("pointnav-blind"), spec)
+    with pytest.raises(pl.UsageError, match="policy.encoder is patches"):
+        require_images(pl.Config(policy=blind), spec)

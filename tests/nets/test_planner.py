@@ -313,7 +313,9 @@ def test_a_goal_that_the_policy_does_not_observe_is_refused(walking):
 
 
 def test_a_policy_without_a_goal_cannot_be_steered(tmp_path):
-    pushing = dataclasses.replace(WALKING, env="gym:CartPole-v1", pool=PoolConfig(kind="serial", num_envs=4))
+    policy = PolicyConfig(hidden=(8,), core=WALKING.policy.core)
+    pool = PoolConfig(kind="serial", num_envs=4)
+    pushing = dataclasses.replace(WALKING, env="gym:CartPole-v1", pool=pool, policy=policy)
     train(pushing, tmp_path / "pushing")
     policy = dataclasses.replace(pushing.policy, planner=PlannerConfig(kind="gru", hidden=8))
     config = dataclasses.replace(pushing, policy=policy, init_from=str(tmp_path / "pushing"))
