@@ -12,6 +12,7 @@ from paceline.envs.factory import Factory
 from paceline.errors import SimulatorError, SimulatorFailure, UsageError
 from paceline.pool.budget import RestartBudget
 from paceline.pool.config import PoolConfig
+from paceline.pool.distinct import require_distinct
 from paceline.pool.env_state import UnreadableState
 from paceline.pool.protocol import Array, Episode, Pool, StepBatch
 from paceline.pool.saved_pool import SavedPool, pack_pool
@@ -34,15 +35,16 @@ class SerialPool(Pool):
         self._factory, self._config = factory, config
         self._budget = RestartBudget(config)
         self._closed = False
-        envs = []
+        self._envs: list[object] = []
         for index in range(config.num_envs):
             phases.show(STARTING, index, config.num_envs, "")
-            envs.append(self._make_env(index))
+            self._envs.append(self._make_env(index))
         phases.end(STARTING)
-        self.spec = make_spec({0: env_shape(envs[0])}, config, factory.frameskip, num_workers=1)
+        require_distinct(self._envs)
+        self.spec = make_spec({0: env_shape(self._envs[0])}, config, factory.frameskip, num_workers=1)
         self._table = SlotTable(self.spec)
         self._table.reset_reward_weights()
-        self._steppers: list[Stepper] = [make_stepper(env, index, self._table) for index, env in enumerate(envs)]
+        self._steppers: list[Stepper] = [make_stepper(env, index, self._table) for index, env in enumerate(self._envs)]
         self._seeds = EnvSeeds(self._table, seed)
         self._episodes: list[Episode] = []
         self._slots = SlotStates(self.spec, self._table.due)
@@ -172,7 +174,9 @@ class SerialPool(Pool):
         if self._config.on_error == "stop":
             raise SimulatorError(failure) from error
         self._budget.spend(failure)
-        self._steppers[env] = make_stepper(self._make_env(env), env, self._table)
+        self._envs[env] = self._make_env(env)
+        require_distinct(self._envs)
+        self._steppers[env] = make_stepper(self._envs[env], env, self._table)
         self._seeds.renew([env])
         self._slots.mark_lost(env)
         self._start(env)

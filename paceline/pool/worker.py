@@ -19,6 +19,7 @@ from typing import Any
 from paceline.errors import SimulatorFailure, UsageError
 from paceline.pool import memory
 from paceline.pool.channel import Command, Result, ResultWriter, pack_ints, read_commands, unpack_ints
+from paceline.pool.distinct import require_distinct
 from paceline.pool.env_state import UnreadableState
 from paceline.pool.heartbeat import IDLE, MAKE, RESET, RESTORE, SAVE, STEP, Heartbeat
 from paceline.pool.protocol import Episode
@@ -78,6 +79,7 @@ class Worker:
             if not self._make(env):
                 return
             self._results.send(Result.MADE, b"")
+        require_distinct(self._envs.values())
         self._results.send(Result.BUILT, pickle.dumps(env_shape(self._envs[job["envs"][0]])))
 
     def _make(self, env: int) -> bool:
@@ -101,6 +103,7 @@ class Worker:
             with contextlib.suppress(Exception):
                 self._steppers[env].close()
             if self._make(env):
+                require_distinct(self._envs.values())
                 self._steppers[env] = make_stepper(self._envs[env], env, self._table)
 
     def _reset(self, payload: bytes) -> None:
