@@ -42,7 +42,7 @@ from paceline.learner.policy_copy import PolicyCopy
 from paceline.learner.ppo import PPOLearner
 from paceline.learner.publication import Reader
 from paceline.nets.actor_critic import ActorCritic
-from paceline.nets.deterministic import ActionCritic, DeterministicPolicy, control_parts, make_networks
+from paceline.nets.deterministic import ActionCritic, DeterministicPolicy, control_parts, make_networks, only_box
 from paceline.nets.images import is_channels_last, is_image
 from paceline.nets.make import make_policy
 from paceline.nets.parts import parts_of
@@ -249,9 +249,7 @@ def d4pg_parts(
 ) -> tuple[D4PGLearner, ReplaySampler]:
     """The learner of D4PG, and the sampler that fills its replay. `folder` is the run's."""
     group, spec, d4pg = services.group, pool.spec, config.d4pg
-    _require_possible(config, group)
-    if len(spec.kinds) > 1:
-        raise UsageError(f"the agents of {config.env} have different spaces: allowed: --system ddppo, ver or appo")
+    _require_possible(config, spec, group)
     policy, critic = _control_networks(config, spec, group, initial)
     precision = policy.torso.precision
     if group.device.type == "cpu":
@@ -350,7 +348,11 @@ def _control_networks(
     return policy, critic
 
 
-def _require_possible(config: Config, group: Group) -> None:
+def _require_possible(config: Config, spec: PoolSpec, group: Group) -> None:
+    """Refuse environments that D4PG cannot learn in, and then settings with which it cannot."""
+    if len(spec.kinds) > 1:
+        raise UsageError(f"the agents of {config.env} have different spaces: allowed: --system ddppo, ver or appo")
+    only_box(spec)
     if config.deterministic and config.replay.prioritized and group.device.type == "cuda":
         raise UsageError(
             "deterministic runs on a GPU need --replay.no-prioritized: its sums of priorities are not reproducible"

@@ -49,7 +49,7 @@ class DeterministicPolicy(nn.Module):
         self, spec: PoolSpec, config: ControlConfig, encoder: ControlEncoder, *, normalizes: bool = False
     ) -> None:
         super().__init__()
-        action, box = _box(spec)
+        action, box = only_box(spec)
         self.encoder = encoder
         self.num_actions = flat_size(action)
         self._shape = action.shape
@@ -117,7 +117,7 @@ class ActionCritic(nn.Module):
         super().__init__()
         self.encoder = encoder
         self.head = make_value_head(config.value)
-        inputs = encoder.out_features + flat_size(_box(spec)[0])
+        inputs = encoder.out_features + flat_size(only_box(spec)[0])
         self.torso = Torso(inputs, config.critic_hidden, config.layer_norm, config.activation)
         self.last = _last_layer(self.torso.out_features, self.head.num_outputs)
 
@@ -193,8 +193,8 @@ def control_parts(policy: DeterministicPolicy) -> Parts:
     }
 
 
-def _box(spec: PoolSpec) -> tuple[Leaf, spaces.Box]:
-    """The only leaf of the actions, and its space."""
+def only_box(spec: PoolSpec) -> tuple[Leaf, spaces.Box]:
+    """The only leaf of the actions, and its space. Other actions are refused."""
     space = spec.actions[0].space
     if len(spec.actions) != 1 or not isinstance(space, spaces.Box) or not space.is_bounded():
         raise UsageError(

@@ -343,6 +343,7 @@ def test_bounds_that_cut_returns_off_are_named(tmp_path, caplog):
     ("changes", "said"),
     [
         ({"env": "gym:CartPole-v1"}, "d4pg needs one bounded Box of actions.*ddppo, ver or appo"),
+        ({"env": "gym:CartPole-v1", "steps": 200}, "d4pg needs one bounded Box of actions"),
         ({"env": "tensor:cartpole", "pool": PoolConfig(num_envs=8)}, "bounded Box"),
     ],
 )
