@@ -9,8 +9,8 @@ import contextlib
 import functools
 import importlib
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -34,6 +34,8 @@ class Family:
     """The optional dependencies that it needs."""
     example: str
     about: str
+    modules: Mapping[str, str] = field(default_factory=dict)
+    """Modules that it needs and that no extra installs, with the names of their packages."""
 
 
 FAMILIES: dict[str, Family] = {
@@ -138,6 +140,7 @@ FAMILIES: dict[str, Family] = {
         extra=None,
         example="habitat:benchmark/nav/pointnav/pointnav_gibson.yaml?split=val",
         about="tasks of Habitat, where habitat-lab and habitat-sim are installed",
+        modules={"habitat": "habitat-lab", "habitat_sim": "habitat-sim"},
     ),
     "synthetic": Family(
         module="paceline.envs.synthetic",

@@ -6,7 +6,6 @@ A function with the parameters `num_envs` and `device` makes that many environme
 from __future__ import annotations
 
 import functools
-import importlib.util
 import inspect
 import os
 from collections.abc import Callable, Mapping
@@ -15,7 +14,7 @@ from typing import Any
 
 from paceline.envs.factory import Factory, check_options
 from paceline.envs.ids import EnvId
-from paceline.errors import UsageError
+from paceline.errors import UsageError, is_installed
 from paceline.own_code import add_to_path, find, find_in_main_program, import_attribute, is_main_program
 
 INDEX = "env_index"
@@ -87,10 +86,7 @@ def check_batch_call(function: Callable[..., Any], env_id: EnvId) -> Mapping[str
 def importable(module: str) -> bool:
     """Whether a top-level module exists, also in the current directory."""
     add_to_path(os.getcwd())
-    try:
-        return importlib.util.find_spec(module) is not None
-    except (ImportError, ValueError):
-        return False
+    return is_installed(module)
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,10 @@ import sys
 
 import pytest
 
+from paceline.cli.envs import list_families
 from paceline.envs import FAMILIES, resolve
 from paceline.envs.registry import load
-from paceline.errors import MissingExtra, UsageError
+from paceline.errors import EXTRAS, MissingExtra, UsageError
 
 
 def test_unknown_family_names_what_is_allowed():
@@ -28,3 +29,27 @@ def test_missing_package_names_the_extra(monkeypatch, family, package, env_id):
         resolve(env_id)
     with pytest.raises(MissingExtra):
         load(family).names()
+
+
+def needs_by_family(capsys, monkeypatch):
+    """The last column of `paceline envs`."""
+    monkeypatch.setenv("COLUMNS", "300")
+    list_families()
+    heading, *lines = capsys.readouterr().out.splitlines()
+    return {line.split()[0]: line[heading.index("needs") :].strip() for line in lines}
+
+
+def test_every_family_whose_packages_are_missing_says_what_to_install(capsys, monkeypatch):
+    packages = {package for family in FAMILIES.values() for package in EXTRAS.get(family.extra, ())}
+    for package in (*packages, "habitat", "habitat_sim"):
+        monkeypatch.setitem(sys.modules, package, None)
+    needs = needs_by_family(capsys, monkeypatch)
+    extras = {name: family.extra for name, family in FAMILIES.items() if family.extra}
+    assert {"atari", "doom", "dmc", "hand", "parkour", "pettingzoo", "envpool", "rearrange_mujoco"} == extras.keys()
+    installs = {name: f"pip install 'paceline[{extra}]'" for name, extra in extras.items()}
+    assert {name: text for name, text in needs.items() if text} == {**installs, "habitat": "habitat-lab, habitat-sim"}
+
+
+def test_a_family_whose_packages_are_installed_needs_nothing(capsys, monkeypatch):
+    monkeypatch.setattr("paceline.errors.importlib.util.find_spec", lambda name: object())
+    assert set(needs_by_family(capsys, monkeypatch).values()) == {""}
