@@ -182,11 +182,11 @@ def resolve(env: str | EnvId | Callable[..., Any] | Factory) -> Factory:
         return load(env_id.family).resolve(env_id)
     if env_id.name and ("." in env_id.family or user.importable(env_id.family)):
         return user.resolve(env_id)
-    near, searched = _suggestion(env_id), ""
-    if env_id.name and not near:
+    searched = ""
+    if env_id.name and env_id.family.isidentifier():
         searched = f", and no such module was found, which is looked for in {SEARCHED.format(os.getcwd())}"
     raise UsageError(
-        f"environment family {env_id.family!r} of {str(env_id)!r} does not exist{near}{searched}; "
+        f"environment family {env_id.family!r} of {str(env_id)!r} does not exist{searched}{_suggestion(env_id)}; "
         f"allowed: {', '.join(families())}, or package.module:function or ./file.py:function for your own"
     )
 

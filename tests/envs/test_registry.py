@@ -13,6 +13,16 @@ def test_unknown_family_names_what_is_allowed():
         resolve("atarii:Breakout")
 
 
+def test_a_missing_module_with_a_name_like_a_family_is_said_to_be_missing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="did you mean 'atari'") as caught:
+        resolve("ataris:make_it")
+    assert f"no such module was found, which is looked for in the current directory ({tmp_path})" in str(caught.value)
+    with pytest.raises(UsageError) as caught:
+        resolve("rearrange-pick:small")
+    assert "module was found" not in str(caught.value), "this is no name of a module"
+
+
 @pytest.mark.parametrize(
     ("family", "package", "env_id"),
     [
