@@ -59,7 +59,7 @@ def from_callable(function: Callable[..., Any]) -> Factory:
     if makes_batches(function):
         return Factory(make=BatchCall(function), backend="tensor", label=label)
     parameters = _parameters(function) or {}
-    required = [name for name in _required(parameters) if name != INDEX]
+    required = [name for name in required_arguments(function) if name != INDEX]
     if required:
         values = ", ".join(f"{name}=..." for name in required)
         raise UsageError(
@@ -160,7 +160,7 @@ def check_call(function: Callable[..., Any], env_id: EnvId, given: tuple[str, ..
     if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
         named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         check_options(env_id, [name for name, p in parameters.items() if p.kind in named])
-    missing = [name for name in _required(parameters) if name not in env_id.options and name not in given]
+    missing = [name for name in required_arguments(function) if name not in env_id.options and name not in given]
     if missing:
         raise UsageError(
             f"{str(env_id)!r} needs {', '.join(map(repr, missing))}; give them as options: "
@@ -176,6 +176,8 @@ def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]
         return None
 
 
-def _required(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
+def required_arguments(function: Callable[..., Any]) -> list[str]:
+    """The parameters of a function that have no default."""
+    parameters = _parameters(function) or {}
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return [name for name, p in parameters.items() if p.default is inspect.Parameter.empty and p.kind not in variadic]
