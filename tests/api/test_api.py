@@ -145,6 +145,16 @@ def test_state_is_forgotten_where_an_episode_starts(tmp_path):
     assert not torch.equal(went_on[1], fresh[1])
     with pytest.raises(pl.UsageError, match=r"the state has shape \(3, 16\); 2 observations need \(2, 16\), or None"):
         policy.predict(batch[:2], state)
+    assert torch.equal(policy.predict(batch, state.numpy())[1], went_on), "arrays are states, too"
+    assert torch.equal(policy.predict(batch, state.double().tolist(), episode_start=False)[1], went_on)
+    assert torch.equal(policy.predict(batch, state, episode_start=True)[1], fresh)
+    with pytest.raises(pl.UsageError, match="^state is a str; allowed: what predict returns, or None$"):
+        policy.predict(batch, "new")
+    allowed = "allowed: True, False, or 3 of them, one for each observation$"
+    with pytest.raises(pl.UsageError, match=rf"^episode_start has shape \(2,\); {allowed}"):
+        policy.predict(batch, state, episode_start=[True, False])
+    with pytest.raises(pl.UsageError, match=f"^episode_start is 'yes'; {allowed}"):
+        policy.predict(batch, state, episode_start="yes")
 
 
 def test_nested_observations_and_actions(tmp_path):
