@@ -269,6 +269,14 @@ def test_a_class_of_the_script_itself(tmp_path, guarded):
             pl.evaluate(tmp_path / "run", episodes=1)
 
 
+def test_a_class_of_a_program_from_standard_input_cannot_be_imported(tmp_path):
+    text = "from paceline.envs import given\nclass Mine: pass\nprint(given.id_of(Mine))\n"
+    done = subprocess.run(
+        [sys.executable, "-"], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, input=text.encode(), stdout=-1
+    )
+    assert done.stdout.decode().strip() == "python:Mine"
+
+
 def test_a_class_of_a_program_that_runs_as_a_module(tmp_path):
     """Another program imports the module, and not its file, in which relative imports would fail."""
     (tmp_path / "package").mkdir()
