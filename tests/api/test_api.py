@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import os
@@ -215,6 +216,30 @@ def test_a_local_class_trains_resumes_and_evaluates(tmp_path):
         pl.train(folder=tmp_path, resume=True, steps=256)
     assert pl.train(env=Own, folder=tmp_path, resume=True, steps=256).step >= 256
     assert pl.evaluate(run.policy, Own, episodes=1, deterministic=False).episodes
+
+
+class Once:
+    """Makes environments. Another program cannot import this object."""
+
+    def __init__(self, length: int) -> None:
+        self.length, self.made = length, 0
+
+    def __call__(self):
+        self.made += 1
+        return Corridor(self.length)
+
+
+def test_what_train_returns_is_evaluated_in_the_object_that_was_given(tmp_path):
+    small = SMALL | {"rollout_steps": 16, "steps": 64}
+    one = {"episodes": 1, "num_envs": 1, "deterministic": False}
+    once = Once(2)
+    for number, env in enumerate((once, lambda: Corridor(2), functools.partial(Corridor, 2))):
+        run = pl.train(env=env, folder=tmp_path / str(number), **small)
+        assert run.config.env.startswith("python:") and repr(env) not in repr(run)
+        before = once.made
+        assert pl.evaluate(run, **one).length.mean >= 2
+        assert once.made - before == (env is once)
+        assert pl.evaluate(run, Corridor, **one).length.mean >= 5, "the environment that is named comes first"
 
 
 def test_simulators_with_classes_of_another_program_start_anew(tmp_path, monkeypatch, caplog):
