@@ -170,8 +170,8 @@ def _call(arguments: list[str], run: Path, seconds: float, runs: Runs) -> str:
 
 
 def _reason(printed: str) -> str:
-    """The last line with words. Errors of the command line have a frame."""
-    lines = [line.strip(" │") for line in printed.splitlines() if any(map(str.isalpha, line))]
+    """The last line with words."""
+    lines = [line.strip() for line in printed.splitlines() if any(map(str.isalpha, line))]
     return lines[-1] if lines else "no output"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -50,6 +51,19 @@ EXTRAS = {
 }
 """The modules that each extra of Paceline installs."""
 EXTRA_OF = {module: extra for extra, modules in EXTRAS.items() for module in modules}
+
+
+def is_installed(module: str) -> bool:
+    """Whether a top-level module can be found. It is not imported."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def missing_of(extra: str) -> list[str]:
+    """The modules of an extra that are not installed."""
+    return [module for module in EXTRAS[extra] if not is_installed(module)]
 
 
 def extra_of(module: str) -> str:

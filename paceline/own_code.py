@@ -113,12 +113,13 @@ def import_path(thing: Callable[..., Any]) -> str:
 
 
 def _main_program() -> str | None:
-    """How another program imports the one that runs: the module of `python -m`, or the path of the script."""
+    """How another program imports the one that runs: the module of `python -m`, or the path of the script. None if it
+    is no file, as in a notebook, or from standard input."""
     main = sys.modules["__main__"]
     path, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
     if spec is not None and spec.name != "__main__" and importlib.util.find_spec(spec.name) is not None:
         return spec.name
-    return None if path is None else str(Path(path).resolve())
+    return str(Path(path).resolve()) if path is not None and Path(path).is_file() else None
 
 
 def _is_attribute(module: Any, name: str, thing: Any) -> bool:

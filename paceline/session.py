@@ -16,6 +16,7 @@ from paceline.accel.allocator import keep_freed_memory
 from paceline.assembly import Services, assemble
 from paceline.callbacks import Callbacks, require_callbacks
 from paceline.checkpoint import Checkpoint, CheckpointFolder
+from paceline.checks import as_number
 from paceline.config import Config
 from paceline.distributed.failures import describe_last_checkpoint
 from paceline.distributed.ownership import Ownership
@@ -202,8 +203,9 @@ class Session:
         state = self.state
         if self._is_over:
             raise UsageError("this session is over: the run has ended or was stopped; --resume continues it")
+        last = self.config.steps if until is None else min(as_number(int, until, "until"), self.config.steps)
         self._is_over = True  # unless the training loop returns before the end of the run
-        state.until = self.config.steps if until is None else min(until, self.config.steps)
+        state.until = last
         left = None if self.config.seconds is None else self.config.seconds - state.seconds
         state.stop.loop_is_running = True
         with state.counting_seconds(), state.stop.after(left), state.stop.shared():

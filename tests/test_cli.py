@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+import tyro
 
 from benchmarks import report
 from paceline.cli.bench import run_benchmark
-from paceline.cli.main import COMMANDS
+from paceline.cli.main import COMMANDS, main
 from paceline.cli.train import main as train
 from paceline.config import Config, leaves
 from paceline.errors import MissingExtra, UsageError
@@ -109,7 +112,7 @@ def test_envs_lists_families_names_and_one_environment():
         (["envs", "synthetic:constant?speed=3"], "allowed:"),
         (["bench", "nonsense"], f"allowed: {', '.join(BENCHMARKS)}"),
         (["bench", "channel", "--json", "/no/such/folder/file.json"], "does not exist"),
-        (["bench", "channel", "--slow"], "Unrecognized"),
+        (["bench", "channel", "--slow"], "there is no option --slow; --help lists all"),
     ],
 )
 def test_bad_usage_exits_2_and_says_what_is_allowed(arguments, message):
@@ -223,6 +226,48 @@ def test_help_and_wrong_usage_do_not_import_pytorch(endings, line):
 def test_options_of_other_libraries_name_the_one_that_exists(arguments, allowed):
     with pytest.raises(UsageError, match=f"{allowed}$"):
         train(["cartpole", *arguments])
+
+
+WRONG = {
+    "train cartpole --steps 1e6x": "--steps is '1e6x'; allowed: a whole number",
+    "train cartpole --steps=1.5": "--steps is '1.5'; allowed: a whole number",
+    "train cartpole --seconds abc": "--seconds is 'abc'; allowed: a number, None",
+    "train cartpole --policy.hidden 3 a": "--policy.hidden is '3 a'; allowed: whole numbers",
+    "train cartpole --device": "--device needs a value; allowed: a text",
+    "train cartpole --ppo.targets foo": "--ppo.targets 'foo' does not exist; allowed: auto, gae, vtrace",
+    "train cartpole --step 5": "there is no option --step, did you mean --steps or --ppo.auxiliary.steps?; --help-all",
+    "train cartpole --learnin-rate 3": "there is no option --learnin-rate, did you mean --optimizer.learning-rate?",
+    "train cartpole --pool.num-evns=3": "there is no option --pool.num-evns, did you mean --pool.num-envs?",
+    "train cartpole --qqqqq": "there is no option --qqqqq; --help-all lists all",
+    "train cartpole --deterministic yes": "--deterministic takes no value, and got 'yes'; allowed: --deterministic, ",
+    "train cartpole else": "unexpected argument 'else'; allowed: options, which --help-all lists",
+    "sweep cartpole --trails 4": "there is no option --trails, did you mean --trials?",
+    "eval run --episods 3": "there is no option --episods, did you mean --episodes?; --help lists all",
+    "eval run --episodes 0": "episodes must be at least 1, got 0",
+    "export": "paceline export needs RUN and --format onnx|torchscript",
+    "export --fromat onnx": "there is no option --fromat, did you mean --format?",
+    "plan": "paceline plan needs one of: check, export",
+    "plan chekc file": "'chekc' does not exist, did you mean 'check'?; allowed: check, export",
+    "plan check file --pictur x": "there is no option --pictur, did you mean --picture?",
+    "completion fish": "shell 'fish' does not exist; allowed: bash, zsh",
+}
+
+
+@pytest.mark.parametrize("line", WRONG)
+def test_wrong_arguments_are_named_in_one_line(line, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["paceline", *line.split()])
+    with pytest.raises(SystemExit, match="^2$"):
+        main()
+    (printed,) = capsys.readouterr().err.splitlines()
+    assert printed.startswith(f"paceline: {WRONG[line]}")
+
+
+@pytest.mark.parametrize("hooks", [None, lambda refuse: contextlib.nullcontext(refuse(object()))])
+def test_another_version_of_tyro_says_what_is_wrong_itself(hooks, monkeypatch, capsys):
+    monkeypatch.setattr("tyro._errors", SimpleNamespace(**vars(tyro._errors) | {"on_parse_error": hooks}))
+    with pytest.raises(SystemExit, match="^2$"):
+        train(["cartpole", "--steps", "1e6x"])
+    assert "Error parsing --steps" in capsys.readouterr().err
 
 
 def test_other_names_are_no_names_of_ours():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import resource
 import shutil
+import sys
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,10 +35,8 @@ def test_every_extra_is_looked_at():
 
 
 def test_a_missing_extra_is_named_with_its_command(monkeypatch):
-    plain = doctor.importlib.util.find_spec
-    monkeypatch.setattr(
-        doctor.importlib.util, "find_spec", lambda name: None if name in ("cv2", "pygame") else plain(name)
-    )
+    for package in ("cv2", "pygame"):
+        monkeypatch.setitem(sys.modules, package, None)
     video = found(doctor.extras)["extra video"]
     assert video.found == "without cv2, pygame" and video.advice == "pip install 'paceline[video]'"
 

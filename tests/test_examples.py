@@ -162,7 +162,8 @@ def test_training_has_no_handler_of_the_signal_of_the_slurm_script(tmp_path):
 
 
 def blocks(page: Path) -> list[str]:
-    """The Python code of a page. Blocks marked `py`, not `python`, are code of other libraries."""
+    """The Python code of a page. Blocks marked `py`, not `python`, are code of other libraries (see
+    test_moving.py)."""
     return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
 
 
@@ -197,14 +198,3 @@ def test_python_of_the_documentation(tmp_path, page):
         assert folder_and_return.startswith("runs/cartpole-") and " to " in evaluated
         assert all(float(number) >= 10 for number in lengths.split()), "the corridor is ten steps long"
         assert int(stopped) < 200_000 and int(session.split()[0]) >= 8_000
-
-
-def test_code_of_other_libraries_is_python():
-    found = [
-        code
-        for page in sorted((ROOT / "docs" / "moving").glob("*.md"))
-        for code in re.findall(r"^```py\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
-    ]
-    assert len(found) >= 5
-    for code in found:
-        compile(code, "page", "exec")

@@ -1,4 +1,8 @@
-"""Pages for users of other libraries name arguments that those libraries have, as far as they are installed here."""
+"""Pages for users of other libraries name arguments that those libraries have, as far as they are installed here.
+
+The code of Stable-Baselines3 runs. That of RLlib is compared with its source: it needs packages that no extra installs,
+and a Ray cluster.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +11,29 @@ import importlib.util
 import inspect
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 MOVING = Path(__file__).parent.parent / "docs" / "moving"
 
 
+def code(page: str) -> str:
+    """The code of the other library on a page, as one program."""
+    return "\n\n".join(re.findall(r"^```py\n(.*?)^```", (MOVING / page).read_text(), re.DOTALL | re.MULTILINE))
+
+
 def first_cells(page: str, heading: str) -> list[str]:
     """The first column of the table under a heading."""
     table = (MOVING / page).read_text().partition(f"## {heading}\n")[2].partition("\n## ")[0]
     return [line.split(" | ")[0] for line in table.splitlines() if line.startswith("| `")]
+
+
+@pytest.mark.parametrize("page", ["sb3.md", "rllib.md"])
+def test_code_of_other_libraries_is_python(page):
+    """Also where the library is not installed."""
+    assert code(page)
+    compile(code(page), page, "exec")
 
 
 def test_arguments_of_stable_baselines3():
@@ -29,8 +46,30 @@ def test_arguments_of_stable_baselines3():
     assert len(named) > 15 and named - known == {"learn"}
 
 
-def test_settings_of_rllib():
-    """Its source is read and not imported, which takes long."""
+SHORTER = {
+    "n_envs=8": "n_envs=2",
+    "n_steps=128, batch_size=256": "n_steps=16, batch_size=32",
+    "total_timesteps=8_192": "total_timesteps=64",
+    "n_eval_episodes=10": "n_eval_episodes=1",
+    "self.num_timesteps < 4_000": "self.num_timesteps < 40",
+}
+
+
+def test_code_of_stable_baselines3_runs(tmp_path, monkeypatch):
+    pytest.importorskip("stable_baselines3")
+    monkeypatch.chdir(tmp_path)
+    program = code("sb3.md")
+    for number, less in SHORTER.items():
+        assert number in program
+        program = program.replace(number, less)
+    names: dict[str, Any] = {}
+    exec(program, names)
+    assert (tmp_path / "cartpole.zip").is_file() and names["action"] in (0, 1)
+    assert names["model"].num_timesteps == 40, "the callback has stopped it"
+
+
+def methods_of_rllib() -> dict[str, set[str]]:
+    """The arguments of the methods of its configurations. Its source is read and not imported, which takes long."""
     ray = importlib.util.find_spec("ray")
     if ray is None or ray.origin is None:
         pytest.skip("Ray is not installed")
@@ -41,7 +80,21 @@ def test_settings_of_rllib():
             if isinstance(node, ast.FunctionDef):
                 names = {argument.arg for argument in (*node.args.args, *node.args.kwonlyargs)}
                 known[node.name] = known.get(node.name, set()) | names
+    return known
+
+
+def test_settings_of_rllib():
+    known = methods_of_rllib()
     named = [call for cell in first_cells("rllib.md", "Settings") for call in re.findall(r"`(\w+)\(([^)`]*)\)", cell)]
     assert len(named) > 10
     for method, arguments in named:
         assert set(re.findall(r"\w+", arguments)) <= known[method], method
+
+
+def test_code_of_rllib_calls_methods_with_arguments_that_they_have():
+    known = methods_of_rllib()
+    calls = [node for node in ast.walk(ast.parse(code("rllib.md"))) if isinstance(node, ast.Call)]
+    named = {call.func.attr: {str(word.arg) for word in call.keywords} for call in calls if hasattr(call.func, "attr")}
+    configured = {method: arguments for method, arguments in named.items() if arguments}
+    assert configured.keys() == {"env_runners", "training"} and "build_algo" in known
+    assert all(arguments <= known[method] for method, arguments in configured.items())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import json
 import os
 import re
 import subprocess
@@ -10,6 +12,7 @@ import sysconfig
 import tarfile
 import zipfile
 from email import message_from_bytes
+from email.message import Message
 from pathlib import Path
 
 import pytest
@@ -86,15 +89,79 @@ def test_wheel_of_the_sdist_is_the_wheel_of_the_checkout(wheel, tmp_path):
     assert zipfile.ZipFile(again).namelist() == zipfile.ZipFile(wheel).namelist()
 
 
-def test_metadata_is_complete_and_links_to_nothing_that_the_package_lacks(wheel):
+def metadata_of(wheel: Path) -> Message:
     archive = zipfile.ZipFile(wheel)
     (path,) = [name for name in archive.namelist() if name.endswith("METADATA")]
-    metadata = message_from_bytes(archive.read(path))
+    return message_from_bytes(archive.read(path))
+
+
+def test_metadata_is_complete_and_links_to_nothing_that_the_package_lacks(wheel):
+    metadata = metadata_of(wheel)
     assert metadata["Author"] == "The Paceline developers" and metadata["License-Expression"] == "Apache-2.0"
     assert all(url.partition(", ")[2].startswith("https://") for url in metadata.get_all("Project-URL", []))
     description = metadata.get_payload()
     assert "# Paceline" in description
     assert [link for link in re.findall(r"\]\(([^)]*)\)", description) if not link.startswith("https://")] == []
+
+
+def test_declared_dependencies_are_satisfied_by_the_tested_versions(wheel):
+    from packaging.requirements import Requirement
+
+    declared = [Requirement(text) for text in metadata_of(wheel).get_all("Requires-Dist", [])]
+    required = [one for one in declared if one.marker is None or one.marker.evaluate({"extra": ""})]
+    assert {"torch", "numpy", "gymnasium"} <= {one.name for one in required} and len(required) < len(declared)
+    versions = {one: importlib.metadata.version(one.name) for one in required}
+    assert {str(one): found for one, found in versions.items() if not one.specifier.contains(found, True)} == {}
+
+
+IMPORT_ALL = """
+import importlib, importlib.metadata, json, pkgutil, sys
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+def with_dependencies(left):
+    found = set()
+    while left:
+        name, extras = left.pop()
+        name = canonicalize_name(name)
+        if (name, extras) not in found:
+            found.add((name, extras))
+            for one in map(Requirement, importlib.metadata.requires(name) or []):
+                if one.marker is None or any(one.marker.evaluate({"extra": extra}) for extra in extras or [""]):
+                    left.append((one.name, frozenset(one.extras)))
+    return {name for name, _ in found}
+
+declared = with_dependencies([("paceline", frozenset())])
+for module, owners in importlib.metadata.packages_distributions().items():
+    if not set(map(canonicalize_name, owners)) & declared:
+        sys.modules[module] = None
+import paceline
+
+missing = {}
+for module in pkgutil.walk_packages(paceline.__path__, "paceline."):
+    if not module.name.startswith("paceline.benchmarks") and not module.name.endswith("__main__"):
+        try:
+            importlib.import_module(module.name)
+        except Exception as error:
+            cause = error.__cause__ or error
+            missing[module.name] = (getattr(cause, "name", None) or repr(cause)).split(".")[0]
+print(json.dumps(missing))
+"""
+"""Hides what the wheel's metadata does not declare, without extras. Prints what the import of a module lacks."""
+IMPORTED_LATE = (
+    (r"\.(envs\.envpool|pool\.envpool\w*)$", "envpool"),
+    (r"\.sims\.(control|rearrangement\.dynamics)\.", "mujoco"),
+    (r"\.sweep\.", "optuna"),
+    (r"_triton$", "triton"),
+)
+"""Modules that other modules import only where their package is installed; Triton comes with CUDA's PyTorch."""
+
+
+def test_all_modules_but_those_of_extras_need_only_what_is_declared(installed, tmp_path):
+    missing = json.loads(run(installed / "python", "-c", IMPORT_ALL, cwd=tmp_path).stdout.splitlines()[-1])
+    assert "paceline.sweep.search" in missing, "packages of extras are hidden"
+    for module, package in missing.items():
+        assert any(re.search(name, module) and package == late for name, late in IMPORTED_LATE), (module, package)
 
 
 def test_installed_wheel_has_a_command_line(installed, tmp_path):

@@ -31,6 +31,9 @@ def quick():
 def wrong():
     return {"steps": 3}
 
+def of_size(size, *, steps=3):
+    return Config(steps=steps)
+
 def names():
     return ["pole"]
 
@@ -76,6 +79,9 @@ def test_what_is_no_recipe_is_named(module):
         recipes.find("paceline_own:wrong")
     with pytest.raises(UsageError, match="module 'paceline_own' has no 'quik'"):
         recipes.find("paceline_own:quik")
+    needs = "recipe paceline_own:of_size needs 'size'; allowed: a function without required arguments that returns a"
+    with pytest.raises(UsageError, match=f"{needs} paceline.Config$"):
+        recipes.find("paceline_own:of_size")
     own = "or package.module:function for your own"
     with pytest.raises(UsageError, match=rf"did you mean 'cartpole'\?; `paceline recipes` lists all, {own}"):
         recipes.find("cartploe")
@@ -100,6 +106,16 @@ def test_families_of_other_packages(installed, capsys):
         registry.resolve("broken:pole")
     with pytest.raises(UsageError, match="allowed: gym.*their-own"):
         registry.resolve("nothing:pole")
+
+
+def test_an_environment_of_another_package_is_no_recipe(installed, monkeypatch):
+    with pytest.raises(UsageError, match="'their-own:pole' is an environment and no recipe; allowed: --env their-own:"):
+        find_start(["their-own:pole"])
+    family = registry.Family(module="paceline_own", extra=None, example="", about="")
+    monkeypatch.setitem(registry.families(), "paceline_own", family)
+    assert find_start(["paceline_own:quick"]).config.steps == 123, "a recipe in a module with the name of a family"
+    with pytest.raises(UsageError, match="module 'paceline_own' has no 'pole'.*; .* is --env paceline_own:pole$"):
+        find_start(["paceline_own:pole"])
 
 
 @pytest.mark.parametrize("task", ["catch", "pick_up_and_orient", "rotate_in_hand"])

@@ -87,6 +87,8 @@ def evaluate(
     for name, count in (("episodes", episodes), ("num_envs", num_envs)):
         if count < 1:
             raise UsageError(f"{name} is {count}; allowed: 1 or more")
+    if env is None and isinstance(policy, RunResult):
+        env = policy.env  # it may be an object that cannot be imported
     policy = _loaded(policy)
     device = policy.device
     with contextlib.closing(_pool(policy, env, min(num_envs, episodes), seed)) as pool:

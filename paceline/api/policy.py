@@ -78,7 +78,7 @@ class TrainedPolicy:
     def predict(
         self,
         observation: Any,
-        state: Tensor | None = None,
+        state: Tensor | np.ndarray | None = None,
         *,
         deterministic: bool = True,
         episode_start: Any = None,
@@ -93,8 +93,7 @@ class TrainedPolicy:
         obs, count = self._tensors(observation)
         before = self._state(state, 1 if count is None else count)
         if episode_start is not None:
-            fresh = torch.as_tensor(np.atleast_1d(np.asarray(episode_start, bool)), device=self.device)
-            before = before.masked_fill(fresh[:, None], 0.0)
+            before = before.masked_fill(self._starts(episode_start, len(before))[:, None], 0.0)
         generator = None if deterministic else self._generator
         actions, after = self._playable.play(obs, before, generator)
         arrays = {name: values.cpu().numpy() for name, values in actions.items()}
@@ -103,15 +102,25 @@ class TrainedPolicy:
         chosen = _nested(self.action_space, (), {leaf.path: leaf for leaf in self._actions}, arrays)
         return chosen, (after if after.shape[1] else None)
 
-    def _state(self, state: Tensor | None, count: int) -> Tensor:
+    def _state(self, state: Any, count: int) -> Tensor:
         fresh = self._playable.initial_state(count).to(self.device)
         if state is None:
             return fresh
-        if state.shape != fresh.shape:
+        refusal = f"state is a {type(state).__name__}; allowed: what predict returns, or None"
+        given = _as_tensor(state, fresh.dtype, refusal)
+        if given.shape != fresh.shape:
             raise UsageError(
-                f"the state has shape {tuple(state.shape)}; {count} observations need {tuple(fresh.shape)}, or None"
+                f"the state has shape {tuple(given.shape)}; {count} observations need {tuple(fresh.shape)}, or None"
             )
-        return state.to(self.device)
+        return given.to(self.device)
+
+    def _starts(self, episode_start: Any, count: int) -> Tensor:
+        """Which of `count` rows begin an episode."""
+        allowed = f"allowed: True, False, or {count} of them, one for each observation"
+        starts = _as_tensor(episode_start, torch.bool, f"episode_start is {episode_start!r:.40}; {allowed}")
+        if starts.shape not in ((), (1,), (count,)):
+            raise UsageError(f"episode_start has shape {tuple(starts.shape)}; {allowed}")
+        return starts.to(self.device).expand(count)
 
     def _tensors(self, observation: Any) -> tuple[dict[str, Tensor], int | None]:
         """The leaves of an observation [B, ...], and B; None for a single observation, which is a batch of one."""
@@ -126,6 +135,14 @@ class TrainedPolicy:
             values = values if count is not None else values[None]
             tensors[leaf.name] = torch.tensor(np.asarray(values, leaf.dtype), device=self.device)
         return tensors, count
+
+
+def _as_tensor(values: Any, dtype: torch.dtype, refusal: str) -> Tensor:
+    """`values` as a tensor, or a `UsageError` with the text `refusal`."""
+    try:
+        return torch.as_tensor(values, dtype=dtype)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UsageError(refusal) from error
 
 
 def _find(observation: Any, leaf: Leaf) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,8 @@ class RunResult:
     """Seconds of training."""
     interrupted: bool
     """Whether the user has stopped the run by a signal."""
+    env: Callable[..., Any] | None = field(default=None, repr=False, compare=False)
+    """The class or function that was given to make the environments; None if it was an id."""
 
     @cached_property
     def metrics(self) -> dict[str, np.ndarray]:
@@ -88,6 +90,7 @@ def train(
         step=state.step,
         seconds=state.seconds,
         interrupted=state.interrupted,
+        env=made,
     )
 
 

@@ -6,15 +6,13 @@ the words that were typed and takes the words that were found.
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
-import types
-import typing
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import tyro
 
+from paceline.cli.arguments import known_options
 from paceline.cli.bench import available
 from paceline.cli.main import COMMANDS
 from paceline.cli.population import PopulationOptions
@@ -97,11 +95,10 @@ class Completion:
 
 
 def _core() -> str:
-    own = {name: _options(kind) for name, kind in TRAINING.items()}
-    own |= {
-        name: _options(getattr(importlib.import_module(f"paceline.cli.{name}"), name.capitalize())) for name in OTHERS
-    }
-    settings = _options(Config)
+    own = {name: known_options(kind) for name, kind in TRAINING.items()}
+    for name in OTHERS:
+        own[name] = known_options(getattr(importlib.import_module(f"paceline.cli.{name}"), name.capitalize()))
+    settings = known_options(Config)
     recipes_of = {system: [name for name, make in RECIPES.items() if make().system == system] for system in SYSTEMS}
     recipes = [*RECIPES, *(point.name for point in installed())]
     names = {
@@ -142,29 +139,3 @@ def _read_by(system: str, settings: dict[str, list[str]]) -> list[str]:
     """The options for the settings that a system reads."""
     names = {option: option.removeprefix("--").replace("-", "_").replace(".no_", ".") for option in settings}
     return [option for option, name in names.items() if system in readers(name) and name != "recipe"]
-
-
-def _options(kind: type, prefix: str = "") -> dict[str, list[str]]:
-    """The options of a dataclass, with the values that each allows; none if it allows more than a few words."""
-    found: dict[str, list[str]] = {}
-    for field in dataclasses.fields(kind):
-        hint = typing.get_type_hints(kind, include_extras=True)[field.name]
-        base, *marks = typing.get_args(hint) if typing.get_origin(hint) is Annotated else (hint,)
-        name = f"{prefix}{field.name}".replace("_", "-")
-        if tyro.conf.Positional in marks:
-            continue
-        if dataclasses.is_dataclass(base):
-            found |= _options(typing.cast(type, base), "" if marks else f"{name}.")
-        elif base is bool:
-            section, dot, last = name.rpartition(".")
-            found |= {f"--{name}": [], f"--{section}{dot}no-{last}": []}
-        else:
-            found[f"--{name}"] = _values(base)
-    return found
-
-
-def _values(hint: Any) -> list[str]:
-    parts = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
-    words = [str(value) for part in parts if typing.get_origin(part) is Literal for value in typing.get_args(part)]
-    words += ["True", "False"] if bool in parts else []
-    return [*words, "None"] if words and type(None) in parts else words

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import platform
@@ -17,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from paceline import __version__
-from paceline.errors import EXTRAS
+from paceline.errors import EXTRAS, missing_of
 
 GIB = 2**30
 LEAST_SHARED = GIB // 4
@@ -114,8 +113,8 @@ def gpus() -> list[Finding]:
 
 def extras() -> list[Finding]:
     found = []
-    for extra, modules in EXTRAS.items():
-        missing = [module for module in modules if importlib.util.find_spec(module) is None]
+    for extra in EXTRAS:
+        missing = missing_of(extra)
         state = "installed" if not missing else f"without {', '.join(missing)}"
         found.append(Finding(f"extra {extra}", state, f"pip install 'paceline[{extra}]'" if missing else ""))
     return found

@@ -11,8 +11,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from paceline.envs.ids import EnvId
-from paceline.envs.registry import Family, families, load, resolve
-from paceline.errors import MissingExtra, UsageError
+from paceline.envs.registry import FAMILIES, Family, families, load, resolve
+from paceline.errors import UsageError, is_installed, missing_of
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,14 @@ def list_families() -> None:
 
 
 def _needs(name: str, family: Family) -> str:
-    """What is missing, or why a family of another package cannot be imported."""
+    """What to install, or why a family of another package cannot be imported."""
+    if family.extra is not None and missing_of(family.extra):
+        return f"pip install 'paceline[{family.extra}]'"
+    missing = [package for module, package in family.modules.items() if not is_installed(module)]
+    if missing or name in FAMILIES:
+        return ", ".join(missing)
     try:
         load(name)
-    except MissingExtra:
-        return f"pip install 'paceline[{family.extra}]'"
     except UsageError as error:
         return str(error)
     return ""

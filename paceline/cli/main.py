@@ -60,9 +60,9 @@ def _run(arguments: list[str]) -> int:
     module = importlib.import_module(f"paceline.cli.{name}")
     if name in ("train", "population", "sweep"):
         return module.main(arguments[1:])
-    import tyro
+    from paceline.cli.arguments import parse_arguments
 
-    tyro.cli(getattr(module, name.capitalize()), args=arguments[1:], prog=f"paceline {name}").run()
+    parse_arguments(getattr(module, name.capitalize()), arguments[1:], f"paceline {name}").run()
     return 0
 
 

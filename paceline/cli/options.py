@@ -1,7 +1,7 @@
 """The settings of a run as command-line options. Only the settings that the chosen system reads are options.
 
-tyro parses them. `value_of` looks at the arguments before, because the recipe, the system and the run to resume decide
-which options there are and what their defaults are.
+`cli.arguments` parses them. `value_of` looks at the arguments before, because the recipe, the system and the run to
+resume decide which options there are and what their defaults are.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Annotated, Any, TypeVar
 import tyro
 
 from paceline.checks import field_types
+from paceline.cli.arguments import parse_arguments
 from paceline.config import Config, leaves
 from paceline.errors import UsageError
 from paceline.other_names import meant_by
@@ -42,7 +43,8 @@ def parse(own: type[OptionsT], base: Config, arguments: list[str], prog: str) ->
         "Command", [(name, Annotated[kind, tyro.conf.arg(name="", help="")]) for name, kind in parts.items()]
     )
     arguments = ["--help" if argument == "--help-all" else argument for argument in arguments]
-    found: Any = tyro.cli(command, args=arguments, prog=prog, description=_description(own, base.system))
+    about = _description(own, base.system)
+    found: Any = parse_arguments(command, arguments, prog, about, help_option="--help-all")
     settings = dataclasses.asdict(found.settings) | {"recipe": base.recipe}
     return own(**vars(found.own)), Config.from_settings(settings, prog)
 

@@ -9,8 +9,8 @@ import contextlib
 import functools
 import importlib
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -34,6 +34,8 @@ class Family:
     """The optional dependencies that it needs."""
     example: str
     about: str
+    modules: Mapping[str, str] = field(default_factory=dict)
+    """Modules that it needs and that no extra installs, with the names of their packages."""
 
 
 FAMILIES: dict[str, Family] = {
@@ -138,6 +140,7 @@ FAMILIES: dict[str, Family] = {
         extra=None,
         example="habitat:benchmark/nav/pointnav/pointnav_gibson.yaml?split=val",
         about="tasks of Habitat, where habitat-lab and habitat-sim are installed",
+        modules={"habitat": "habitat-lab", "habitat_sim": "habitat-sim"},
     ),
     "synthetic": Family(
         module="paceline.envs.synthetic",
@@ -179,11 +182,11 @@ def resolve(env: str | EnvId | Callable[..., Any] | Factory) -> Factory:
         return load(env_id.family).resolve(env_id)
     if env_id.name and ("." in env_id.family or user.importable(env_id.family)):
         return user.resolve(env_id)
-    near, searched = _suggestion(env_id), ""
-    if env_id.name and not near:
+    searched = ""
+    if env_id.name and env_id.family.isidentifier():
         searched = f", and no such module was found, which is looked for in {SEARCHED.format(os.getcwd())}"
     raise UsageError(
-        f"environment family {env_id.family!r} of {str(env_id)!r} does not exist{near}{searched}; "
+        f"environment family {env_id.family!r} of {str(env_id)!r} does not exist{searched}{_suggestion(env_id)}; "
         f"allowed: {', '.join(families())}, or package.module:function or ./file.py:function for your own"
     )
 

@@ -6,7 +6,6 @@ A function with the parameters `num_envs` and `device` makes that many environme
 from __future__ import annotations
 
 import functools
-import importlib.util
 import inspect
 import os
 from collections.abc import Callable, Mapping
@@ -15,7 +14,7 @@ from typing import Any
 
 from paceline.envs.factory import Factory, check_options
 from paceline.envs.ids import EnvId
-from paceline.errors import UsageError
+from paceline.errors import UsageError, is_installed
 from paceline.own_code import add_to_path, find, find_in_main_program, import_attribute, is_main_program
 
 INDEX = "env_index"
@@ -60,7 +59,7 @@ def from_callable(function: Callable[..., Any]) -> Factory:
     if makes_batches(function):
         return Factory(make=BatchCall(function), backend="tensor", label=label)
     parameters = _parameters(function) or {}
-    required = [name for name in _required(parameters) if name != INDEX]
+    required = [name for name in required_arguments(function) if name != INDEX]
     if required:
         values = ", ".join(f"{name}=..." for name in required)
         raise UsageError(
@@ -87,10 +86,7 @@ def check_batch_call(function: Callable[..., Any], env_id: EnvId) -> Mapping[str
 def importable(module: str) -> bool:
     """Whether a top-level module exists, also in the current directory."""
     add_to_path(os.getcwd())
-    try:
-        return importlib.util.find_spec(module) is not None
-    except (ImportError, ValueError):
-        return False
+    return is_installed(module)
 
 
 @dataclass(frozen=True)
@@ -164,7 +160,7 @@ def check_call(function: Callable[..., Any], env_id: EnvId, given: tuple[str, ..
     if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
         named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         check_options(env_id, [name for name, p in parameters.items() if p.kind in named])
-    missing = [name for name in _required(parameters) if name not in env_id.options and name not in given]
+    missing = [name for name in required_arguments(function) if name not in env_id.options and name not in given]
     if missing:
         raise UsageError(
             f"{str(env_id)!r} needs {', '.join(map(repr, missing))}; give them as options: "
@@ -180,6 +176,8 @@ def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]
         return None
 
 
-def _required(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
+def required_arguments(function: Callable[..., Any]) -> list[str]:
+    """The parameters of a function that have no default."""
+    parameters = _parameters(function) or {}
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return [name for name, p in parameters.items() if p.default is inspect.Parameter.empty and p.kind not in variadic]

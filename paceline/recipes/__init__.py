@@ -7,7 +7,8 @@ from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 
 from paceline.config import Config
-from paceline.envs.registry import FAMILIES
+from paceline.envs.registry import FAMILIES, families
+from paceline.envs.user import importable, required_arguments
 from paceline.errors import UsageError, closest
 from paceline.own_code import find as find_own
 from paceline.recipes import atari, classic, control, doom, mujoco, navigation, pointnav, rearrangement, selfplay
@@ -67,7 +68,13 @@ ENTRY_POINTS = "paceline.recipes"
 def find(name: str) -> Config:
     """The configuration of a recipe."""
     name = known_as(name)
-    config = _function(name)()
+    function = _function(name)
+    if needed := required_arguments(function):
+        raise UsageError(
+            f"recipe {name} needs {', '.join(map(repr, needed))}; allowed: a function without required arguments that "
+            "returns a paceline.Config"
+        )
+    config = function()
     if not isinstance(config, Config):
         raise UsageError(f"recipe {name} returns a {type(config).__name__}; allowed: a paceline.Config")
     return config
@@ -76,9 +83,8 @@ def find(name: str) -> Config:
 def known_as(name: str) -> str:
     """The name of a recipe as it is listed. It may be written with - or with _. A function of the user's own,
     `package.module:function` or `./file.py:function`, has no other name."""
-    if name.partition(":")[0] in FAMILIES and ":" in name:
-        raise UsageError(f"{name!r} is an environment and no recipe; allowed: --env {name}")
     if ":" in name:
+        _require_no_environment(name)
         return name
     known = [*RECIPES, *(point.name for point in installed())]
     name = next((one for one in known if one.replace("-", "_") == name.replace("-", "_")), name)
@@ -87,6 +93,13 @@ def known_as(name: str) -> str:
         allowed = "`paceline recipes` lists all" if similar else f"allowed: {', '.join(known)}"
         raise UsageError(f"recipe {name!r} does not exist{similar}; {allowed}, or package.module:function for your own")
     return name
+
+
+def _require_no_environment(name: str) -> None:
+    """Refuse an id of an environment. A module of recipes may have the name of a family of another package."""
+    family = name.partition(":")[0]
+    if family in FAMILIES or (family in families() and not importable(family)):
+        raise UsageError(f"{name!r} is an environment and no recipe; allowed: --env {name}")
 
 
 def installed() -> list[EntryPoint]:
@@ -98,10 +111,20 @@ def _function(name: str) -> Callable[[], Config]:
     if name in RECIPES:
         return RECIPES[name]
     if ":" in name:
-        module, _, function = name.rpartition(":")
-        return find_own(module, function, name, "a function that returns a configuration")
+        return _own(name)
     point = next(point for point in installed() if point.name == name)
     try:
         return point.load()
     except (ImportError, AttributeError) as error:
         raise UsageError(f"recipe {name} of the installed package is broken: {point.value}: {error}") from error
+
+
+def _own(name: str) -> Callable[[], Config]:
+    """A function of the user's own."""
+    module, _, function = name.rpartition(":")
+    try:
+        return find_own(module, function, name, "a function that returns a configuration")
+    except UsageError as error:
+        if name.partition(":")[0] not in families():
+            raise
+        raise UsageError(f"{error}; the environment of this name is --env {name}") from error

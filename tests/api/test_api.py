@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import os
@@ -145,6 +146,16 @@ def test_state_is_forgotten_where_an_episode_starts(tmp_path):
     assert not torch.equal(went_on[1], fresh[1])
     with pytest.raises(pl.UsageError, match=r"the state has shape \(3, 16\); 2 observations need \(2, 16\), or None"):
         policy.predict(batch[:2], state)
+    assert torch.equal(policy.predict(batch, state.numpy())[1], went_on), "arrays are states, too"
+    assert torch.equal(policy.predict(batch, state.double().tolist(), episode_start=False)[1], went_on)
+    assert torch.equal(policy.predict(batch, state, episode_start=True)[1], fresh)
+    with pytest.raises(pl.UsageError, match="^state is a str; allowed: what predict returns, or None$"):
+        policy.predict(batch, "new")
+    allowed = "allowed: True, False, or 3 of them, one for each observation$"
+    with pytest.raises(pl.UsageError, match=rf"^episode_start has shape \(2,\); {allowed}"):
+        policy.predict(batch, state, episode_start=[True, False])
+    with pytest.raises(pl.UsageError, match=f"^episode_start is 'yes'; {allowed}"):
+        policy.predict(batch, state, episode_start="yes")
 
 
 def test_nested_observations_and_actions(tmp_path):
@@ -207,6 +218,30 @@ def test_a_local_class_trains_resumes_and_evaluates(tmp_path):
     assert pl.evaluate(run.policy, Own, episodes=1, deterministic=False).episodes
 
 
+class Once:
+    """Makes environments. Another program cannot import this object."""
+
+    def __init__(self, length: int) -> None:
+        self.length, self.made = length, 0
+
+    def __call__(self):
+        self.made += 1
+        return Corridor(self.length)
+
+
+def test_what_train_returns_is_evaluated_in_the_object_that_was_given(tmp_path):
+    small = SMALL | {"rollout_steps": 16, "steps": 64}
+    one = {"episodes": 1, "num_envs": 1, "deterministic": False}
+    once = Once(2)
+    for number, env in enumerate((once, lambda: Corridor(2), functools.partial(Corridor, 2))):
+        run = pl.train(env=env, folder=tmp_path / str(number), **small)
+        assert run.config.env.startswith("python:") and repr(env) not in repr(run)
+        before = once.made
+        assert pl.evaluate(run, **one).length.mean >= 2
+        assert once.made - before == (env is once)
+        assert pl.evaluate(run, Corridor, **one).length.mean >= 5, "the environment that is named comes first"
+
+
 def test_simulators_with_classes_of_another_program_start_anew(tmp_path, monkeypatch, caplog):
     """One warning says so. The policy continues."""
 
@@ -257,6 +292,14 @@ def test_a_class_of_the_script_itself(tmp_path, guarded):
     else:
         with pytest.raises(pl.UsageError, match="trains while it is imported for what it defines; put the training"):
             pl.evaluate(tmp_path / "run", episodes=1)
+
+
+def test_a_class_of_a_program_from_standard_input_cannot_be_imported(tmp_path):
+    text = "from paceline.envs import given\nclass Mine: pass\nprint(given.id_of(Mine))\n"
+    done = subprocess.run(
+        [sys.executable, "-"], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, input=text.encode(), stdout=-1
+    )
+    assert done.stdout.decode().strip() == "python:Mine"
 
 
 def test_a_class_of_a_program_that_runs_as_a_module(tmp_path):

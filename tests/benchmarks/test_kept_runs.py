@@ -179,4 +179,4 @@ def test_picture_has_a_panel_for_every_task(tmp_path, calls):
 
 
 def test_reason_of_an_error_is_its_last_line_with_words():
-    assert kept_runs._reason("╭─ Unrecognized\n│ wrong option  │\n╰───╯\n") == "wrong option"
+    assert kept_runs._reason("it begins\n  wrong option  \n---\n") == "wrong option"

@@ -2,14 +2,25 @@ import sys
 
 import pytest
 
+from paceline.cli.envs import list_families
 from paceline.envs import FAMILIES, resolve
 from paceline.envs.registry import load
-from paceline.errors import MissingExtra, UsageError
+from paceline.errors import EXTRAS, MissingExtra, UsageError
 
 
 def test_unknown_family_names_what_is_allowed():
     with pytest.raises(UsageError, match=r"'atarii'.*did you mean 'atari'.*allowed: gym, "):
         resolve("atarii:Breakout")
+
+
+def test_a_missing_module_with_a_name_like_a_family_is_said_to_be_missing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="did you mean 'atari'") as caught:
+        resolve("ataris:make_it")
+    assert f"no such module was found, which is looked for in the current directory ({tmp_path})" in str(caught.value)
+    with pytest.raises(UsageError) as caught:
+        resolve("rearrange-pick:small")
+    assert "module was found" not in str(caught.value), "this is no name of a module"
 
 
 @pytest.mark.parametrize(
@@ -28,3 +39,27 @@ def test_missing_package_names_the_extra(monkeypatch, family, package, env_id):
         resolve(env_id)
     with pytest.raises(MissingExtra):
         load(family).names()
+
+
+def needs_by_family(capsys, monkeypatch):
+    """The last column of `paceline envs`."""
+    monkeypatch.setenv("COLUMNS", "300")
+    list_families()
+    heading, *lines = capsys.readouterr().out.splitlines()
+    return {line.split()[0]: line[heading.index("needs") :].strip() for line in lines}
+
+
+def test_every_family_whose_packages_are_missing_says_what_to_install(capsys, monkeypatch):
+    packages = {package for family in FAMILIES.values() for package in EXTRAS.get(family.extra, ())}
+    for package in (*packages, "habitat", "habitat_sim"):
+        monkeypatch.setitem(sys.modules, package, None)
+    needs = needs_by_family(capsys, monkeypatch)
+    extras = {name: family.extra for name, family in FAMILIES.items() if family.extra}
+    assert {"atari", "doom", "dmc", "hand", "parkour", "pettingzoo", "envpool", "rearrange_mujoco"} == extras.keys()
+    installs = {name: f"pip install 'paceline[{extra}]'" for name, extra in extras.items()}
+    assert {name: text for name, text in needs.items() if text} == {**installs, "habitat": "habitat-lab, habitat-sim"}
+
+
+def test_a_family_whose_packages_are_installed_needs_nothing(capsys, monkeypatch):
+    monkeypatch.setattr("paceline.errors.importlib.util.find_spec", lambda name: object())
+    assert set(needs_by_family(capsys, monkeypatch).values()) == {""}

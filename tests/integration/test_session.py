@@ -67,6 +67,17 @@ def test_concurrent_systems_continue(tmp_path, system, changes):
         assert session.state.finished()
 
 
+def test_until_is_a_number(tmp_path):
+    config = tiny("none")
+    with Session(config, tmp_path) as session:
+        for wrong in ("abc", lambda: 3, 1.5):
+            with pytest.raises(UsageError, match="^until is .*; allowed: a whole number$"):
+                session.run(until=wrong)
+        assert session.step == 0 and not session.is_over
+        session.run(until=config.steps / 2)
+        assert config.steps // 2 <= session.step < config.steps
+
+
 def test_hyperparameters_change_between_two_parts(tmp_path):
     config = tiny("none")
     with Session(config, tmp_path) as session:
