@@ -5,7 +5,8 @@ rounds. The first table is a serial pool alone, with random actions. The second 
 per rollout. The no-op simulator only returns an array of 84x84x4 floats, so its step is the pool's own cost.
 
 Steps vary more than the checks cost. The cost of a check is therefore measured apart: observations are written to a
-pool's memory with and without it. Its share is in relation to a step without checks.
+pool's memory with and without it. Its share is in relation to a step without checks. Two pools without checks are
+compared in the same way, to see how much of a ratio is the pools' own.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def run(quick: bool) -> Result:
     checks = {name: check_cost(env, rounds=5 if quick else 400) for name, env in ENVS.items()}
     for name, row in found.items():
         row |= {"check": checks[name], "share": checks[name] / row["without"]}
-    tables = [show("pool", "Processor time per step, serial pool of 16 environments", found)]
+    tables = [show("pool", "Processor time per step, serial pool of 16 environments", found, control=True)]
     trained = {name: compare_training(ENVS[name], steps, rounds=1 if quick else 7) for name, steps in STEPS.items()}
     for name, row in trained.items():
         row |= {"check": checks[name], "share": checks[name] / row["without"]}
@@ -57,14 +58,17 @@ def run(quick: bool) -> Result:
     return make_result("finite_checks", facts, tables, measurements={"steps": found, "trained": trained})
 
 
-def show(name: str, title: str, found: dict[str, dict[str, float]]) -> Table:
+def show(name: str, title: str, found: dict[str, dict[str, float]], control: bool = False) -> Table:
     columns = ["environment", "µs without checks", "µs with checks", "ratio", "µs of a check", "share of a check"]
+    if control:
+        columns.insert(4, "two pools without checks")
     rows = [
         [
             env,
             f"{row['without']:.2f}",
             f"{row['with']:.2f}",
             f"{row['ratio']:.3f}",
+            *([f"{row['again']:.3f}"] if control else []),
             f"{row['check']:.2f}",
             f"{row['share']:.2%}",
         ]
@@ -74,17 +78,23 @@ def show(name: str, title: str, found: dict[str, dict[str, float]]) -> Table:
 
 
 def compare(env: str, rounds: int) -> dict[str, float]:
-    """Microseconds per step with and without checks, and the median ratio of consecutive measurements."""
+    """Microseconds per step with and without checks, and the median ratio of consecutive measurements. `again` is that
+    ratio for two pools without checks: how much two equal pools differ."""
+    config = PoolConfig(kind="serial", num_envs=16)
     with ExitStack() as stack:
         with mock.patch.object(Leaf, "is_floating", False):
-            plain = stack.enter_context(make_pool(env, PoolConfig(kind="serial", num_envs=16)))
-        checked = stack.enter_context(make_pool(env, PoolConfig(kind="serial", num_envs=16)))
-        measure(plain), measure(checked)
-        found = [(measure(plain), measure(checked), measure(checked), measure(plain)) for _ in range(rounds)]
-    # Measured forwards and backwards, so that a machine that becomes slower or faster favours neither.
-    pairs = [(a + d, b + c) for a, b, c, d in found]
-    without, checks = (statistics.median(times) / 2 for times in zip(*pairs, strict=True))
-    return {"without": without, "with": checks, "ratio": statistics.median(b / a for a, b in pairs)}
+            plain, other = (stack.enter_context(make_pool(env, config)) for _ in range(2))
+        pools = (plain, stack.enter_context(make_pool(env, config)), other)
+        for pool in pools:
+            measure(pool)
+        # Measured forwards and backwards, so that a machine that becomes slower or faster favours none.
+        found = [[measure(pool) for pool in (*pools, *reversed(pools))] for _ in range(rounds)]
+    sums = [[one[place] + one[-1 - place] for place in range(3)] for one in found]
+    without, checks, _ = (statistics.median(times) / 2 for times in zip(*sums, strict=True))
+    ratios = {
+        name: statistics.median(one[place] / one[0] for one in sums) for place, name in ((1, "ratio"), (2, "again"))
+    }
+    return {"without": without, "with": checks, **ratios}
 
 
 def check_cost(env: str, rounds: int) -> float:
