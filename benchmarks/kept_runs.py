@@ -30,6 +30,10 @@ class Work(NamedTuple):
     arguments: list[str]
     key: str
     """The metric of the learning curve."""
+    evaluation: tuple[str, ...] = ()
+    """Further arguments of `paceline eval`."""
+    measure: str = "mean_return"
+    """The result of an evaluation that is shown as soon as the run is done."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +82,7 @@ def train_kept(
         try:
             for number, done in enumerate(as_completed(under_way), 1):
                 job = under_way[done]
-                found[job], said = _outcome(done.result)
+                found[job], said = _outcome(done.result, works[job].measure)
                 print(f"  {number}/{len(works)}: {', '.join(map(str, job))}: {said}", flush=True)
         except BaseException:
             threads.shutdown(wait=False, cancel_futures=True)
@@ -87,7 +91,7 @@ def train_kept(
     return {job: found[job] for job in works}
 
 
-def _outcome(result: Callable[[], Ended]) -> tuple[Ended | None, str]:
+def _outcome(result: Callable[[], Ended], measure: str) -> tuple[Ended | None, str]:
     """What a run gave, and one line about it."""
     try:
         ended = result()
@@ -95,7 +99,7 @@ def _outcome(result: Callable[[], Ended]) -> tuple[Ended | None, str]:
         return None, f"failed: {error}"
     one = ended.result
     length = f"{one.trained_seconds:.0f} s, {one.steps:,} steps and {one.gradient_steps:,} updates"
-    return ended, f"{one.returns['mean_return']:.1f} after {length}"
+    return ended, f"{measure} {one.returns[measure]:.3g} after {length}"
 
 
 def _require_same(file: Path, work: Work) -> None:
@@ -120,7 +124,7 @@ def _finished(run: Path, work: Work, seconds: float, episodes: int, runs: Runs) 
     before = stored.get("seconds", 0.0)
     if before < seconds or stored["returns"]["episodes"] != episodes:
         _train(run, work, seconds, runs)
-        returns = _evaluate(run, episodes, runs)
+        returns = _evaluate(run, work, episodes, runs)
         done = Finished(arguments=work.arguments, seconds=max(before, seconds), returns=returns, **_lengths(run))
         file.write_text(json.dumps(asdict(done)) + "\n")
     else:
@@ -142,9 +146,9 @@ def _train(run: Path, work: Work, seconds: float, runs: Runs) -> None:
     _call(["train", *begin, "--run-dir", str(run), "--seconds", str(seconds)], run, seconds, runs)
 
 
-def _evaluate(run: Path, episodes: int, runs: Runs) -> dict[str, Any]:
+def _evaluate(run: Path, work: Work, episodes: int, runs: Runs) -> dict[str, Any]:
     counts = ["--episodes", str(episodes), "--num-envs", str(episodes)]
-    printed = _call(["eval", str(run), "--json", *counts], run, 0.0, runs)
+    printed = _call(["eval", str(run), "--json", *counts, *work.evaluation], run, 0.0, runs)
     # Libraries may print warnings to the same file.
     results = [line for line in printed.splitlines() if line.startswith('{"run"')]
     if not results:

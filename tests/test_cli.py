@@ -45,6 +45,7 @@ BENCHMARKS = [
     "rearrangement_fuzz",
     "rearrangement_plans",
     "rearrangement_ranks",
+    "rearrangement_skills",
     "rearrangement_speed",
     "scaling",
     "soak",

@@ -94,7 +94,7 @@ def test_run_that_trained_longer_is_shown_with_its_own_time(tmp_path, calls, cap
     runs = kept(tmp_path, seconds=4.0, episodes=episodes)
     (ended,) = runs.values()
     assert (ended.result.seconds, ended.result.trained_seconds) == (9.0, 9.0) and shown_seconds(runs) == "9 s"
-    assert "7.0 after 9 s, 20 steps and 5 updates" in capsys.readouterr().out.splitlines()[-1]
+    assert "mean_return 7 after 9 s, 20 steps and 5 updates" in capsys.readouterr().out.splitlines()[-1]
     others = {("fish-swim", "D4PG", 1): Work(["dmc_fish_swim"], "evaluation_return")}
     assert shown_seconds(runs | kept(tmp_path, others)) == "4 to 9 s"
 
