@@ -81,7 +81,7 @@ def memory() -> list[Finding]:
     shared = shutil.disk_usage("/dev/shm") if os.path.isdir("/dev/shm") else None
     advice = ""
     if shared is None or shared.free < LEAST_SHARED:
-        advice = "process pools keep observations there: docker run --shm-size 1g, or --pool.kind serial"
+        advice = "too little for ViZDoom, for ranks on several GPUs (NCCL) and for Ray: docker run --shm-size 2g"
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = "" if hard == resource.RLIM_INFINITY or hard >= LEAST_FILES else "many workers need more: ulimit -n 4096"
     return [

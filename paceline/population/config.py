@@ -66,7 +66,8 @@ class PBTConfig:
     environment such as success. Higher is better."""
     tuned: tuple[str, ...] = ()
     """Hyper-parameters that mutate, by their paths, for example optimizer.learning_rate. Empty: the paper's, which are
-    the learning rate, the entropy coefficient and Adam's beta1; under d4pg both learning rates and the noise."""
+    the learning rate, the entropy coefficient and Adam's beta1, and the weights of the environment's reward, if it has
+    any (not in populations of runs). Under d4pg both learning rates and the noise."""
 
     def __post_init__(self) -> None:
         require_at_least(self, "pbt", 1, "every")

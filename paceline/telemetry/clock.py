@@ -9,9 +9,9 @@ from collections.abc import Mapping
 ADVICE = {
     "simulation": "more cores, more --pool.workers, more --pool.num-envs",
     "inference": "a smaller policy, a GPU (--device cuda), or more --pool.num-envs to share each forward pass",
-    "transfer": "fewer or smaller observations; --pool.pin-memory on a GPU",
+    "transfer": "fewer or smaller observations",
     "learning": "fewer --ppo.epochs, larger mini-batches, a GPU (--device cuda)",
-    "communication": "a faster network, larger rollouts, or stronger --preemption.threshold",
+    "communication": "a faster network, longer rollouts, or a lower --preemption.threshold (ddppo)",
     "other": "the program itself: profile it with py-spy",
 }
 """What to try if an activity takes the most time."""
