@@ -99,7 +99,7 @@ def settings_of(words: list[str], own: type) -> Config:
     cartpole."""
     has_recipe = bool(words) and not words[0].startswith("-")
     recipe, options = (words[0], words[1:]) if has_recipe else ("cartpole", words)
-    is_a_stand_in = recipe in ("RECIPE", "package.module:function") or recipe.startswith("my_package.")
+    is_a_stand_in = recipe in ("RECIPE", "package.module:function") or recipe.startswith(("my_package.", "./"))
     default = recipes.find("cartpole" if is_a_stand_in else recipe)
     _, config = parse(own, default, options, prog="paceline")
     return config
