@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from paceline.distributed.failures import LostConnection
 from paceline.distributed.ownership import Ownership
 from paceline.distributed.rank_info import RankInfo
-from paceline.distributed.runtime import Group
+from paceline.distributed.runtime import TIMEOUT, Group
 from paceline.errors import UsageError
 from tests.integration.ranks import on_ranks
 
@@ -75,3 +76,19 @@ def test_one_rank_trains_everything():
     assert ownership.copies == () and ownership.group is group and not ownership.is_spread
     with pytest.raises(UsageError, match="population.spread needs several ranks; allowed: --ranks 2 or more"):
         Ownership.of(group, 3, spread=True)
+
+
+def test_a_part_of_the_group_has_the_time_out_and_the_errors_of_the_group(monkeypatch):
+    timeouts = []
+
+    def new_group(ranks, timeout=None):
+        timeouts.append(timeout)
+        if len(timeouts) > 1:
+            raise RuntimeError("Gloo connectFullMesh failed: no connection")
+
+    monkeypatch.setattr(torch.distributed, "new_group", new_group)
+    group = Group(RankInfo(rank=0, size=3), torch.device("cpu"), None)
+    group.part([(0, 2), (1,)])
+    assert timeouts == [TIMEOUT]
+    with pytest.raises(LostConnection, match="a connection to another rank failed: Gloo connectFullMesh failed"):
+        group.part([(0, 2), (1,)])
