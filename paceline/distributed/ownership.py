@@ -36,7 +36,10 @@ class Ownership:
         if not spread:
             return cls(group, group, (tuple(range(group.size)),) * policies)
         if group.size == 1:
-            raise UsageError("population.spread needs several ranks; allowed: --ranks 2 or more")
+            raise UsageError(
+                "population.spread needs several ranks; allowed: paceline train --ranks 2 or more, torchrun, srun, or "
+                "--population.no-spread"
+            )
         ranks = tuple(tuple(range(policy % group.size, group.size, policies)) for policy in range(policies))
         return cls(group, group.part(sorted(set(ranks))), ranks)
 

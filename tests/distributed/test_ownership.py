@@ -74,7 +74,8 @@ def test_one_rank_trains_everything():
     ownership = Ownership.of(group, 3, spread=False)
     assert ownership.own == ownership.speaks_for == (0, 1, 2)
     assert ownership.copies == () and ownership.group is group and not ownership.is_spread
-    with pytest.raises(UsageError, match="population.spread needs several ranks; allowed: --ranks 2 or more"):
+    allowed = "paceline train --ranks 2 or more, torchrun, srun, or --population.no-spread"
+    with pytest.raises(UsageError, match=f"population.spread needs several ranks; allowed: {allowed}$"):
         Ownership.of(group, 3, spread=True)
 
 

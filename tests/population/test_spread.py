@@ -424,7 +424,8 @@ def test_bad_settings_are_refused(tmp_path):
         spread(2, mapping="tests.population.test_spread:anyone")
     with pytest.raises(UsageError, match="has no effect under d4pg"):
         Config(system="d4pg", population=spread(2))
-    refused = "population.spread needs several ranks; allowed: --ranks 2 or more"
+    allowed = "paceline train --ranks 2 or more, torchrun, srun, or population.spread=False"
+    refused = f"population.spread needs several ranks; allowed: {allowed}"
     with pytest.raises(UsageError, match=refused), Session(tiny(population=spread(2)), tmp_path / "run"):
         pass
     assert not (tmp_path / "run").exists()
