@@ -79,6 +79,15 @@ def test_one_rank_trains_everything():
         Ownership.of(group, 3, spread=True)
 
 
+@pytest.mark.parametrize(("policies", "ranks", "spread", "most"), [(3, 2, True, 2), (2, 3, True, 1), (3, 2, False, 3)])
+def test_the_largest_share_is_the_same_on_all_ranks(policies, ranks, spread, most, monkeypatch):
+    monkeypatch.setattr(torch.distributed, "new_group", lambda ranks, timeout: None)
+    groups = [Group(RankInfo(rank=rank, size=ranks), torch.device("cpu"), None) for rank in range(ranks)]
+    found = [Ownership.of(group, policies, spread=spread) for group in groups]
+    assert [one.largest_share(range(policies)) for one in found] == [most] * ranks
+    assert max(len(one.own) for one in found) == most
+
+
 def test_a_part_of_the_group_has_the_time_out_and_the_errors_of_the_group(monkeypatch):
     timeouts = []
 

@@ -15,8 +15,12 @@ from gymnasium import spaces
 
 from paceline.assembly import require_policies
 from paceline.checkpoint import CheckpointFolder
+from paceline.collect.kind_slots import all_kinds
 from paceline.collect.policy_assignment import PolicyAssignment
 from paceline.config import Config
+from paceline.distributed.ownership import Ownership
+from paceline.distributed.rank_info import RankInfo
+from paceline.distributed.runtime import Group
 from paceline.errors import UsageError
 from paceline.learner.config import PPOConfig
 from paceline.learner.finite import NonFiniteError
@@ -30,6 +34,7 @@ from paceline.population.history import FILE, read_events
 from paceline.population.league import League, Snapshots
 from paceline.population.mapping import AgentMapping, OneOwnMapping, RandomMapping
 from paceline.population.population import Population
+from paceline.schedule.appo import batch_chunks
 from paceline.schedule.config import VERConfig
 from paceline.session import Session, train
 from tests.integration.ranks import on_ranks
@@ -138,6 +143,9 @@ def test_each_rank_trains_its_policies_and_counts_the_steps_of_copies(tmp_path, 
         assert set(found["learned"].values()) == {1} and found["learned"].keys() <= found["own"]
         assert found["counted"] == counted and found["copies"]
         assert found["losses"] == {f"policy_{policy}/value_loss" for policy in range(3)}
+    if system == "appo":  # each update has a rank's batch, and all ranks update equally often
+        shares = [sum(found["learned"].values()) / first["step"] for found in (first, second)]
+        assert shares == pytest.approx([0.5, 0.5], abs=0.1)
     if system == "ddppo":
         assert all(found["learned"].keys() == found["own"] for found in (first, second)) and counted == copies
     else:  # some steps come after the last update
@@ -174,6 +182,18 @@ def copy_of(learner: PPOLearner) -> dict[str, torch.Tensor]:
     """The memory of a learner's optimiser."""
     state = learner.optimizer.state_dict()["state"]
     return {f"{key}/{name}": value.clone() for key, values in state.items() for name, value in values.items()}
+
+
+@pytest.mark.parametrize(("policies", "ranks", "chunks"), [(3, 2, 4), (4, 2, 4), (5, 3, 4), (2, 2, 8), (1, 1, 8)])
+def test_batches_of_appo_are_as_large_on_all_ranks(policies, ranks, chunks):
+    """Of eight slots. Each rank updates one policy, and then all meet: a rank with fewer policies does not wait for
+    twice as many chunks."""
+    config = several("appo", policies=policies)
+    observation, action = spaces.Box(-1, 1, (1,), np.float32), spaces.Discrete(2)
+    (kind,) = all_kinds(PoolSpec(observation_space=observation, action_space=action, num_envs=8))
+    for rank in range(ranks):
+        group = Group(RankInfo(rank=rank, size=ranks), torch.device("cpu"), None)
+        assert batch_chunks(config, kind, Ownership.of(group, policies, spread=ranks > 1)) == chunks
 
 
 # ---------------------------------------------------------------- rounds
