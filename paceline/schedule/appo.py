@@ -37,6 +37,7 @@ from paceline.experience.rollout_buffer import RolloutBuffer
 from paceline.experience.rows import Truncations
 from paceline.experience.selection import Selection
 from paceline.experience.training_batch import TrainingBatch
+from paceline.learner.finite import naming_policy
 from paceline.learner.ppo import PPOLearner
 from paceline.pool.protocol import StepBatch
 from paceline.schedule.learner_thread import POLL_SECONDS, LearnerThread
@@ -352,7 +353,8 @@ class BatchQueue:
         losses: dict[str, float] = {}
         if not learner.first_version or float(run.ownership.group.sum_(batch.valid.sum().float()[None])):
             learner.targets.complete_chunks(batch, learner.policy)
-            losses = learner.learn(batch, run.progress)  # waits for the device: after it the rows may be overwritten
+            with naming_policy(policy, run.ownership.num_policies):
+                losses = learner.learn(batch, run.progress)  # waits for the device: then rows may be overwritten
             learner.publish()
         surplus, self._dropped_batches[policy] = self._dropped_batches[policy], 0
         losses["dropped_rows"] = float(dropped) + surplus * self._sizes[policy] * self._buffers[policy].layout.steps

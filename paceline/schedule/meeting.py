@@ -5,12 +5,12 @@ Where every rank trains all policies, ranks meet in the gradient all-reduce inst
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from paceline.distributed.gather import gather_to_all
 from paceline.distributed.reduce import synchronize_from
-from paceline.learner.finite import NonFiniteError
+from paceline.learner.finite import NonFiniteError, NonFiniteOnRanks
 from paceline.schedule.protocol import TrainingRun
 from paceline.stop import StopRun
 
@@ -39,16 +39,27 @@ def learn_and_meet(run: TrainingRun, learn: Callable[[], Learned]) -> Learned:
     except StopRun:
         is_interrupted = True
     except NonFiniteError as error:
-        problem = f"rank {run.group.rank}: {error}"
+        problem = str(error)
     found = gather_to_all(run.group, (mine.losses, mine.dropped, problem, is_interrupted))
     losses, dropped, problems, interrupted = zip(*found, strict=True)
     if any(problems):
-        raise NonFiniteError("; ".join(filter(None, problems)))
+        raise NonFiniteOnRanks(_with_ranks(problems))
     run.stop.raise_if(any(interrupted))
     updated = {policy: own for others in losses for policy, own in others.items()}
     counts = [count for count in dropped if count is not None]
     _refresh(run, sorted(updated))
     return Learned(dict(sorted(updated.items())), sum(counts) if counts else None)
+
+
+def _with_ranks(problems: Sequence[str | None]) -> str:
+    """The `problems` of all ranks. Ranks that train the same policy have the same one: it is said once."""
+    ranks: dict[str, list[str]] = {}
+    for rank, problem in enumerate(problems):
+        if problem is not None:
+            ranks.setdefault(problem, []).append(str(rank))
+    return "; ".join(
+        f"{'rank' if len(some) == 1 else 'ranks'} {', '.join(some)}: {problem}" for problem, some in ranks.items()
+    )
 
 
 def _refresh(run: TrainingRun, policies: list[int]) -> None:

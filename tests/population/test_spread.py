@@ -14,7 +14,6 @@ import torch
 from gymnasium import spaces
 
 from paceline.assembly import require_policies
-from paceline.checkpoint import CheckpointFolder
 from paceline.collect.kind_slots import all_kinds
 from paceline.collect.policy_assignment import PolicyAssignment
 from paceline.config import Config
@@ -23,14 +22,13 @@ from paceline.distributed.rank_info import RankInfo
 from paceline.distributed.runtime import Group
 from paceline.errors import UsageError
 from paceline.learner.config import PPOConfig
-from paceline.learner.finite import NonFiniteError
 from paceline.learner.policy_copy import PolicyCopy
 from paceline.learner.ppo import PPOLearner
 from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.config import PolicyConfig
 from paceline.pool.protocol import PoolSpec, StepBatch
 from paceline.population.config import LeagueConfig, PopulationConfig
-from paceline.population.history import FILE, read_events
+from paceline.population.history import read_events
 from paceline.population.league import League, Snapshots
 from paceline.population.mapping import AgentMapping, OneOwnMapping, RandomMapping
 from paceline.population.population import Population
@@ -41,7 +39,7 @@ from tests.integration.ranks import on_ranks
 from tests.integration.test_training import assert_equal, tiny
 from tests.pool.multi_agent import Mortal
 from tests.population.test_policies import several
-from tests.population.test_rounds import in_league, populated
+from tests.population.test_rounds import populated
 
 MORTALS = "tests.pool.multi_agent:mortals"
 Row = tuple[int, ...]
@@ -184,6 +182,10 @@ def copy_of(learner: PPOLearner) -> dict[str, torch.Tensor]:
     return {f"{key}/{name}": value.clone() for key, values in state.items() for name, value in values.items()}
 
 
+def without_running(scale: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: value for name, value in scale.items() if name != "running"}
+
+
 @pytest.mark.parametrize(("policies", "ranks", "chunks"), [(3, 2, 4), (4, 2, 4), (5, 3, 4), (2, 2, 8), (1, 1, 8)])
 def test_batches_of_appo_are_as_large_on_all_ranks(policies, ranks, chunks):
     """Of eight slots. Each rank updates one policy, and then all meet: a rank with fewer policies does not wait for
@@ -260,123 +262,6 @@ def same(left: Any, right: Any) -> bool:
     if isinstance(left, dict):
         return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
     return torch.equal(left, right) if isinstance(left, torch.Tensor) else left == right
-
-
-# ---------------------------------------------------------------- resumed runs
-
-
-@pytest.mark.parametrize("system", ["ddppo", "ver"])
-def test_a_resumed_run_is_bit_equal(tmp_path, system):
-    """With rounds, past selves and copies of the other rank's policies."""
-    config = in_league(env="tests.population.games:Kuhn", system=system, steps=2400, population=spread(4))
-    folder = str(tmp_path)
-
-    def work():
-        train(config, Path(folder) / "whole")
-        with Session(config, Path(folder) / "parts") as session:
-            session.run(until=1100)
-        return train(config, Path(folder) / "parts", resume="latest").step
-
-    steps = on_ranks(2, work)
-    whole, parts = (CheckpointFolder(tmp_path / name / "checkpoints").load() for name in ("whole", "parts"))
-    assert steps[0] == steps[1] == whole.state["step"] == parts.state["step"]
-    for policy in range(4):
-        assert_equal(whole.weights_of(policy), parts.weights_of(policy))
-    for name in (FILE, "ratings.json"):
-        assert (tmp_path / "whole" / name).read_text() == (tmp_path / "parts" / name).read_text(), name
-    learners = [[saved.state["agent"], *saved.state["other_learners"]] for saved in (whole, parts)]
-    assert all(same(mine, theirs) for mine, theirs in zip(*learners, strict=True))
-    assert all(one["optimizer"]["state"] for one in learners[0]), "the states are those of the owners"
-    counts = [saved.state["population"]["copy_steps"] for saved in (whole, parts)]
-    assert counts[0] == counts[1] > 0
-    assert len(list((tmp_path / "whole" / "past_selves").iterdir())) == 8
-
-
-def test_resume_with_another_number_of_ranks(tmp_path):
-    """Two ranks, then one that trains everything, then two again: each policy continues as its owner has left it."""
-    config, folder = several("ddppo", env=MORTALS, steps=300, population=spread(3)), str(tmp_path)
-    alone = dataclasses.replace(config, steps=600, population=PopulationConfig(policies=3))
-    on_ranks(2, lambda: train(config, Path(folder)).step)
-    saved = CheckpointFolder(tmp_path / "checkpoints").load()
-    assert saved.state["trained_by"] == [(0,), (1,), (0,)]
-    with Session(alone, tmp_path, resume=True) as session:
-        for policy, learner in enumerate(session.learners):
-            assert_equal(learner.policy.state_dict(), saved.weights_of(policy))
-            shared = [saved.state["agent"], *saved.state["other_learners"]][policy]
-            assert same(learner.state_dict()["optimizer"]["state"], shared["optimizer"]["state"])
-            owner = saved.state["ranks"][policy % 2]["agent"]
-            scale = [owner, *owner["other_learners"]][policy]["targets"]
-            mine = learner.rank_state()["targets"]
-            assert scale["moments.count"] > 1 and same(without_running(mine), without_running(scale))
-        session.run()
-        assert session.step >= 600
-    longer = dataclasses.replace(config, steps=900)
-
-    def work():
-        run = train(longer, Path(folder), resume="latest")
-        return run.step, [learner.policy.state_dict() for learner in run.learners]
-
-    (step, first), (_, second) = on_ranks(2, work)
-    assert step >= 900
-    for mine, theirs in zip(first, second, strict=True):
-        assert_equal(mine, theirs)
-
-
-def without_running(scale: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: value for name, value in scale.items() if name != "running"}
-
-
-# ---------------------------------------------------------------- the end of a run
-
-
-@pytest.mark.parametrize("system", ["ver", "appo"])
-def test_a_rank_that_stops_in_its_update_stops_all(tmp_path, system):
-    config, folder = several(system, steps=100_000, population=spread(2)), str(tmp_path)
-
-    def work():
-        import os
-
-        updates, epochs = [], PPOLearner._run_epochs
-
-        def stopping(learner, batch):
-            updates.append(learner.version)
-            if os.environ["RANK"] == "1" and len(updates) == 3:
-                learner._stop.request("signal")
-            return epochs(learner, batch)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(PPOLearner, "_run_epochs", stopping)
-            run = train(config, Path(folder))
-        return run.interrupted, run.step, len(updates)
-
-    first, second = on_ranks(2, work)
-    assert first == second and first[0] and first[2] == 3
-    saved = CheckpointFolder(tmp_path / "checkpoints").load()
-    assert saved.state["step"] == first[1] > 0 and saved.num_policies == 2
-    assert first[1] < 3 * 128, "the interrupted update of 128 steps does not count"
-
-
-def test_an_update_that_is_not_finite_ends_all_ranks_with_the_same_message(tmp_path):
-    config, folder = several("ddppo", population=spread(2)), str(tmp_path)
-
-    def work():
-        import os
-
-        learn = PPOLearner.learn
-
-        def failing(learner, batch, progress):
-            if os.environ["RANK"] == "1" and learner.version == 2:
-                raise NonFiniteError("update 3: value_loss is nan")
-            return learn(learner, batch, progress)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(PPOLearner, "learn", failing)
-            with pytest.raises(NonFiniteError) as raised:
-                train(config, Path(folder))
-        return str(raised.value)
-
-    first, second = on_ranks(2, work)
-    assert first == second and first.startswith("rank 1: update 3: value_loss is nan; ")
 
 
 # ---------------------------------------------------------------- draws
