@@ -5,7 +5,7 @@ Where every rank trains all policies, ranks meet in the gradient all-reduce inst
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from paceline.distributed.gather import gather_to_all
@@ -30,6 +30,7 @@ def learn_and_meet(run: TrainingRun, learn: Callable[[], Learned]) -> Learned:
     every rank then has the present weights of all policies.
 
     A rank whose update was interrupted by a stop, or was not finite, takes part, and all ranks raise its exception.
+    After an interruption all ranks have the present weights, too: the last checkpoint checks the same ones everywhere.
     """
     if not run.ownership.is_spread:
         return learn()
@@ -44,11 +45,13 @@ def learn_and_meet(run: TrainingRun, learn: Callable[[], Learned]) -> Learned:
     losses, dropped, problems, interrupted = zip(*found, strict=True)
     if any(problems):
         raise NonFiniteOnRanks(_with_ranks(problems))
-    run.stop.raise_if(any(interrupted))
-    updated = {policy: own for others in losses for policy, own in others.items()}
+    if any(interrupted):
+        _refresh(run, range(run.ownership.num_policies))
+        run.stop.raise_if(True)
+    updated = {policy: own for others in losses for policy, own in sorted(others.items())}
     counts = [count for count in dropped if count is not None]
-    _refresh(run, sorted(updated))
-    return Learned(dict(sorted(updated.items())), sum(counts) if counts else None)
+    _refresh(run, updated)
+    return Learned(updated, sum(counts) if counts else None)
 
 
 def _with_ranks(problems: Sequence[str | None]) -> str:
@@ -62,7 +65,7 @@ def _with_ranks(problems: Sequence[str | None]) -> str:
     )
 
 
-def _refresh(run: TrainingRun, policies: list[int]) -> None:
+def _refresh(run: TrainingRun, policies: Iterable[int]) -> None:
     """The owners of `policies` send their weights to all ranks."""
     for policy in policies:
         learner = run.learners[policy]

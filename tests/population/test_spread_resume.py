@@ -83,8 +83,10 @@ def test_resume_with_another_number_of_ranks(tmp_path):
 # ---------------------------------------------------------------- the end of a run
 
 
-@pytest.mark.parametrize("system", ["ver", "appo"])
-def test_a_rank_that_stops_in_its_update_stops_all(tmp_path, system):
+@pytest.mark.parametrize(("system", "ranks"), [("ver", 2), ("appo", 2), ("ver", 3)])
+def test_a_rank_that_stops_in_its_update_stops_all(tmp_path, system, ranks):
+    """The last rank stops before the third update of its policy; of three ranks, the first one trains it, too. The
+    other policy is updated. All ranks then have the same weights, and continue with them."""
     config, folder = several(system, steps=100_000, population=spread(2)), str(tmp_path)
 
     def work():
@@ -94,20 +96,28 @@ def test_a_rank_that_stops_in_its_update_stops_all(tmp_path, system):
 
         def stopping(learner, batch):
             updates.append(learner.version)
-            if os.environ["RANK"] == "1" and len(updates) == 3:
+            if int(os.environ["RANK"]) == ranks - 1 and len(updates) == 3:
                 learner._stop.request("signal")
             return epochs(learner, batch)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(PPOLearner, "_run_epochs", stopping)
             run = train(config, Path(folder))
-        return run.interrupted, run.step, len(updates)
+        weights = [learner.policy.state_dict() for learner in run.learners]
+        longer = train(dataclasses.replace(config, steps=run.step + 200), Path(folder), resume="latest")
+        after = [learner.policy.state_dict() for learner in longer.learners]
+        return {"stopped": (run.interrupted, run.step, len(updates)), "weights": weights, "after": after}
 
-    first, second = on_ranks(2, work)
-    assert first == second and first[0] and first[2] == 3
-    saved = CheckpointFolder(tmp_path / "checkpoints").load()
-    assert saved.state["step"] == first[1] > 0 and saved.num_policies == 2
-    assert first[1] < 3 * 128, "the interrupted update of 128 steps does not count"
+    first, *others = on_ranks(ranks, work)
+    interrupted, step, updates = first["stopped"]
+    assert interrupted and updates == 3 and 0 < step < 3 * ranks * 64, "the interrupted update does not count"
+    for found in others:
+        assert found["stopped"] == first["stopped"]
+        for name in ("weights", "after"):
+            for mine, theirs in zip(first[name], found[name], strict=True):
+                assert_equal(mine, theirs)
+    for stopped, after in zip(first["weights"], first["after"], strict=True):
+        assert int(stopped["version"]) == 3 < int(after["version"])
 
 
 @pytest.mark.parametrize(("ranks", "said"), [(2, "rank 1: policy 1"), (3, "ranks 0, 2: policy 0")])
