@@ -48,7 +48,7 @@ def learn_and_meet(run: TrainingRun, learn: Callable[[], Learned]) -> Learned:
     if any(interrupted):
         _refresh(run, range(run.ownership.num_policies))
         run.stop.raise_if(True)
-    updated = {policy: own for others in losses for policy, own in sorted(others.items())}
+    updated = _of_all_ranks(losses)
     counts = [count for count in dropped if count is not None]
     _refresh(run, updated)
     return Learned(updated, sum(counts) if counts else None)
@@ -63,6 +63,18 @@ def _with_ranks(problems: Sequence[str | None]) -> str:
     return "; ".join(
         f"{'rank' if len(some) == 1 else 'ranks'} {', '.join(some)}: {problem}" for problem, some in ranks.items()
     )
+
+
+def _of_all_ranks(losses: Sequence[dict[int, dict[str, float]]]) -> dict[int, dict[str, float]]:
+    """By policy. Ranks that train the same policy have the same means of losses, and drop rows of their own."""
+    found: dict[int, dict[str, float]] = {}
+    for of_rank in losses:
+        for policy, own in of_rank.items():
+            before = found.get(policy, {}).get("dropped_rows", 0.0)
+            found[policy] = dict(own)
+            if "dropped_rows" in own:
+                found[policy]["dropped_rows"] += before
+    return dict(sorted(found.items()))
 
 
 def _refresh(run: TrainingRun, policies: Iterable[int]) -> None:

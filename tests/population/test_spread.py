@@ -32,6 +32,7 @@ from paceline.population.history import read_events
 from paceline.population.league import League, Snapshots
 from paceline.population.mapping import AgentMapping, OneOwnMapping, RandomMapping
 from paceline.population.population import Population
+from paceline.schedule import meeting
 from paceline.schedule.appo import batch_chunks
 from paceline.schedule.config import VERConfig
 from paceline.session import Session, train
@@ -196,6 +197,13 @@ def test_batches_of_appo_are_as_large_on_all_ranks(policies, ranks, chunks):
     for rank in range(ranks):
         group = Group(RankInfo(rank=rank, size=ranks), torch.device("cpu"), None)
         assert batch_chunks(config, kind, Ownership.of(group, policies, spread=ranks > 1)) == chunks
+
+
+def test_rows_dropped_by_ranks_that_share_a_policy_are_added_up():
+    losses = [{0: {"loss": 0.5, "dropped_rows": 3.0}}, {1: {"loss": 2.0}}, {0: {"loss": 0.5, "dropped_rows": 4.0}}]
+    found = meeting._of_all_ranks(losses)
+    assert found == {0: {"loss": 0.5, "dropped_rows": 7.0}, 1: {"loss": 2.0}}
+    assert losses[0][0]["dropped_rows"] == 3.0
 
 
 # ---------------------------------------------------------------- rounds
