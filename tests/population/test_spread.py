@@ -158,13 +158,21 @@ def test_each_rank_trains_its_policies_and_counts_the_steps_of_copies(tmp_path, 
 
 @pytest.mark.parametrize("system", ["ddppo", "appo"])
 def test_ranks_that_share_a_policy_have_the_same_weights_and_optimiser(tmp_path, system):
-    """Three ranks and two policies: ranks 0 and 2 average the gradients of policy 0."""
+    """Three ranks and two policies: ranks 0 and 2 average the gradients of policy 0. After each of its updates both
+    have the same state, before the first of them sends its weights to all."""
     config, folder = several(system, steps=800, population=spread(2)), str(tmp_path)
 
     def work():
-        run = train(config, Path(folder))
-        moments = [copy_of(learner) for learner in run.learners if isinstance(learner, PPOLearner)]
-        return run.step, [learner.policy.state_dict() for learner in run.learners], moments
+        states, refresh = [], meeting._refresh
+
+        def noted(run, policies):
+            states.extend(copy_of(learner) for learner in run.learners if isinstance(learner, PPOLearner))
+            refresh(run, policies)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(meeting, "_refresh", noted)
+            run = train(config, Path(folder))
+        return run.step, [learner.policy.state_dict() for learner in run.learners], states
 
     found = on_ranks(3, work)
     for step, weights, _ in found:
@@ -172,15 +180,21 @@ def test_ranks_that_share_a_policy_have_the_same_weights_and_optimiser(tmp_path,
         for mine, theirs in zip(weights, found[0][1], strict=True):
             assert_equal(mine, theirs)
             assert int(mine["version"]) > 1
-    (zero,), (one,), (two,) = (moments for *_, moments in found)
-    assert_equal(zero, two)
-    assert any(not torch.equal(zero[name], one[name]) for name in zero)
+    zero, one, two = (states for *_, states in found)
+    assert len(zero) == len(one) > 1
+    for number, (mine, theirs) in enumerate(zip(zero, two, strict=True), 1):
+        assert_equal(mine, theirs)
+        assert mine["weights/version"] == number and mine["targets/moments.count"] > 1
+    assert any(not torch.equal(zero[-1][name], one[-1][name]) for name in zero[-1])
 
 
 def copy_of(learner: PPOLearner) -> dict[str, torch.Tensor]:
-    """The memory of a learner's optimiser."""
-    state = learner.optimizer.state_dict()["state"]
-    return {f"{key}/{name}": value.clone() for key, values in state.items() for name, value in values.items()}
+    """The weights and normalisers of a learner, the memory of its optimiser, and its scale of returns."""
+    moments = learner.optimizer.state_dict()["state"]
+    found = {f"{key}/{name}": value for key, values in moments.items() for name, value in values.items()}
+    found |= {f"weights/{name}": value for name, value in learner.policy.state_dict().items()}
+    found |= {f"targets/{name}": value for name, value in without_running(learner.targets.state_dict()).items()}
+    return {name: value.clone() for name, value in found.items()}
 
 
 def without_running(scale: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -335,8 +349,10 @@ def test_bad_settings_are_refused(tmp_path):
         spread(1)
     with pytest.raises(UsageError, match=r"mapping tests.population.test_spread:anyone: .* allowed: random, agent"):
         spread(2, mapping="tests.population.test_spread:anyone")
-    with pytest.raises(UsageError, match="has no effect under d4pg"):
-        Config(system="d4pg", population=spread(2))
+    alone = spread(2)
+    object.__setattr__(alone, "policies", 1)  # several policies are refused under d4pg by themselves
+    with pytest.raises(UsageError, match="population.spread has no effect under d4pg; it is read by: ddppo, ver, appo"):
+        Config(system="d4pg", population=alone)
     allowed = "paceline train --ranks 2 or more, torchrun, srun, or population.spread=False"
     refused = f"population.spread needs several ranks; allowed: {allowed}"
     with pytest.raises(UsageError, match=refused), Session(tiny(population=spread(2)), tmp_path / "run"):
