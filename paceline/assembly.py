@@ -98,10 +98,9 @@ def ppo_parts(
 ) -> tuple[list[PPOLearner | PolicyCopy], Sampler, Population | None]:
     """The learners and the sampler of a PPO system. With several policies or opponents, also the population."""
     group, spec, policies = services.group, pool.spec, config.population.policies
-    own_policies = services.ownership.own
     require_policies(spec, config)
     schedule, kinds = ppo_schedule(config.system, on_device=spec.on_device, turn_based=spec.turn_based), all_kinds(spec)
-    require_rows(config.ppo.minibatches, min(schedule.update_rows(config, kind, own_policies) for kind in kinds))
+    require_rows(config.ppo.minibatches, min(schedule.update_rows(config, kind, services.ownership) for kind in kinds))
     concurrent = schedule.learns_concurrently(config)
     learners: list[PPOLearner | PolicyCopy] = []
     actors: list[Actor] = []
@@ -145,11 +144,11 @@ def ppo_parts(
         refresh_weights=refreshes[0] if len(refreshes) == 1 else refresh_all,
         recorded=not config.deterministic,
         assignment=None if parts is None else parts.assignment,
-        learned=own_policies,
+        learned=services.ownership.own,
         assigned=lambda slots: None if parts is None else parts.assigned(slots),
     )
     state_size = learners[0].policy.state_size
-    rows = [schedule.buffer_rows(config, kind, own_policies) for kind in kinds]
+    rows = [schedule.buffer_rows(config, kind, services.ownership) for kind in kinds]
     needed = sum(count * row_bytes(kind.spec, state_size) for count, kind in zip(rows, kinds, strict=True))
     require_memory(needed, group.device, "a rollout", "fewer --pool.num-envs or --rollout-steps")
     return learners, sampler, None if parts is None else parts.population

@@ -13,6 +13,8 @@ class PacelineError(Exception):
     """A failure whose message is written for the user, who needs no traceback to understand it."""
 
     exit_code = 1
+    names_rank = False
+    """Whether the message says by itself which of several ranks is concerned."""
 
 
 class UsageError(PacelineError, ValueError):

@@ -216,7 +216,7 @@ class Session:
                 self._saver.save_stopped()
             except NonFiniteError as error:
                 hint = "A smaller learning rate may help; --on-nonfinite skip leaves out single gradient steps"
-                raise NonFiniteError(f"{error}; {describe_last_checkpoint(self.folder)}. {hint}") from error
+                raise type(error)(f"{error}; {describe_last_checkpoint(self.folder)}. {hint}") from error
             else:
                 state.report_end()
                 self._is_over = state.step >= self.config.steps or state.is_stopped_by_callback

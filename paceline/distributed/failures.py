@@ -48,7 +48,8 @@ def report_to_launcher(rank: int) -> Iterator[None]:
         yield
     except PacelineError as error:
         code, consequence = error.exit_code, isinstance(error, LostConnection)
-        message = str(error) if code in (0, UsageError.exit_code) else f"rank {rank}: {error}"
+        is_whole = error.names_rank or code in (0, UsageError.exit_code)
+        message = str(error) if is_whole else f"rank {rank}: {error}"
         if report(RankFailure(rank=rank, message=message, code=code, consequence=consequence)):
             sys.exit(code)
         raise

@@ -11,7 +11,8 @@ Legend: R ranks, P policies.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +37,10 @@ class Ownership:
         if not spread:
             return cls(group, group, (tuple(range(group.size)),) * policies)
         if group.size == 1:
-            raise UsageError("population.spread needs several ranks; allowed: --ranks 2 or more")
+            raise UsageError(
+                "population.spread needs several ranks; allowed: paceline train --ranks 2 or more, torchrun, srun, or "
+                "--population.no-spread"
+            )
         ranks = tuple(tuple(range(policy % group.size, group.size, policies)) for policy in range(policies))
         return cls(group, group.part(sorted(set(ranks))), ranks)
 
@@ -53,6 +57,10 @@ class Ownership:
     def copies(self) -> tuple[int, ...]:
         """The policies that only other ranks train."""
         return tuple(policy for policy, ranks in enumerate(self.ranks) if self.all_ranks.rank not in ranks)
+
+    def largest_share(self, policies: Iterable[int]) -> int:
+        """How many of `policies` a rank trains, at most. It is the same on all ranks."""
+        return max(Counter(rank for policy in policies for rank in self.ranks[policy]).values())
 
     @property
     def is_spread(self) -> bool:

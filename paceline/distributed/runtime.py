@@ -76,7 +76,10 @@ class Group:
     def part(self, ranks: Sequence[Sequence[int]]) -> Group:
         """Divide the ranks into the groups `ranks`. Returns the one that has this rank. Reductions there are among its
         ranks only. It has no store. All ranks call this together, once: connections stay open until the end."""
-        made = [dist.new_group(list(some)) if 1 < len(some) < self.size else None for some in ranks]
+        with communication():
+            made = [
+                dist.new_group(list(some), timeout=TIMEOUT) if 1 < len(some) < self.size else None for some in ranks
+            ]
         own, processes = next((some, one) for some, one in zip(ranks, made, strict=True) if self.rank in some)
         return Group(RankInfo(rank=own.index(self.rank), size=len(own)), self.device, None, processes=processes)
 

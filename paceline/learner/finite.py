@@ -6,8 +6,9 @@ row were skipped.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,23 @@ TOO_MANY_IN_A_ROW = 10
 
 class NonFiniteError(PacelineError):
     """A loss, gradient or weight is NaN or infinite."""
+
+
+class NonFiniteOnRanks(NonFiniteError):
+    """The same where all ranks raise it, and the message names those whose policies are concerned."""
+
+    names_rank = True
+
+
+@contextlib.contextmanager
+def naming_policy(policy: int, policies: int) -> Iterator[None]:
+    """A `NonFiniteError` inside the context names `policy`, if it is one of several."""
+    try:
+        yield
+    except NonFiniteError as error:
+        if policies == 1:
+            raise
+        raise NonFiniteError(f"policy {policy}: {error}") from error
 
 
 class FiniteSteps:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import re
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -29,8 +28,9 @@ from paceline.population.history import FILE, PopulationEvent
 from paceline.population.league import League, Snapshots, player_name
 from paceline.population.mutation import REWARD, spread_out, tuned_paths
 from paceline.population.pbt import Change, Member, plan_round, round_generator
-from paceline.population.ratings import Matches, elo_ratings
+from paceline.population.ratings import elo_ratings
 from paceline.population.reward_weights import PolicyRewardWeights
+from paceline.population.shared_matches import SharedMatches, is_own, step_of
 from paceline.telemetry.episodes import WINDOW, LatestEpisodes
 from paceline.telemetry.metrics import LineFile
 
@@ -40,10 +40,7 @@ RATINGS = "ratings.json"
 LEAST_MATCHES = 10
 """The metrics have the rating of a player after this many matches."""
 ELO_SECONDS = 10.0
-"""Ratings in the metrics are at most this old."""
-MOST_PLAYERS = 200
-_OWN = re.compile(r"\d+@\d+")
-"""The name of a policy of this run, as it was at some time."""
+"""The metrics have new ratings this often."""
 
 
 class Population:
@@ -81,7 +78,9 @@ class Population:
         self._next_round = config.pbt.next_round(0)
         self._copy_steps = 0
         """Steps so far of copies of other ranks' policies, over all ranks. No rank learns from them."""
-        self._matches = Matches()
+        self._matches = SharedMatches(self._group)
+        self._shares = False
+        """Whether all ranks add up their matches at the end of this iteration."""
         self._elo: dict[str, float | None] = {}
         self._rated_until = 0.0
         """When `_elo` is next computed."""
@@ -105,7 +104,7 @@ class Population:
             sums += episodes.sums_of(mine)
             values = [value for value in map(self._value, mine) if value is not None]
             sums += [float(len(values)), sum(values)]
-        return [*sums, float(finished.copy_steps)]
+        return [*sums, float(finished.copy_steps), float(self._matches.is_due)]
 
     def _value(self, episode: Any) -> float | None:
         """The objective of an episode; None if it does not have it."""
@@ -133,6 +132,7 @@ class Population:
             objective.add(*sums[at + size : at + size + 2])
             at += size + 2
         self._copy_steps += int(sums[at])
+        self._shares = sums[at + 1] > 0
 
     @property
     def objectives(self) -> list[float | None]:
@@ -164,11 +164,12 @@ class Population:
         if time.monotonic() < self._rated_until:
             return self._elo
         self._rated_until = time.monotonic() + ELO_SECONDS
-        counts = dict(zip(self._matches.players, self._matches.counts.sum(1).tolist(), strict=True))
-        known = [name for name, count in counts.items() if _OWN.fullmatch(name) and count >= LEAST_MATCHES]
+        table = self._matches.table
+        counts = dict(zip(table.players, table.counts.sum(1).tolist(), strict=True))
+        known = [name for name, count in counts.items() if is_own(name) and count >= LEAST_MATCHES]
         if len(counts) > 1 and known:
-            rated = elo_ratings(self._matches, anchor=self._first_player)
-            latest = {name.split("@")[0]: rated[name].elo for name in known}
+            rated = elo_ratings(table, anchor=self._matches.first_player)
+            latest = {name.split("@")[0]: rated[name].elo for name in sorted(known, key=step_of)}
             own = {f"policy_{policy}/elo": elo for policy, elo in latest.items()}
             self._elo = {"elo": max(latest.values()), **own}
         return self._elo
@@ -180,6 +181,8 @@ class Population:
         if self._next_round is not None and step >= self._next_round and step < self._config.steps:
             self._round(step)
             self._next_round = self._config.pbt.next_round(step)
+        if self._shares or step >= self._until:
+            self._matches.share()
         if step >= self._until:
             if self._snapshots is not None:
                 self._snapshots.add(self._until, [learner.policy for learner in self._learners])
@@ -261,45 +264,33 @@ class Population:
         the end of that time plays under the same name."""
         every = self._config.league.every
         self._until = (step // every + 1) * every
-        self._forget_some_players()
+        self._matches.forget_some_players()
         for policy in range(len(self._learners)):
             self._assignment.players[policy] = player_name(policy, self._until)
-
-    @property
-    def _first_player(self) -> str:
-        """The earliest player of the matches so far: the zero of the ratings."""
-        own = [name for name in self._matches.players if _OWN.fullmatch(name)]
-        return min(own, key=_step_of, default=self._matches.players[0])
-
-    def _forget_some_players(self) -> None:
-        """Keep the table of matches small: of too many players, every second one of the older half goes."""
-        if len(self._matches.players) <= MOST_PLAYERS:
-            return
-        own = sorted((name for name in self._matches.players if _OWN.fullmatch(name)), key=_step_of)
-        for name in own[1 : len(own) // 2 : 2]:
-            self._matches.forget(name)
 
     def _update_win_rates(self) -> None:
         if self._league is None or not self._config.league.prioritized:
             return
         rates: dict[tuple[int, int], float] = {}
-        for name in self._matches.players:
-            met = [self._matches.win_rate(self._assignment.players[p], name) for p in range(len(self._learners))]
+        table = self._matches.table
+        for name in table.players:
+            met = [table.win_rate(self._assignment.players[p], name) for p in range(len(self._learners))]
             known = [rate for rate in met if rate is not None]
-            if known and _OWN.fullmatch(name):
+            if known and is_own(name):
                 policy, step = name.split("@")
                 rates[int(policy), int(step)] = sum(known) / len(known)
         self._league.win_rates = rates
 
     def write_ratings(self) -> None:
-        """Write the results of all pairs of players and their ratings, for reports: those of the first rank."""
-        if not self._group.is_first or len(self._matches.players) < 2:
+        """Write the results of all pairs of players and their ratings, for reports: those of the last `state_dict`."""
+        table = self._matches.table
+        if not self._group.is_first or len(table.players) < 2:
             return
-        rated = elo_ratings(self._matches, anchor=self._first_player)
+        rated = elo_ratings(table, anchor=self._matches.first_player)
         content = {
-            "players": self._matches.players,
-            "wins": self._matches.wins.tolist(),
-            "draws": self._matches.draws.tolist(),
+            "players": table.players,
+            "wins": table.wins.tolist(),
+            "draws": table.draws.tolist(),
             "ratings": {name: [rating.elo, rating.low, rating.high] for name, rating in rated.items()},
         }
         try:
@@ -316,13 +307,14 @@ class Population:
             self._snapshots.delete_unneeded()
 
     def state_dict(self) -> dict[str, Any]:
-        """State that all ranks share. The ratings are those of the first rank."""
+        """State that all ranks share. They call it together, and add up their matches."""
+        self._matches.share()
         return {
             "episodes": [list(episodes.sums) for episodes in self._episodes],
             "objectives": [list(objective.sums) for objective in self._objectives],
             "next_round": self._next_round,
             "copy_steps": self._copy_steps,
-            "matches": self._matches.state_dict(),
+            "matches": self._matches.table.state_dict(),
             "until": self._until,
             "rewards": None if self._rewards is None else self._rewards.state_dict(),
             "snapshots": None if self._snapshots is None else self._snapshots.state_dict(),
@@ -362,10 +354,6 @@ class _Mean:
     @property
     def mean(self) -> float | None:
         return sum(total for _, total in self.sums) / sum(n for n, _ in self.sums) if self.sums else None
-
-
-def _step_of(player: str) -> int:
-    return int(player.partition("@")[2])
 
 
 def _sentence(change: Change) -> str:

@@ -8,7 +8,7 @@ of players without a win or without a loss finite.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +53,20 @@ class Matches:
         self._wins[two, one] += losses
         self._draws[one, two] += draws
         self._draws[two, one] += draws
+
+    def add_all(self, state: dict[str, Any]) -> None:
+        """Count the matches in the `state_dict` of another table, too."""
+        other = Matches()
+        other.load_state_dict(state)
+        rows = [self._index(player) for player in other.players]
+        self._wins[np.ix_(rows, rows)] += other._wins
+        self._draws[np.ix_(rows, rows)] += other._draws
+
+    def sort(self, key: Callable[[str], Any]) -> None:
+        """Order the players by `key`."""
+        order = sorted(range(len(self.players)), key=lambda at: key(self.players[at]))
+        self.players = [self.players[at] for at in order]
+        self._wins, self._draws = (table[np.ix_(order, order)] for table in (self._wins, self._draws))
 
     @property
     def wins(self) -> np.ndarray:

@@ -30,12 +30,14 @@ from paceline.collect.policy_assignment import Finished
 from paceline.collect.sampler import Sampler
 from paceline.config import Config
 from paceline.distributed.config import PreemptionKind
+from paceline.distributed.ownership import Ownership
 from paceline.errors import UsageError
 from paceline.experience.chunks import Chunks
 from paceline.experience.rollout_buffer import RolloutBuffer
 from paceline.experience.rows import Truncations
 from paceline.experience.selection import Selection
 from paceline.experience.training_batch import TrainingBatch
+from paceline.learner.finite import naming_policy
 from paceline.learner.ppo import PPOLearner
 from paceline.pool.protocol import StepBatch
 from paceline.schedule.learner_thread import POLL_SECONDS, LearnerThread
@@ -57,14 +59,14 @@ class APPO:
         return True
 
     @staticmethod
-    def update_rows(config: Config, kind: KindSlots, own: Sequence[int]) -> int:
+    def update_rows(config: Config, kind: KindSlots, ownership: Ownership) -> int:
         """Rows of an update: whole chunks."""
-        return batch_chunks(config, kind, own) * config.rollout_steps
+        return batch_chunks(config, kind, ownership) * config.rollout_steps
 
     @staticmethod
-    def buffer_rows(config: Config, kind: KindSlots, own: Sequence[int]) -> int:
+    def buffer_rows(config: Config, kind: KindSlots, ownership: Ownership) -> int:
         """Rows of the buffer of a kind, to check its memory before it is made."""
-        chunks, learners = batch_chunks(config, kind, own), len(own)
+        chunks, learners = batch_chunks(config, kind, ownership), len(ownership.own)
         changing = config.population.policies > 1 or config.league.is_used
         slots, waiting = kind.spec.num_slots, config.appo.waiting
         return Chunks.rows_needed(config.rollout_steps, slots, chunks, waiting, learners, changing=changing)
@@ -73,7 +75,7 @@ class APPO:
         self._run, self._sampler = run, sampler
         kinds, steps = all_kinds(run.pool.spec), config.rollout_steps
         own = run.ownership.own
-        sizes = [batch_chunks(config, kind, own) for kind in kinds]
+        sizes = [batch_chunks(config, kind, run.ownership) for kind in kinds]
         fresh = torch.nan if sampler.assignment is None else 0.0
         self._buffers = [
             RolloutBuffer(
@@ -124,10 +126,12 @@ class APPO:
             self._held = sampler.drain(held)  # the last checkpoint has every simulator
 
 
-def batch_chunks(config: Config, kind: KindSlots, own: Sequence[int]) -> int:
-    """Chunks of a batch, which is one policy's. The policies `own` learn on this rank."""
+def batch_chunks(config: Config, kind: KindSlots, ownership: Ownership) -> int:
+    """Chunks of a batch, which is one policy's. By default a rank with the largest share of the policies learns from
+    all its slots once per update of each. On all ranks batches are as large, because ranks update one policy each, and
+    then meet."""
     if config.appo.batch is None:
-        return -(-kind.spec.num_slots // len(set(own) & set(kind.policies(config.population.policies))))
+        return -(-kind.spec.num_slots // ownership.largest_share(kind.policies(config.population.policies)))
     return max(1, round(config.appo.batch / config.rollout_steps))
 
 
@@ -349,7 +353,8 @@ class BatchQueue:
         losses: dict[str, float] = {}
         if not learner.first_version or float(run.ownership.group.sum_(batch.valid.sum().float()[None])):
             learner.targets.complete_chunks(batch, learner.policy)
-            losses = learner.learn(batch, run.progress)  # waits for the device: after it the rows may be overwritten
+            with naming_policy(policy, run.ownership.num_policies):
+                losses = learner.learn(batch, run.progress)  # waits for the device: then rows may be overwritten
             learner.publish()
         surplus, self._dropped_batches[policy] = self._dropped_batches[policy], 0
         losses["dropped_rows"] = float(dropped) + surplus * self._sizes[policy] * self._buffers[policy].layout.steps

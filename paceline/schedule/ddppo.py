@@ -11,6 +11,7 @@ from paceline.collect.kind_slots import KindSlots, all_kinds
 from paceline.collect.sampler import Sampler
 from paceline.config import Config
 from paceline.distributed.config import PreemptionKind
+from paceline.distributed.ownership import Ownership
 from paceline.distributed.preemption import make_preemption
 from paceline.experience.layouts import LockStep
 from paceline.experience.rollout_buffer import RolloutBuffer
@@ -30,12 +31,12 @@ class DDPPO:
         return False
 
     @staticmethod
-    def update_rows(config: Config, kind: KindSlots, own: Sequence[int]) -> int:
+    def update_rows(config: Config, kind: KindSlots, ownership: Ownership) -> int:
         """Rows of an update."""
         return config.rollout_steps * kind.spec.num_slots
 
     @staticmethod
-    def buffer_rows(config: Config, kind: KindSlots, own: Sequence[int]) -> int:
+    def buffer_rows(config: Config, kind: KindSlots, ownership: Ownership) -> int:
         """Rows of the buffer of a kind, to check its memory before it is made."""
         return config.rollout_steps * kind.spec.num_slots
 

@@ -5,12 +5,12 @@ Where every rank trains all policies, ranks meet in the gradient all-reduce inst
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from paceline.distributed.gather import gather_to_all
 from paceline.distributed.reduce import synchronize_from
-from paceline.learner.finite import NonFiniteError
+from paceline.learner.finite import NonFiniteError, NonFiniteOnRanks
 from paceline.schedule.protocol import TrainingRun
 from paceline.stop import StopRun
 
@@ -30,6 +30,7 @@ def learn_and_meet(run: TrainingRun, learn: Callable[[], Learned]) -> Learned:
     every rank then has the present weights of all policies.
 
     A rank whose update was interrupted by a stop, or was not finite, takes part, and all ranks raise its exception.
+    After an interruption all ranks have the present weights, too: the last checkpoint checks the same ones everywhere.
     """
     if not run.ownership.is_spread:
         return learn()
@@ -39,19 +40,44 @@ def learn_and_meet(run: TrainingRun, learn: Callable[[], Learned]) -> Learned:
     except StopRun:
         is_interrupted = True
     except NonFiniteError as error:
-        problem = f"rank {run.group.rank}: {error}"
+        problem = str(error)
     found = gather_to_all(run.group, (mine.losses, mine.dropped, problem, is_interrupted))
     losses, dropped, problems, interrupted = zip(*found, strict=True)
     if any(problems):
-        raise NonFiniteError("; ".join(filter(None, problems)))
-    run.stop.raise_if(any(interrupted))
-    updated = {policy: own for others in losses for policy, own in others.items()}
+        raise NonFiniteOnRanks(_with_ranks(problems))
+    if any(interrupted):
+        _refresh(run, range(run.ownership.num_policies))
+        run.stop.raise_if(True)
+    updated = _of_all_ranks(losses)
     counts = [count for count in dropped if count is not None]
-    _refresh(run, sorted(updated))
-    return Learned(dict(sorted(updated.items())), sum(counts) if counts else None)
+    _refresh(run, updated)
+    return Learned(updated, sum(counts) if counts else None)
 
 
-def _refresh(run: TrainingRun, policies: list[int]) -> None:
+def _with_ranks(problems: Sequence[str | None]) -> str:
+    """The `problems` of all ranks. Ranks that train the same policy have the same one: it is said once."""
+    ranks: dict[str, list[str]] = {}
+    for rank, problem in enumerate(problems):
+        if problem is not None:
+            ranks.setdefault(problem, []).append(str(rank))
+    return "; ".join(
+        f"{'rank' if len(some) == 1 else 'ranks'} {', '.join(some)}: {problem}" for problem, some in ranks.items()
+    )
+
+
+def _of_all_ranks(losses: Sequence[dict[int, dict[str, float]]]) -> dict[int, dict[str, float]]:
+    """By policy. Ranks that train the same policy have the same means of losses, and drop rows of their own."""
+    found: dict[int, dict[str, float]] = {}
+    for of_rank in losses:
+        for policy, own in of_rank.items():
+            before = found.get(policy, {}).get("dropped_rows", 0.0)
+            found[policy] = dict(own)
+            if "dropped_rows" in own:
+                found[policy]["dropped_rows"] += before
+    return dict(sorted(found.items()))
+
+
+def _refresh(run: TrainingRun, policies: Iterable[int]) -> None:
     """The owners of `policies` send their weights to all ranks."""
     for policy in policies:
         learner = run.learners[policy]

@@ -11,6 +11,7 @@ from paceline.collect.sampler import Sampler
 from paceline.experience.layouts import LockStep, Variable
 from paceline.experience.rollout_buffer import RolloutBuffer
 from paceline.experience.training_batch import TrainingBatch
+from paceline.learner.finite import naming_policy
 from paceline.learner.ppo import PPOLearner
 from paceline.pool.protocol import StepBatch
 from paceline.schedule.meeting import Learned, learn_and_meet
@@ -78,11 +79,11 @@ class PolicyUpdates:
             if learner.first_version
         ]
         with_rows = self._with_rows()
-        losses = {
-            policy: learner.learn(batch, progress)
-            for policy, learner, batch in zip(self._policies, self._learners, self._batches, strict=True)
-            if policy in with_rows
-        }
+        losses = {}
+        for policy, learner, batch in zip(self._policies, self._learners, self._batches, strict=True):
+            if policy in with_rows:
+                with naming_policy(policy, self._run.ownership.num_policies):
+                    losses[policy] = learner.learn(batch, progress)
         return Learned(losses, float(sum(int(count) for count in dropped)) if dropped else None)
 
     def _with_rows(self) -> Sequence[int]:

@@ -19,6 +19,7 @@ from paceline.collect.kind_slots import KindSlots
 from paceline.collect.sampler import Sampler
 from paceline.config import Config
 from paceline.distributed.config import PreemptionKind
+from paceline.distributed.ownership import Ownership
 from paceline.distributed.preemption import make_preemption
 from paceline.learner.ppo import PPOLearner
 from paceline.pool.batches import part, union
@@ -41,12 +42,12 @@ class VER:
         return config.ver.overlap
 
     @staticmethod
-    def update_rows(config: Config, kind: KindSlots, own: Sequence[int]) -> int:
+    def update_rows(config: Config, kind: KindSlots, ownership: Ownership) -> int:
         """Rows of an update."""
         return config.rollout_steps * kind.spec.num_slots
 
     @staticmethod
-    def buffer_rows(config: Config, kind: KindSlots, own: Sequence[int]) -> int:
+    def buffer_rows(config: Config, kind: KindSlots, ownership: Ownership) -> int:
         """Rows of the buffer of a kind, to check its memory before it is made."""
         return KindRollouts.rows_needed(config.rollout_steps, kind, KEPT if config.ver.overlap else 0)
 

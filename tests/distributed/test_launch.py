@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from paceline.distributed.failures import RESTARTS, RankFailure
+from paceline.distributed.failures import FAILURES, RESTARTS, RankFailure, read_failures, report_to_launcher
 from paceline.distributed.launch import Ranks, is_restart, launch_ranks
+from paceline.learner.finite import NonFiniteError, NonFiniteOnRanks
 
 
 @pytest.fixture
@@ -46,6 +47,16 @@ def test_a_rank_that_says_nothing_is_named_with_its_exit_code(ranks):
     failure = ranks._explain([0, 3], [])
     assert failure is not None
     assert failure.message == "rank 1 ended with exit code 3; there is no checkpoint yet"
+
+
+def test_a_message_that_names_its_rank_is_reported_as_it_is(tmp_path, monkeypatch):
+    with open(tmp_path / "failures", "w+b") as file:
+        monkeypatch.setenv(FAILURES, str(file.fileno()))
+        for error in (NonFiniteError("update 3"), NonFiniteOnRanks("rank 1: policy 1: update 3")):
+            with pytest.raises(SystemExit), report_to_launcher(0):
+                raise error
+        messages = [failure.message for failure in read_failures(file)]
+    assert messages == ["rank 0: update 3", "rank 1: policy 1: update 3"]
 
 
 def test_connections_that_fail_by_themselves_are_a_failure(ranks):

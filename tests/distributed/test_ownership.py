@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from paceline.distributed.failures import LostConnection
 from paceline.distributed.ownership import Ownership
 from paceline.distributed.rank_info import RankInfo
-from paceline.distributed.runtime import Group
+from paceline.distributed.runtime import TIMEOUT, Group
 from paceline.errors import UsageError
 from tests.integration.ranks import on_ranks
 
@@ -73,5 +74,31 @@ def test_one_rank_trains_everything():
     ownership = Ownership.of(group, 3, spread=False)
     assert ownership.own == ownership.speaks_for == (0, 1, 2)
     assert ownership.copies == () and ownership.group is group and not ownership.is_spread
-    with pytest.raises(UsageError, match="population.spread needs several ranks; allowed: --ranks 2 or more"):
+    allowed = "paceline train --ranks 2 or more, torchrun, srun, or --population.no-spread"
+    with pytest.raises(UsageError, match=f"population.spread needs several ranks; allowed: {allowed}$"):
         Ownership.of(group, 3, spread=True)
+
+
+@pytest.mark.parametrize(("policies", "ranks", "spread", "most"), [(3, 2, True, 2), (2, 3, True, 1), (3, 2, False, 3)])
+def test_the_largest_share_is_the_same_on_all_ranks(policies, ranks, spread, most, monkeypatch):
+    monkeypatch.setattr(torch.distributed, "new_group", lambda ranks, timeout: None)
+    groups = [Group(RankInfo(rank=rank, size=ranks), torch.device("cpu"), None) for rank in range(ranks)]
+    found = [Ownership.of(group, policies, spread=spread) for group in groups]
+    assert [one.largest_share(range(policies)) for one in found] == [most] * ranks
+    assert max(len(one.own) for one in found) == most
+
+
+def test_a_part_of_the_group_has_the_time_out_and_the_errors_of_the_group(monkeypatch):
+    timeouts = []
+
+    def new_group(ranks, timeout=None):
+        timeouts.append(timeout)
+        if len(timeouts) > 1:
+            raise RuntimeError("Gloo connectFullMesh failed: no connection")
+
+    monkeypatch.setattr(torch.distributed, "new_group", new_group)
+    group = Group(RankInfo(rank=0, size=3), torch.device("cpu"), None)
+    group.part([(0, 2), (1,)])
+    assert timeouts == [TIMEOUT]
+    with pytest.raises(LostConnection, match="a connection to another rank failed: Gloo connectFullMesh failed"):
+        group.part([(0, 2), (1,)])

@@ -39,6 +39,13 @@ def test_counts_of_wins_draws_and_losses():
     again = Matches()
     again.load_state_dict(matches.state_dict())
     assert again.state_dict() == matches.state_dict()
+    again.add_all(matches.state_dict())
+    assert again.players == matches.players and again.wins.tolist() == (2 * matches.wins).tolist()
+    again.add_all({"players": ["d", "b"], "wins": [[0, 7], [0, 0]], "draws": [[0, 1], [1, 0]]})
+    again.sort(lambda player: -ord(player))
+    assert again.players == ["d", "c", "b", "a"] and again.wins[0].tolist() == [0, 0, 7, 0]
+    assert again.draws.tolist() == [[0, 0, 1, 0], [0, 0, 0, 0], [1, 0, 0, 2], [0, 0, 2, 0]]
+    again.load_state_dict(matches.state_dict())
     again.forget("a")
     assert again.players == ["b", "c"] and again.wins.tolist() == [[0, 1], [0, 0]]
     with pytest.raises(ValueError, match="finite"):

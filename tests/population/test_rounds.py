@@ -185,7 +185,7 @@ def test_rows_of_replaced_weights_are_dropped_and_counted(tmp_path, monkeypatch,
     rows_each = sum(LIVES.values())
     ended = sum(count - 1 for count in matches.values()) * rows_each
     waiting = (
-        sum(APPO.buffer_rows(config, kind, range(4)) for kind in all_kinds(run.pool.spec))
+        sum(APPO.buffer_rows(config, kind, run.ownership) for kind in all_kinds(run.pool.spec))
         if system == "appo"
         else len(matches) * rows_each
     )

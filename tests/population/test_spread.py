@@ -14,29 +14,33 @@ import torch
 from gymnasium import spaces
 
 from paceline.assembly import require_policies
-from paceline.checkpoint import CheckpointFolder
+from paceline.collect.kind_slots import all_kinds
 from paceline.collect.policy_assignment import PolicyAssignment
 from paceline.config import Config
+from paceline.distributed.ownership import Ownership
+from paceline.distributed.rank_info import RankInfo
+from paceline.distributed.runtime import Group
 from paceline.errors import UsageError
 from paceline.learner.config import PPOConfig
-from paceline.learner.finite import NonFiniteError
 from paceline.learner.policy_copy import PolicyCopy
 from paceline.learner.ppo import PPOLearner
 from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.config import PolicyConfig
 from paceline.pool.protocol import PoolSpec, StepBatch
 from paceline.population.config import LeagueConfig, PopulationConfig
-from paceline.population.history import FILE, read_events
+from paceline.population.history import read_events
 from paceline.population.league import League, Snapshots
 from paceline.population.mapping import AgentMapping, OneOwnMapping, RandomMapping
 from paceline.population.population import Population
+from paceline.schedule import meeting
+from paceline.schedule.appo import batch_chunks
 from paceline.schedule.config import VERConfig
 from paceline.session import Session, train
 from tests.integration.ranks import on_ranks
 from tests.integration.test_training import assert_equal, tiny
 from tests.pool.multi_agent import Mortal
 from tests.population.test_policies import several
-from tests.population.test_rounds import in_league, populated
+from tests.population.test_rounds import populated
 
 MORTALS = "tests.pool.multi_agent:mortals"
 Row = tuple[int, ...]
@@ -138,6 +142,9 @@ def test_each_rank_trains_its_policies_and_counts_the_steps_of_copies(tmp_path, 
         assert set(found["learned"].values()) == {1} and found["learned"].keys() <= found["own"]
         assert found["counted"] == counted and found["copies"]
         assert found["losses"] == {f"policy_{policy}/value_loss" for policy in range(3)}
+    if system == "appo":  # each update has a rank's batch, and all ranks update equally often
+        shares = [sum(found["learned"].values()) / first["step"] for found in (first, second)]
+        assert shares == pytest.approx([0.5, 0.5], abs=0.1)
     if system == "ddppo":
         assert all(found["learned"].keys() == found["own"] for found in (first, second)) and counted == copies
     else:  # some steps come after the last update
@@ -151,13 +158,21 @@ def test_each_rank_trains_its_policies_and_counts_the_steps_of_copies(tmp_path, 
 
 @pytest.mark.parametrize("system", ["ddppo", "appo"])
 def test_ranks_that_share_a_policy_have_the_same_weights_and_optimiser(tmp_path, system):
-    """Three ranks and two policies: ranks 0 and 2 average the gradients of policy 0."""
+    """Three ranks and two policies: ranks 0 and 2 average the gradients of policy 0. After each of its updates both
+    have the same state, before the first of them sends its weights to all."""
     config, folder = several(system, steps=800, population=spread(2)), str(tmp_path)
 
     def work():
-        run = train(config, Path(folder))
-        moments = [copy_of(learner) for learner in run.learners if isinstance(learner, PPOLearner)]
-        return run.step, [learner.policy.state_dict() for learner in run.learners], moments
+        states, refresh = [], meeting._refresh
+
+        def noted(run, policies):
+            states.extend(copy_of(learner) for learner in run.learners if isinstance(learner, PPOLearner))
+            refresh(run, policies)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(meeting, "_refresh", noted)
+            run = train(config, Path(folder))
+        return run.step, [learner.policy.state_dict() for learner in run.learners], states
 
     found = on_ranks(3, work)
     for step, weights, _ in found:
@@ -165,15 +180,44 @@ def test_ranks_that_share_a_policy_have_the_same_weights_and_optimiser(tmp_path,
         for mine, theirs in zip(weights, found[0][1], strict=True):
             assert_equal(mine, theirs)
             assert int(mine["version"]) > 1
-    (zero,), (one,), (two,) = (moments for *_, moments in found)
-    assert_equal(zero, two)
-    assert any(not torch.equal(zero[name], one[name]) for name in zero)
+    zero, one, two = (states for *_, states in found)
+    assert len(zero) == len(one) > 1
+    for number, (mine, theirs) in enumerate(zip(zero, two, strict=True), 1):
+        assert_equal(mine, theirs)
+        assert mine["weights/version"] == number and mine["targets/moments.count"] > 1
+    assert any(not torch.equal(zero[-1][name], one[-1][name]) for name in zero[-1])
 
 
 def copy_of(learner: PPOLearner) -> dict[str, torch.Tensor]:
-    """The memory of a learner's optimiser."""
-    state = learner.optimizer.state_dict()["state"]
-    return {f"{key}/{name}": value.clone() for key, values in state.items() for name, value in values.items()}
+    """The weights and normalisers of a learner, the memory of its optimiser, and its scale of returns."""
+    moments = learner.optimizer.state_dict()["state"]
+    found = {f"{key}/{name}": value for key, values in moments.items() for name, value in values.items()}
+    found |= {f"weights/{name}": value for name, value in learner.policy.state_dict().items()}
+    found |= {f"targets/{name}": value for name, value in without_running(learner.targets.state_dict()).items()}
+    return {name: value.clone() for name, value in found.items()}
+
+
+def without_running(scale: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: value for name, value in scale.items() if name != "running"}
+
+
+@pytest.mark.parametrize(("policies", "ranks", "chunks"), [(3, 2, 4), (4, 2, 4), (5, 3, 4), (2, 2, 8), (1, 1, 8)])
+def test_batches_of_appo_are_as_large_on_all_ranks(policies, ranks, chunks):
+    """Of eight slots. Each rank updates one policy, and then all meet: a rank with fewer policies does not wait for
+    twice as many chunks."""
+    config = several("appo", policies=policies)
+    observation, action = spaces.Box(-1, 1, (1,), np.float32), spaces.Discrete(2)
+    (kind,) = all_kinds(PoolSpec(observation_space=observation, action_space=action, num_envs=8))
+    for rank in range(ranks):
+        group = Group(RankInfo(rank=rank, size=ranks), torch.device("cpu"), None)
+        assert batch_chunks(config, kind, Ownership.of(group, policies, spread=ranks > 1)) == chunks
+
+
+def test_rows_dropped_by_ranks_that_share_a_policy_are_added_up():
+    losses = [{0: {"loss": 0.5, "dropped_rows": 3.0}}, {1: {"loss": 2.0}}, {0: {"loss": 0.5, "dropped_rows": 4.0}}]
+    found = meeting._of_all_ranks(losses)
+    assert found == {0: {"loss": 0.5, "dropped_rows": 7.0}, 1: {"loss": 2.0}}
+    assert losses[0][0]["dropped_rows"] == 3.0
 
 
 # ---------------------------------------------------------------- rounds
@@ -242,123 +286,6 @@ def same(left: Any, right: Any) -> bool:
     return torch.equal(left, right) if isinstance(left, torch.Tensor) else left == right
 
 
-# ---------------------------------------------------------------- resumed runs
-
-
-@pytest.mark.parametrize("system", ["ddppo", "ver"])
-def test_a_resumed_run_is_bit_equal(tmp_path, system):
-    """With rounds, past selves and copies of the other rank's policies."""
-    config = in_league(env="tests.population.games:Kuhn", system=system, steps=2400, population=spread(4))
-    folder = str(tmp_path)
-
-    def work():
-        train(config, Path(folder) / "whole")
-        with Session(config, Path(folder) / "parts") as session:
-            session.run(until=1100)
-        return train(config, Path(folder) / "parts", resume="latest").step
-
-    steps = on_ranks(2, work)
-    whole, parts = (CheckpointFolder(tmp_path / name / "checkpoints").load() for name in ("whole", "parts"))
-    assert steps[0] == steps[1] == whole.state["step"] == parts.state["step"]
-    for policy in range(4):
-        assert_equal(whole.weights_of(policy), parts.weights_of(policy))
-    for name in (FILE, "ratings.json"):
-        assert (tmp_path / "whole" / name).read_text() == (tmp_path / "parts" / name).read_text(), name
-    learners = [[saved.state["agent"], *saved.state["other_learners"]] for saved in (whole, parts)]
-    assert all(same(mine, theirs) for mine, theirs in zip(*learners, strict=True))
-    assert all(one["optimizer"]["state"] for one in learners[0]), "the states are those of the owners"
-    counts = [saved.state["population"]["copy_steps"] for saved in (whole, parts)]
-    assert counts[0] == counts[1] > 0
-    assert len(list((tmp_path / "whole" / "past_selves").iterdir())) == 8
-
-
-def test_resume_with_another_number_of_ranks(tmp_path):
-    """Two ranks, then one that trains everything, then two again: each policy continues as its owner has left it."""
-    config, folder = several("ddppo", env=MORTALS, steps=300, population=spread(3)), str(tmp_path)
-    alone = dataclasses.replace(config, steps=600, population=PopulationConfig(policies=3))
-    on_ranks(2, lambda: train(config, Path(folder)).step)
-    saved = CheckpointFolder(tmp_path / "checkpoints").load()
-    assert saved.state["trained_by"] == [(0,), (1,), (0,)]
-    with Session(alone, tmp_path, resume=True) as session:
-        for policy, learner in enumerate(session.learners):
-            assert_equal(learner.policy.state_dict(), saved.weights_of(policy))
-            shared = [saved.state["agent"], *saved.state["other_learners"]][policy]
-            assert same(learner.state_dict()["optimizer"]["state"], shared["optimizer"]["state"])
-            owner = saved.state["ranks"][policy % 2]["agent"]
-            scale = [owner, *owner["other_learners"]][policy]["targets"]
-            mine = learner.rank_state()["targets"]
-            assert scale["moments.count"] > 1 and same(without_running(mine), without_running(scale))
-        session.run()
-        assert session.step >= 600
-    longer = dataclasses.replace(config, steps=900)
-
-    def work():
-        run = train(longer, Path(folder), resume="latest")
-        return run.step, [learner.policy.state_dict() for learner in run.learners]
-
-    (step, first), (_, second) = on_ranks(2, work)
-    assert step >= 900
-    for mine, theirs in zip(first, second, strict=True):
-        assert_equal(mine, theirs)
-
-
-def without_running(scale: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: value for name, value in scale.items() if name != "running"}
-
-
-# ---------------------------------------------------------------- the end of a run
-
-
-@pytest.mark.parametrize("system", ["ver", "appo"])
-def test_a_rank_that_stops_in_its_update_stops_all(tmp_path, system):
-    config, folder = several(system, steps=100_000, population=spread(2)), str(tmp_path)
-
-    def work():
-        import os
-
-        updates, epochs = [], PPOLearner._run_epochs
-
-        def stopping(learner, batch):
-            updates.append(learner.version)
-            if os.environ["RANK"] == "1" and len(updates) == 3:
-                learner._stop.request("signal")
-            return epochs(learner, batch)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(PPOLearner, "_run_epochs", stopping)
-            run = train(config, Path(folder))
-        return run.interrupted, run.step, len(updates)
-
-    first, second = on_ranks(2, work)
-    assert first == second and first[0] and first[2] == 3
-    saved = CheckpointFolder(tmp_path / "checkpoints").load()
-    assert saved.state["step"] == first[1] > 0 and saved.num_policies == 2
-    assert first[1] < 3 * 128, "the interrupted update of 128 steps does not count"
-
-
-def test_an_update_that_is_not_finite_ends_all_ranks_with_the_same_message(tmp_path):
-    config, folder = several("ddppo", population=spread(2)), str(tmp_path)
-
-    def work():
-        import os
-
-        learn = PPOLearner.learn
-
-        def failing(learner, batch, progress):
-            if os.environ["RANK"] == "1" and learner.version == 2:
-                raise NonFiniteError("update 3: value_loss is nan")
-            return learn(learner, batch, progress)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(PPOLearner, "learn", failing)
-            with pytest.raises(NonFiniteError) as raised:
-                train(config, Path(folder))
-        return str(raised.value)
-
-    first, second = on_ranks(2, work)
-    assert first == second and first.startswith("rank 1: update 3: value_loss is nan; ")
-
-
 # ---------------------------------------------------------------- draws
 
 
@@ -422,9 +349,12 @@ def test_bad_settings_are_refused(tmp_path):
         spread(1)
     with pytest.raises(UsageError, match=r"mapping tests.population.test_spread:anyone: .* allowed: random, agent"):
         spread(2, mapping="tests.population.test_spread:anyone")
-    with pytest.raises(UsageError, match="has no effect under d4pg"):
-        Config(system="d4pg", population=spread(2))
-    refused = "population.spread needs several ranks; allowed: --ranks 2 or more"
+    alone = spread(2)
+    object.__setattr__(alone, "policies", 1)  # several policies are refused under d4pg by themselves
+    with pytest.raises(UsageError, match="population.spread has no effect under d4pg; it is read by: ddppo, ver, appo"):
+        Config(system="d4pg", population=alone)
+    allowed = "paceline train --ranks 2 or more, torchrun, srun, or population.spread=False"
+    refused = f"population.spread needs several ranks; allowed: {allowed}"
     with pytest.raises(UsageError, match=refused), Session(tiny(population=spread(2)), tmp_path / "run"):
         pass
     assert not (tmp_path / "run").exists()
