@@ -147,7 +147,7 @@ class Account:
         assert set(self.learned.values()) == {1}, "each decision is learned from once"
         assert sum(self.learned.values()) == run.step
         assert len(self.by_policy) == len(self._learners) and min(self.by_policy.values()) > 0.05 * run.step
-        assert self.num_values > 100 and self.num_states > 50
+        assert self.num_values > 50 and self.num_states > 25
 
 
 @pytest.mark.parametrize(("kind", "core"), [("serial", "none"), ("process", "gru")])
