@@ -97,17 +97,18 @@ def row(skill: str, ended: Ended | None, folder: Path) -> list[str]:
     return [
         skill,
         f"{ended.result.steps / 1e6:.1f}",
-        f"{success_in_training(folder / skill):.2f}",
+        success_in_training(folder / skill),
         f"{found['success']:.2f} ({low:.2f} to {high:.2f})",
         f"{found['collisions']:.0f}",
     ]
 
 
-def success_in_training(run: Path) -> float:
+def success_in_training(run: Path) -> str:
+    """Empty if no episode has ended."""
     reports = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     known = [report[SUCCESS] for report in reports if report.get(SUCCESS) is not None]
     last = known[-max(1, len(known) // LAST) :]
-    return sum(last) / len(last) if last else float("nan")
+    return f"{sum(last) / len(last):.2f}" if last else ""
 
 
 if __name__ == "__main__":

@@ -108,7 +108,7 @@ def _message(event: Any, kind: Any, arguments: list[str], help_option: str) -> s
         case "UnrecognizedArgs":
             return _unknown(event.tokens, kind, arguments, help_option)
         case "MissingArgs" | "BadValue" if wrong := _wrong_options(kind, arguments):
-            return _unknown(wrong, kind, arguments, help_option)  # the first mistake, of which the other may follow
+            return _unknown(wrong, kind, arguments, help_option)  # it may have caused the other mistake
         case "MissingArgs":
             return f"{event.prog} needs {' and '.join(_usage(one.arg) for one in event.missing_arguments)}"
         case "MissingSubcommand":

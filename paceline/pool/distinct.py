@@ -11,7 +11,7 @@ from paceline.pool.env_state import layers
 
 
 def require_distinct(envs: Iterable[Any]) -> None:
-    """Refuse environments, all in use, of which two are one object or wrap one."""
+    """Refuse environments of one pool if two of them are the same object, or wrap the same object."""
     seen: set[int] = set()
     for env in envs:
         own = {id(layer) for layer in (layers(env) if hasattr(env, "unwrapped") else [env]) if hasattr(layer, "step")}

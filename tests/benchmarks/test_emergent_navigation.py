@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 from benchmarks import emergent_navigation
-from benchmarks.emergent_navigation import FAR, NEAR, Plan, StartDistances, classes, draw, listed, of_setting, show
+from benchmarks.emergent_navigation import (
+    FAR,
+    NEAR,
+    Plan,
+    StartDistances,
+    classes,
+    draw,
+    listed,
+    measure,
+    of_setting,
+    show,
+)
 from paceline.errors import UsageError
 from paceline.sims.rearrangement.config import RearrangementConfig
 from paceline.sims.rearrangement.evaluation.evaluator import Setting
@@ -93,6 +106,12 @@ def test_an_episode_without_a_place_before_the_handle_has_no_class(kitchen, monk
 def test_a_task_without_near_starts_is_refused():
     with pytest.raises(UsageError, match="rearrange:navigate has no near starts; allowed: pick, place"):
         of_setting(Setting.of("rearrange:navigate"), None, Plan())
+
+
+def test_runs_of_one_name_are_refused():
+    runs = (Path("a/pick"), Path("b/pick"))
+    with pytest.raises(UsageError, match="runs are named pick, pick; allowed: folders with different names"):
+        measure(Plan(runs=runs), {})
 
 
 def test_a_run_trained_with_far_starts_also_plays_near_ones(monkeypatch):

@@ -1,4 +1,4 @@
-"""The results of matches of all ranks: each is counted once, whoever plays, also in a resumed run."""
+"""Ratings of several ranks have every match once, also after a resume."""
 
 from __future__ import annotations
 
