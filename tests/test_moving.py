@@ -1,7 +1,8 @@
 """Pages for users of other libraries name arguments that those libraries have, as far as they are installed here.
 
-The code of Stable-Baselines3 runs. That of RLlib is compared with its source: it needs packages that no extra installs,
-and a Ray cluster.
+The code of Stable-Baselines3 and RLlib runs. The commands of three libraries do not, because these cannot be installed
+beside Paceline: CleanRL's package is older than the flags of its `ppo.py`, Sample Factory 2.1.1 needs NumPy 1, and
+habitat-baselines needs habitat-lab, which needs NumPy 1, and habitat-sim, which is not on PyPI.
 """
 
 from __future__ import annotations
@@ -9,11 +10,20 @@ from __future__ import annotations
 import ast
 import importlib.util
 import inspect
+import json
+import os
 import re
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+
+from paceline.collect.remote_access import LOCAL_ONLY
+from tests.integration.test_lifecycle import await_end
 
 MOVING = Path(__file__).parent.parent / "docs" / "moving"
 
@@ -46,6 +56,13 @@ def test_arguments_of_stable_baselines3():
     assert len(named) > 15 and named - known == {"learn"}
 
 
+def replaced(program: str, numbers: dict[str, str]) -> str:
+    for number, less in numbers.items():
+        assert number in program
+        program = program.replace(number, less)
+    return program
+
+
 SHORTER = {
     "n_envs=8": "n_envs=2",
     "n_steps=128, batch_size=256": "n_steps=16, batch_size=32",
@@ -58,12 +75,8 @@ SHORTER = {
 def test_code_of_stable_baselines3_runs(tmp_path, monkeypatch):
     pytest.importorskip("stable_baselines3")
     monkeypatch.chdir(tmp_path)
-    program = code("sb3.md")
-    for number, less in SHORTER.items():
-        assert number in program
-        program = program.replace(number, less)
     names: dict[str, Any] = {}
-    exec(program, names)
+    exec(replaced(code("sb3.md"), SHORTER), names)
     assert (tmp_path / "cartpole.zip").is_file() and names["action"] in (0, 1)
     assert names["model"].num_timesteps == 40, "the callback has stopped it"
 
@@ -95,6 +108,56 @@ def test_code_of_rllib_calls_methods_with_arguments_that_they_have():
     known = methods_of_rllib()
     calls = [node for node in ast.walk(ast.parse(code("rllib.md"))) if isinstance(node, ast.Call)]
     named = {call.func.attr: {str(word.arg) for word in call.keywords} for call in calls if hasattr(call.func, "attr")}
-    configured = {method: arguments for method, arguments in named.items() if arguments}
+    configured = {method: arguments for method, arguments in named.items() if arguments and method in known}
     assert configured.keys() == {"env_runners", "training"} and "build_algo" in known
     assert all(arguments <= known[method] for method, arguments in configured.items())
+
+
+SHORTER_RLLIB = {
+    "range(8)": "range(2)",
+    "num_env_runners=2": "num_env_runners=1",
+    "train_batch_size_per_learner=1024, minibatch_size=256": "train_batch_size_per_learner=256, minibatch_size=64",
+}
+RLLIB_NEEDS = ("ray", "pandas", "pyarrow", "pydantic", "tree", "scipy")
+ON_ONE_PROCESSOR = """
+import json, runpy, sys
+import psutil, ray
+
+ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False, _temp_dir=sys.argv[1])
+try:
+    names = runpy.run_path("page.py")
+finally:
+    started = [process.pid for process in psutil.Process().children(recursive=True)]
+    ray.shutdown()
+print(json.dumps([names["action"], names["result"]["training_iteration"], started]))
+"""
+
+
+def output_of(command: list[str], folder: Path, seconds: float) -> str:
+    """What a program prints. All processes that it has started end with it, if it does not end in time."""
+    own = {"HOME": str(folder), "TMPDIR": str(folder), "OMP_NUM_THREADS": "1", LOCAL_ONLY: "0"}
+    with open(folder / "out", "w+") as out, open(folder / "err", "w+") as err:
+        process = subprocess.Popen(command, cwd=folder, env=os.environ | own, stdout=out, stderr=err)
+        try:
+            code = process.wait(seconds)
+        finally:
+            if process.poll() is None:
+                for one in [*psutil.Process(process.pid).children(recursive=True), process]:
+                    one.kill()
+                process.wait()
+        assert code == 0, (folder / "err").read_text()
+    return (folder / "out").read_text()
+
+
+def test_code_of_rllib_runs(tmp_path):
+    """On one processor, which the first algorithm must leave to the second."""
+    for package in RLLIB_NEEDS:
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
+    (tmp_path / "page.py").write_text(replaced(code("rllib.md"), SHORTER_RLLIB))
+    # Not below `tmp_path`: the names of Ray's sockets would be too long.
+    with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder:
+        printed = output_of([sys.executable, "-c", ON_ONE_PROCESSOR, folder], tmp_path, seconds=240)
+        action, iterations, started = json.loads(printed.splitlines()[-1])
+        assert len(started) > 2 and await_end(started) == []
+    assert action in (0, 1) and iterations == 3, "one after two that were restored"
