@@ -75,6 +75,7 @@ SHORTER = {
 def test_code_of_stable_baselines3_runs(tmp_path, monkeypatch):
     pytest.importorskip("stable_baselines3")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # it logs to a folder of its own
     names: dict[str, Any] = {}
     exec(replaced(code("sb3.md"), SHORTER), names)
     assert (tmp_path / "cartpole.zip").is_file() and names["action"] in (0, 1)
