@@ -30,9 +30,10 @@ play: $(READY)
 train: $(READY)
 	$(BIN)/paceline train pointnav-small --ranks 2 --report
 
-# Three processes for two cores (tests/conftest.py), each with one thread of PyTorch.
+# Three processes for two cores (tests/conftest.py), each with one thread of PyTorch. Hundreds of tests start Python:
+# the modules are compiled once, also where the environment has PYTHONDONTWRITEBYTECODE.
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
 check: $(READY)
 	$(BIN)/ruff format --check paceline tests benchmarks examples *.py

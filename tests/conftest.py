@@ -31,10 +31,28 @@ __all__ = [
 ]
 
 
+def pytest_configure() -> None:
+    """PyTorch's compiler believes what the processor says of itself: to try out each of its instruction sets takes ten
+    seconds, and two more in every process. And it starts no helpers, which only large models are worth."""
+    os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Of `--numprocesses auto`. Many tests wait for other processes, so three of pytest keep two cores busy."""
     return math.ceil(1.5 * len(available_core_ids()))
+
+
+LONG = {"test_d4pg", "test_hyperparameters", "test_learning", "test_ppo", "test_remote"}
+"""Files that have the longest tests."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long tests come first: at the end the other cores would have nothing to do. One process has most of them, and so
+    it prepares the compiler once."""
+    items.sort(key=lambda item: item.path.stem not in LONG)
 
 
 @pytest.fixture(autouse=True)

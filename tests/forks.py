@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 PRELOADED = ["pytest", "gymnasium", "tyro", "paceline.api", "paceline.session", "tests.integration.test_training"]
+PRELOADED += ["paceline.cli.train", "tensorboard.compat.proto.event_pb2", "tensorboard.summary.writer.record_writer"]
 
 
 @cache

@@ -97,11 +97,7 @@ def channels_first(obs: dict[str, Tensor], names: Sequence[str]) -> dict[str, Te
 
 
 def flat_size(leaf: Leaf) -> int:
-    if isinstance(leaf.space, spaces.Discrete):
-        return int(leaf.space.n)
-    if isinstance(leaf.space, spaces.MultiDiscrete):
-        return int(leaf.space.nvec.sum())
-    return int(math.prod(leaf.shape))
+    return sum(leaf.choices) or int(math.prod(leaf.shape))
 
 
 def join(obs: dict[str, Tensor], leaves: Sequence[Leaf]) -> Tensor:
@@ -113,12 +109,10 @@ def join(obs: dict[str, Tensor], leaves: Sequence[Leaf]) -> Tensor:
 def flatten(values: Tensor, leaf: Leaf) -> Tensor:
     """[B, flat_size]: numbers as they are, discrete values one-hot."""
     if isinstance(leaf.space, spaces.Discrete):
-        return functional.one_hot(values, int(leaf.space.n)).float()
+        return functional.one_hot(values, leaf.choices[0]).float()
     if isinstance(leaf.space, spaces.MultiDiscrete):
         columns = values.flatten(1).unbind(1)
-        return torch.cat(
-            [functional.one_hot(c, int(n)).float() for c, n in zip(columns, leaf.space.nvec.flat, strict=True)], 1
-        )
+        return torch.cat([functional.one_hot(c, n).float() for c, n in zip(columns, leaf.choices, strict=True)], 1)
     if is_binary(leaf.space):
         return values.float().flatten(1)
     return as_float(values).flatten(1)

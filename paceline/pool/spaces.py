@@ -11,7 +11,7 @@ zero (this module adds and removes an environment's own `start`), and everything
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,16 @@ class Leaf:
     """The canonical space, for policies."""
     source: spaces.Space
     """The environment's own space at this path."""
+    choices: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    """How many values each discrete number has. As plain integers, because torch.compile cannot read NumPy's."""
+
+    def __post_init__(self) -> None:
+        space, found = self.space, []
+        if isinstance(space, spaces.Discrete):
+            found = [int(space.n)]
+        elif isinstance(space, spaces.MultiDiscrete):
+            found = space.nvec.flatten().tolist()
+        object.__setattr__(self, "choices", tuple(found))
 
     @property
     def shape(self) -> tuple[int, ...]:

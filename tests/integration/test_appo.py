@@ -40,6 +40,7 @@ def reports(folder: Path) -> list[dict]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.usefixtures("forked_workers")
 @pytest.mark.parametrize("core", ["none", "lstm", "gru"])
 @pytest.mark.parametrize("targets", ["auto", "gae"])
 @pytest.mark.parametrize("kind", ["serial", "process"])

@@ -19,6 +19,8 @@ from paceline.schedule.config import VERConfig
 from paceline.session import train
 from tests.integration.test_training import tiny
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 CUDA = pytest.param(
     "cuda",
     marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")],

@@ -6,7 +6,9 @@ seconds the first time, and eight later.
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -16,30 +18,35 @@ from paceline.pool import PoolConfig, make_pool
 from tests.forks import run_paceline
 
 mujoco = pytest.importorskip("mujoco")
-pytest.importorskip("warp")
-pytest.importorskip("mujoco_warp")
-
-from tests.integration import warp_envs  # noqa: E402
 
 NUM_ENVS = 3
+
+
+@pytest.fixture(scope="module")
+def warp_envs() -> ModuleType:
+    """Imported by the process that needs it: MuJoCo Warp takes seconds."""
+    pytest.importorskip("warp")
+    pytest.importorskip("mujoco_warp")
+    return importlib.import_module("tests.integration.warp_envs")
 
 
 class Alone:
     """One of the environments, in plain MuJoCo."""
 
-    def __init__(self, number: int) -> None:
-        self.number, self.steps, self.data = number, number % warp_envs.LENGTH, mujoco.MjData(warp_envs.MODEL)
+    def __init__(self, number: int, warp_envs: ModuleType) -> None:
+        self.number, self.length, self.model = number, warp_envs.LENGTH, warp_envs.MODEL
+        self.steps, self.data = number % self.length, mujoco.MjData(self.model)
         self.restart()
 
     def restart(self) -> None:
-        mujoco.mj_resetData(warp_envs.MODEL, self.data)
+        mujoco.mj_resetData(self.model, self.data)
         self.data.qpos[0] = 0.1 * self.number
 
     def step(self, action: np.ndarray) -> tuple[float, bool]:
         """The reward, and whether the episode has ended."""
         self.data.ctrl[:] = action
-        mujoco.mj_step(warp_envs.MODEL, self.data)
-        self.steps = (self.steps + 1) % warp_envs.LENGTH
+        mujoco.mj_step(self.model, self.data)
+        self.steps = (self.steps + 1) % self.length
         return -np.cos(self.data.qpos[0]), self.steps == 0
 
     def require_same(self, obs, slot: int) -> None:
@@ -47,14 +54,14 @@ class Alone:
             np.testing.assert_allclose(obs[name][slot], getattr(self.data, name), rtol=1e-3, atol=1e-4)
 
 
-def test_warp_arrays_are_stepped_as_by_mujoco_and_trained_on(tmp_path):
+def test_warp_arrays_are_stepped_as_by_mujoco_and_trained_on(tmp_path, warp_envs):
     """One test, so that kernels are compiled once."""
-    compare_with_mujoco()
-    train_and_evaluate(tmp_path / "run")
+    compare_with_mujoco(warp_envs)
+    train_and_evaluate(warp_envs, tmp_path / "run")
 
 
-def compare_with_mujoco() -> None:
-    generator, alone = np.random.default_rng(3), [Alone(number) for number in range(NUM_ENVS)]
+def compare_with_mujoco(warp_envs: ModuleType) -> None:
+    generator, alone = np.random.default_rng(3), [Alone(number, warp_envs) for number in range(NUM_ENVS)]
     made, ends = [], 0
 
     def make(num_envs, device):
@@ -80,7 +87,7 @@ def compare_with_mujoco() -> None:
         assert ends >= 3 * NUM_ENVS - 1 and len(pool.take_episodes()) == ends
 
 
-def train_and_evaluate(folder: Path) -> None:
+def train_and_evaluate(warp_envs: ModuleType, folder: Path) -> None:
     small = ["--steps", 512, "--rollout-steps", 16, "--pool.num-envs", 8, "--ppo.minibatches", 1, "--device", "cpu"]
     env = f"{warp_envs.__file__}:Pendulums"
     done = run_paceline("train", "--env", env, "--run-dir", folder, *small)

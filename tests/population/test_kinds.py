@@ -35,6 +35,8 @@ from tests.integration.test_training import assert_equal, tiny
 from tests.pool.turn_based import AGENTS, Court
 from tests.population.pasture import LIVES, NAMES, TRUNCATED, Pasture, pasture
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 SYSTEMS = ("ddppo", "ver", "appo")
 
 

@@ -112,10 +112,10 @@ def test_bounds_of_the_equilibrium_meet_at_the_value():
 
 
 def test_a_zero_sum_game_with_memory_goes_to_its_value(tmp_path, learning_seed):
-    """Uniform play has bounds of 0 and 3. With three seeds they differ by 0.46, 0.45 and 0.42."""
+    """Uniform play has bounds of 0 and 3. With three seeds they differ by 0.41, 0.52 and 0.39."""
     config = playing(
         "test_learning:uneven_pennies",
-        steps=60_000,
+        steps=40_000,
         seed=learning_seed,
         num_envs=32,
         rollout_steps=12,
@@ -156,17 +156,17 @@ def mean_exploitability(config: Config, folder: Path) -> float:
 
 
 def test_self_play_cycles_without_past_selves(tmp_path, learning_seed):
-    """A pair of pure strategies has an exploitability of 2, the equilibrium has 0. Three seeds: 1.47, 1.57, 1.44."""
-    assert mean_exploitability(circling(learning_seed, None, 61_440), tmp_path) > 1.1
+    """A pair of pure strategies has an exploitability of 2, the equilibrium has 0. Three seeds: 1.52, 1.61, 1.55."""
+    assert mean_exploitability(circling(learning_seed, None, 40_960), tmp_path) > 1.1
 
 
 def test_self_play_does_not_cycle_with_past_selves(tmp_path, learning_seed):
     """The policy plays against all its past selves, which is fictitious play, and the entropy bonus makes its best
     response smooth. Smooth fictitious play converges in zero-sum games (Hofbauer and Sandholm, 2002), also for the
     current policy. Without an entropy bonus the current policy would cycle: the best response to the average is pure.
-    Three seeds: 0.55, 0.44, 0.42."""
+    Three seeds: 0.55, 0.49, 0.49."""
     league = LeagueConfig(past_share=1.0, every=512, keep=1000, seats=8)
-    assert mean_exploitability(circling(learning_seed, league, 30_720), tmp_path) < 0.8
+    assert mean_exploitability(circling(learning_seed, league, 20_480), tmp_path) < 0.8
 
 
 # ---------------------------------------------------------------- a cooperative game

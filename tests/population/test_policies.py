@@ -32,6 +32,8 @@ from tests.integration.ranks import on_ranks
 from tests.integration.test_training import assert_equal, tiny
 from tests.pool.multi_agent import LIVES
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 SYSTEMS = ("ddppo", "ver", "appo")
 PROCESS = PoolConfig(num_envs=4, kind="process", workers=2)
 
