@@ -108,7 +108,7 @@ def test_copies_on_a_gpu_are_equal(bank):
 def test_the_cache_is_used(tmp_path, monkeypatch):
     made = load_or_generate_houses("small", "val", 1, 4, "prepare_groceries", folder=tmp_path)
     names = [path.name for path in tmp_path.glob("*.safetensors")]
-    assert names == ["small-prepare_groceries-val-1-4-v2-format1.safetensors"]
+    assert names == ["small-prepare_groceries-val-1-4-v3-format1.safetensors"]
     monkeypatch.setattr(HouseBank, "of_seeds", None)
     assert_equal(load_or_generate_houses("small", "val", 1, 4, "prepare_groceries", folder=tmp_path), made)
     assert bank_cache.cache_folder(HouseBank).name == "rearrangement"

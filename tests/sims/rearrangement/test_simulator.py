@@ -224,20 +224,27 @@ def test_a_list_of_episodes_is_played_in_its_order(kitchens):
         simulator.load_episodes([0], [0])
 
 
-def test_starts_touch_nothing(kitchens):
-    """But for the few in front of handles, and where the arm has to reach its target, that no heading clears."""
-    for task, options in (
-        *((task, {}) for task in ("pick", "place", "navigate", "open_fridge", "close_fridge", "open_drawer")),
-        ("pick", {"start": "far"}),
-        ("close_fridge", {"start": "far"}),
+@pytest.mark.parametrize(
+    ("task", "options"),
+    [
+        *((task, {}) for task in ("pick", "place", "navigate")),
+        *((f"{way}_{what}", {}) for way in ("open", "close") for what in ("fridge", "drawer")),
+        *((task, {"start": "far"}) for task in ("pick", "place", "open_fridge", "close_fridge", "close_drawer")),
         ("pick", {"base": False}),
-        ("place", {"base": False}),
-    ):
-        simulator = Rearrangement(128, "cpu", task, RearrangementConfig(sensors="blind", **options), bank=kitchens)
-        simulator.reset(11)
-        share = (simulator.stream.depth > TOUCHING).float().mean()
-        most = 0.08 if not simulator.config.base else 0.0 if task in ("pick", "place", "navigate") else 0.03
-        assert share <= most, (task, options, float(share))
+    ],
+)
+def test_starts_touch_nothing(kitchens, task, options):
+    """A door may be open by any angle from which it is closed, also one at which it is where the arm would rest."""
+    simulator = Rearrangement(512, "cpu", task, replace(BLIND, **options), bank=kitchens)
+    simulator.reset(11)
+    assert (simulator.stream.depth <= TOUCHING).all()
+
+
+def test_few_robots_that_place_without_their_base_touch_something(kitchens):
+    """Where no heading is clear from which the arm reaches the goal."""
+    simulator = Rearrangement(512, "cpu", "place", replace(BLIND, base=False), bank=kitchens)
+    simulator.reset(11)
+    assert (simulator.stream.depth > TOUCHING).float().mean() < 0.02
 
 
 def test_a_placing_robot_starts_with_its_object(kitchens):

@@ -52,7 +52,7 @@ class HouseBank(TensorBank[House]):
 
     FORMAT: ClassVar = "paceline-rearrangement-bank"
     VERSION: ClassVar = 1
-    SEEDS_VERSION: ClassVar = 2
+    SEEDS_VERSION: ClassVar = 3
     SIMULATOR: ClassVar = "rearrangement"
     WORTH_A_WORKER: ClassVar = {"small": 16, "full": 8}
     DETAILS: ClassVar = ("scenario",)

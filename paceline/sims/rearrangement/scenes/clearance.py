@@ -1,6 +1,6 @@
 """Headings of starts: towards the target, with noise. Neither the resting arm nor what it carries hits anything.
 
-Legend: E episodes, T objects with goals, P starts, J joints, O objects, R poses.
+Legend: E episodes, T objects with goals, P starts, J joints, O objects, R poses, V states of doors and drawers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.sims.rearrangement.config import WITH_OPEN_FRIDGE
+from paceline.sims.rearrangement.config import DRAWER_STARTS, FRIDGE_STARTS, WITH_OPEN_FRIDGE
 from paceline.sims.rearrangement.objects import HALF_EXTENTS
 from paceline.sims.rearrangement.physics.contact import depths
 from paceline.sims.rearrangement.physics.world import FRIDGE, NOTHING, NUM_JOINTS, arm_of, in_drawers, resting_state
@@ -24,11 +24,9 @@ NOISE, LARGEST_NOISE = 0.52, 1.0
 TURNS = (1.0, 0.5, 0.0, -0.5, -1.0)
 """Shares of the noise that are tried, in this order."""
 LAST_TURNS = (0.8, -0.8, 1.6, -1.6, 2.4, -2.4, np.pi)
-"""Turns that are tried after these. It is better to face elsewhere than to start inside a wall."""
-STAND_TURNS = (0.0, 0.3, -0.3, 0.6, -0.6, 0.9, -0.9)
+"""Turns that are tried after these. It is better to face elsewhere than to start inside something."""
+STAND_TURNS = (0.0, 0.3, -0.3, 0.6, -0.6, 0.9, -0.9, 1.2, -1.2, 1.6, -1.6)
 """Turns of stands that are tried, in this order."""
-FRIDGE_VALUES, DRAWER_VALUES = (0.0, 0.8, 1.1, 1.4, 1.7, 2.1), (0.0, 0.4, 0.45)
-"""Values at which the robot in front of a handle hits nothing."""
 CARRIED = (0.1, 0.1, 0.14)
 """Half extents of what robots carry anywhere: as large as any object."""
 
@@ -70,7 +68,8 @@ def _cleared_far(rng: np.random.Generator, house: _House, packed: Mapping[str, n
     far = packed["far_starts"]
     num = far.shape[0] * far.shape[1]
     episodes = _flat(np.arange(len(far))[:, None], far.shape[:2])
-    values = [np.zeros((num, NUM_JOINTS)), np.tile(packed["joints"][:, 5], (num, 1))]
+    limits = np.tile(packed["joints"][:, 5], (num, 1))
+    values = [0.0 * limits, limits, *(_values_of(FRIDGE, value, num) for value in FRIDGE_STARTS)]
     turns = [*(rng.uniform(-np.pi, np.pi, num) for _ in range(5)), *LAST_TURNS]
     return _cleared(far, _Check(house, episodes, values, None), turns)
 
@@ -112,17 +111,18 @@ class _Check:
     ) -> None:
         """`values` are one or more possible states of doors and drawers, [R, J] each."""
         self._house, self._episodes = house, torch.from_numpy(episodes)
-        self._values = [torch.from_numpy(some).float() for some in values]
+        self._values = torch.from_numpy(np.stack(values)).float()
+        """[V, R, J]."""
         self._carried = None if carried is None else torch.from_numpy(carried)
 
     def __call__(self, rows: np.ndarray, poses: np.ndarray) -> np.ndarray:
         """bool: whether the robots of `rows` at `poses` are clear."""
-        carried = None if self._carried is None else self._carried[rows]
-        places = torch.from_numpy(poses).float()
-        clear = np.ones(len(rows), bool)
-        for values in self._values:
-            clear &= (self._house.depths(self._episodes[rows], places, values[rows], carried) <= 0.0).numpy()
-        return clear
+        values = self._values[:, rows]
+        num = len(values)
+        carried = None if self._carried is None else self._carried[rows].repeat(num)
+        places = torch.from_numpy(poses).float().repeat(num, 1)
+        found = self._house.depths(self._episodes[rows].repeat(num), places, values.flatten(0, 1), carried)
+        return (found <= 0.0).view(num, -1).all(0).numpy()
 
 
 def _noises(rng: np.random.Generator, starts: np.ndarray) -> list[np.ndarray | float]:
@@ -149,19 +149,22 @@ def _cleared(starts: np.ndarray, check: _Check, turns: Sequence[np.ndarray | flo
 def _before_handle(rng: np.random.Generator, house: _House, packed: Mapping[str, np.ndarray], joint: int) -> np.ndarray:
     """[P, 3]: the starts in front of a handle, clear while its door or drawer is closed and while it is open."""
     starts = packed["joint_starts"][joint]
-    values = np.array(FRIDGE_VALUES if joint == FRIDGE else DRAWER_VALUES)
-    result, is_clear = starts.copy(), np.zeros(len(starts), bool)
-    noise = np.clip(rng.normal(0.0, NOISE, len(starts)), -LARGEST_NOISE, LARGEST_NOISE)
-    for number, start in enumerate(starts):
-        for share in TURNS:
-            pose = start + np.array([0.0, 0.0, share * noise[number]])
-            every = np.zeros((len(values), NUM_JOINTS))
-            every[:, joint] = values
-            check = _Check(house, np.zeros(len(values), np.int64), [every], np.full(len(values), NOTHING))
-            if check(np.arange(len(values)), np.tile(pose, (len(values), 1))).all():
-                result[number], is_clear[number] = pose, True
-                break
-    return _filled(result[None], is_clear[None])[0].astype(np.float32)
+    num = len(starts)
+    values = (0.0, packed["joints"][joint, 5], *(FRIDGE_STARTS if joint == FRIDGE else DRAWER_STARTS))
+    check = _Check(
+        house,
+        np.zeros(num, np.int64),
+        [_values_of(joint, value, num) for value in values],
+        np.full(num, NOTHING),
+    )
+    return _cleared(starts[None], check, _noises(rng, starts))[0]
+
+
+def _values_of(joint: int, value: float, num: int) -> np.ndarray:
+    """[R, J]: one door or drawer is open by `value`."""
+    values = np.zeros((num, NUM_JOINTS))
+    values[:, joint] = value
+    return values
 
 
 def _filled(starts: np.ndarray, is_clear: np.ndarray) -> np.ndarray:

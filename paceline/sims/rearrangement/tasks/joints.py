@@ -5,12 +5,11 @@ Taking anything else ends the episode.
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
 from paceline.sims.randomness import below, combine
+from paceline.sims.rearrangement.config import DRAWER_STARTS, FRIDGE_STARTS
 from paceline.sims.rearrangement.physics.world import (
     FRIDGE,
     NOTHING,
@@ -28,8 +27,6 @@ TO_REST = {True: 1.0, False: 10.0}
 FRIDGE_OPEN, DRAWER_OPEN = 1.2208, 0.45
 """What counts as open, in radians and in metres."""
 WITHIN = 0.05
-FRIDGE_STARTS, DRAWER_STARTS = (math.pi / 4, 2 * math.pi / 3), (0.4, 0.45)
-"""From where they are closed."""
 JOINT, LEFT, HANDLE, REST, GRASPED_ONCE, REACHED_ONCE = range(6)
 """Columns: the joint, how far it is from where it should be, distances of the tip from the handle and from its resting
 place, and two flags."""
@@ -55,8 +52,8 @@ class JointSkill:
             joint = torch.full_like(draw.scenes, FRIDGE)
         else:
             joint = below(combine(draw.keys, TARGET), NUM_JOINTS - 1) + UPPER_DRAWER
-        low, high = FRIDGE_STARTS if self._fridge else DRAWER_STARTS
-        value = low + (high - low) * self._starts.uniform(draw, OPENING)
+        values = torch.tensor(FRIDGE_STARTS if self._fridge else DRAWER_STARTS, device=joint.device)
+        value = values[below(combine(draw.keys, OPENING), len(values))]
         is_open = (torch.arange(NUM_JOINTS, device=joint.device) == joint[:, None]) & (not self._opens)
         values = torch.where(is_open, value[:, None], 0.0)
         columns = torch.cat((joint[:, None].float(), torch.zeros_like(values).repeat(1, 2)[:, :5]), 1)
