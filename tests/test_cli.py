@@ -123,6 +123,46 @@ def test_bad_usage_exits_2_and_says_what_is_allowed(arguments, message):
     assert "Traceback" not in done.stderr
 
 
+class OutOfMemoryError(RuntimeError):
+    """As PyTorch names it."""
+
+
+class AcceleratorError(RuntimeError):
+    """As PyTorch names it."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [
+        (OutOfMemoryError, "paceline: the GPU has too little free memory for this run; allowed: fewer environments "),
+        (AcceleratorError, "paceline: the GPU has stopped this program: CUDA error: misaligned address. Programs "),
+    ],
+)
+@pytest.mark.parametrize("is_hidden", [False, True])
+def test_a_failure_of_the_gpu_ends_with_advice(kind, line, is_hidden, monkeypatch, capsys):
+    """Also where the compiler has wrapped it. The traceback comes first."""
+
+    def fail(arguments):
+        try:
+            raise kind("CUDA error: misaligned address\nCompile with `TORCH_USE_CUDA_DSA`")
+        except kind as error:
+            if is_hidden:
+                raise RuntimeError("the compiler failed") from error
+            raise
+
+    monkeypatch.setattr("paceline.cli.main._run", fail)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    *before, last = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 1 and last.startswith(line) and "Traceback" in before[0]
+
+
+def test_other_failures_keep_their_traceback(monkeypatch):
+    monkeypatch.setattr("paceline.cli.main._run", lambda arguments: [][0])
+    with pytest.raises(IndexError):
+        main()
+
+
 def test_benchmarks_are_listed():
     lines = paceline("bench").stdout.splitlines()
     assert [line.split()[0] for line in lines] == BENCHMARKS

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import sys
+import traceback
 
 from paceline import __version__
+from paceline.cli.gpu_advice import advice_on_gpu
 from paceline.errors import PacelineError, UsageError, closest
 from paceline.signals import INTERRUPTED
 
@@ -39,6 +41,13 @@ def main() -> None:
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
         return  # the reader of our output has seen enough
+    except RuntimeError as error:
+        advice = advice_on_gpu(error)
+        if advice is None:
+            raise
+        traceback.print_exc()
+        print(f"paceline: {advice}", file=sys.stderr)
+        sys.exit(1)
     if code:
         sys.exit(code)
 

@@ -65,6 +65,14 @@ def pick_gpu() -> Config:
     )
 
 
+def navigate_gpu() -> Config:
+    """Take an object in procedural apartments, from depth, on a GPU. Stops after ten minutes. It needs more steps than
+    the other skills, so it has more streams, and sees each step once."""
+    config = pick_gpu()
+    ppo = dataclasses.replace(config.ppo, epochs=1, minibatches=32)
+    return dataclasses.replace(config, pool=PoolConfig(num_envs=4096), ppo=ppo)
+
+
 def pick_paper() -> Config:
     """Take an object in procedural apartments, with VER's agent and settings. With --ranks 8 on eight GPUs it has the
     paper's 128 environments."""
@@ -105,7 +113,8 @@ def recipes() -> dict[str, Callable[[], Config]]:
     made: dict[str, Callable[[], Config]] = {}
     for skill in ABOUT:
         name = f"rearrange-{skill.replace('_', '-')}"
-        for suffix, recipe in (("", pick), ("-gpu", pick_gpu), ("-paper", pick_paper)):
+        on_a_gpu = navigate_gpu if skill == "navigate" else pick_gpu
+        for suffix, recipe in (("", pick), ("-gpu", on_a_gpu), ("-paper", pick_paper)):
             made[name + suffix] = _of(skill, recipe)
     made["rearrange-open-fridge-mujoco"] = open_fridge_mujoco
     return made
