@@ -33,7 +33,7 @@ train: $(READY)
 # Three processes for two cores (tests/conftest.py), each with one thread of PyTorch. Hundreds of tests start Python:
 # the modules are compiled once, also where the environment has PYTHONDONTWRITEBYTECODE.
 test: $(READY)
-	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 check: $(READY)
 	$(BIN)/ruff format --check paceline tests benchmarks examples *.py

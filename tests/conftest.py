@@ -44,15 +44,19 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return math.ceil(1.5 * len(available_core_ids()))
 
 
-LONG = {"test_d4pg", "test_hyperparameters", "test_learning", "test_ppo", "test_remote"}
-"""Files that have the longest tests."""
+LONG = [
+    *("test_remote", "test_d4pg", "test_examples", "test_train_command", "test_learning", "test_appo", "test_moving"),
+    *("test_ver", "test_d4pg_images", "test_oracle", "test_kinds", "test_policies", "test_hyperparameters"),
+    *("test_ranks", "test_stopping", "test_members"),
+]
+"""Files that take half a minute and more, the longest first."""
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long tests come first: at the end the other cores would have nothing to do. One process has most of them, and so
-    it prepares the compiler once."""
-    items.sort(key=lambda item: item.path.stem not in LONG)
+    """Long files come first: at the end the other cores would have nothing to do."""
+    places = {name: place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(LONG)))
 
 
 @pytest.fixture(autouse=True)

@@ -231,7 +231,7 @@ def test_a_class_that_has_changed_since_is_named(tmp_path, monkeypatch):
     (tmp_path / "changing.py").write_text(MINE)
     config = dataclasses.replace(own(), policy=PolicyConfig(kind=f"{tmp_path}/changing.py:Policy"), steps=64)
     train(config, tmp_path / "run")
-    (tmp_path / "changing.py").write_text(MINE.replace("8", "9"))
+    (tmp_path / "changing.py").write_text(MINE.replace("8", "16"))
     for name in [name for name in sys.modules if name.startswith("changing_")]:
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(
