@@ -35,7 +35,6 @@ from tests.integration.envs import LENGTH, Chase  # noqa: E402
 from tests.integration.ranks import ROOT  # noqa: E402
 from tests.integration.test_d4pg import reports, small  # noqa: E402
 
-
 PATIENCE = 180.0
 """Seconds for actors to start, which import PyTorch in processes of their own while other tests run."""
 
