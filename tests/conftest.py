@@ -45,9 +45,10 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 LONG = [
-    *("test_remote", "test_d4pg", "test_examples", "test_train_command", "test_learning", "test_appo", "test_moving"),
-    *("test_ver", "test_d4pg_images", "test_oracle", "test_kinds", "test_policies", "test_hyperparameters"),
-    *("test_ranks", "test_stopping", "test_members"),
+    *("integration/test_remote", "integration/test_d4pg", "test_examples", "integration/test_train_command"),
+    *("population/test_learning", "integration/test_appo", "test_moving", "integration/test_ver", "learner/test_d4pg"),
+    *("integration/test_d4pg_images", "rearrangement/test_oracle", "population/test_kinds", "population/test_policies"),
+    *("learner/test_hyperparameters", "integration/test_ranks", "integration/test_stopping", "population/test_members"),
 ]
 """Files that take half a minute and more, the longest first."""
 
@@ -55,8 +56,7 @@ LONG = [
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long files come first: at the end the other cores would have nothing to do."""
-    places = {name: place for place, name in enumerate(LONG)}
-    items.sort(key=lambda item: places.get(item.path.stem, len(LONG)))
+    items.sort(key=lambda item: next((n for n, end in enumerate(LONG) if item.path.match(f"{end}.py")), len(LONG)))
 
 
 @pytest.fixture(autouse=True)

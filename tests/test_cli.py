@@ -132,19 +132,20 @@ class AcceleratorError(RuntimeError):
 
 
 @pytest.mark.parametrize(
-    ("kind", "line"),
+    ("kind", "said", "line"),
     [
-        (OutOfMemoryError, "paceline: the GPU has too little free memory for this run; allowed: fewer environments "),
-        (AcceleratorError, "paceline: the GPU has stopped this program: CUDA error: misaligned address. Programs "),
+        (OutOfMemoryError, "CUDA out of memory.", "the GPU has too little free memory for this run; allowed: fewer "),
+        (AcceleratorError, "CUDA error: out of memory", "the GPU has too little free memory for this run; allowed: "),
+        (AcceleratorError, "CUDA error: misaligned address", "the GPU has failed: CUDA error: misaligned address. "),
     ],
 )
 @pytest.mark.parametrize("is_hidden", [False, True])
-def test_a_failure_of_the_gpu_ends_with_advice(kind, line, is_hidden, monkeypatch, capsys):
+def test_a_failure_of_the_gpu_ends_with_advice(kind, said, line, is_hidden, monkeypatch, capsys):
     """Also where the compiler has wrapped it. The traceback comes first."""
 
     def fail(arguments):
         try:
-            raise kind("CUDA error: misaligned address\nCompile with `TORCH_USE_CUDA_DSA`")
+            raise kind(f"{said}\nCompile with `TORCH_USE_CUDA_DSA`")
         except kind as error:
             if is_hidden:
                 raise RuntimeError("the compiler failed") from error
@@ -154,13 +155,17 @@ def test_a_failure_of_the_gpu_ends_with_advice(kind, line, is_hidden, monkeypatc
     with pytest.raises(SystemExit) as ended:
         main()
     *before, last = capsys.readouterr().err.splitlines()
-    assert ended.value.code == 1 and last.startswith(line) and "Traceback" in before[0]
+    assert ended.value.code == 1 and last.startswith(f"paceline: {line}") and "Traceback" in before[0]
 
 
-def test_other_failures_keep_their_traceback(monkeypatch):
-    monkeypatch.setattr("paceline.cli.main._run", lambda arguments: [][0])
-    with pytest.raises(IndexError):
+def test_other_failures_keep_their_traceback(monkeypatch, capsys):
+    def fail(arguments):
+        raise RuntimeError("something else")
+
+    monkeypatch.setattr("paceline.cli.main._run", fail)
+    with pytest.raises(RuntimeError, match="something else"):
         main()
+    assert "paceline:" not in capsys.readouterr().err
 
 
 def test_benchmarks_are_listed():

@@ -8,6 +8,7 @@ habitat-baselines needs habitat-lab, which needs NumPy 1, and habitat-sim, which
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib.util
 import inspect
 import json
@@ -140,13 +141,12 @@ def output_of(command: list[str], folder: Path, seconds: float) -> str:
     with open(folder / "out", "w+") as out, open(folder / "err", "w+") as err:
         process = subprocess.Popen(command, cwd=folder, env=os.environ | own, stdout=out, stderr=err)
         try:
-            code = process.wait(seconds)
-        finally:
-            if process.poll() is None:
-                for one in [*psutil.Process(process.pid).children(recursive=True), process]:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            for one in [*psutil.Process(process.pid).children(recursive=True), process]:
+                with contextlib.suppress(psutil.NoSuchProcess):
                     one.kill()
-                process.wait()
-        assert code == 0, (folder / "err").read_text()
+        assert process.wait() == 0, (folder / "err").read_text()
     return (folder / "out").read_text()
 
 

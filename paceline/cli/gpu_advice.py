@@ -8,7 +8,7 @@ MEMORY = (
     "smaller network; nvidia-smi shows what else uses the GPU"
 )
 FAULT = (
-    "the GPU has stopped this program: {error}. Programs that share a GPU under MPS all stop when one of them fails. "
+    "the GPU has failed: {error}. Programs that share a GPU under MPS all stop when one of them has a fault. "
     "`paceline train --resume --run-dir FOLDER` continues a run from its last checkpoint"
 )
 
@@ -21,7 +21,7 @@ def advice_on_gpu(error: BaseException) -> str | None:
     cause: BaseException | None = error
     while cause is not None:
         names = {kind.__name__ for kind in type(cause).__mro__}
-        if "OutOfMemoryError" in names:
+        if "OutOfMemoryError" in names or ("AcceleratorError" in names and "out of memory" in str(cause)):
             return MEMORY
         if "AcceleratorError" in names:
             return FAULT.format(error=str(cause).partition("\n")[0])

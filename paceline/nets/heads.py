@@ -68,7 +68,7 @@ class ActionHead(nn.Module):
         """In nats; infinite for Boxes that are not squashed."""
         self.linear = orthogonal(LastLayer(in_features, sum(self._output_sizes)), OUTPUT_GAIN)
         if config.initial_logits:
-            num_logits = sum(sum(_sizes(leaf)) for leaf in groups[Categoricals])
+            num_logits = sum(sum(leaf.choices) for leaf in groups[Categoricals])
             if len(config.initial_logits) != num_logits:
                 raise UsageError(
                     f"head.initial_logits has {len(config.initial_logits)} numbers; "
@@ -167,7 +167,7 @@ def _family_of(leaf: Leaf) -> type:
 
 def _make(kind: type, group: Sequence[Leaf], config: HeadConfig) -> nn.Module:
     if kind is Categoricals:
-        return Categoricals([size for leaf in group for size in _sizes(leaf)])
+        return Categoricals([size for leaf in group for size in leaf.choices])
     if kind is Binaries:
         return Binaries(sum(math.prod(leaf.shape) for leaf in group))
     boxes = [cast("spaces.Box", leaf.space) for leaf in group]
@@ -189,15 +189,8 @@ def _make(kind: type, group: Sequence[Leaf], config: HeadConfig) -> nn.Module:
     )
 
 
-def _sizes(leaf: Leaf) -> list[int]:
-    """The number of choices of each component of a discrete leaf."""
-    if isinstance(leaf.space, spaces.Discrete):
-        return [int(leaf.space.n)]
-    return [int(size) for size in cast("spaces.MultiDiscrete", leaf.space).nvec.ravel()]
-
-
 def _place(leaf: Leaf) -> ActionSlice:
-    num_choices = sum(_sizes(leaf)) if _family_of(leaf) is Categoricals else 0
+    num_choices = sum(leaf.choices) if _family_of(leaf) is Categoricals else 0
     return ActionSlice(leaf.name, leaf.shape, math.prod(leaf.shape), num_choices)
 
 

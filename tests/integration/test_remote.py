@@ -267,11 +267,13 @@ def test_a_run_learns_from_actors_elsewhere(cluster, tmp_path):
         with_actors(),
         env="tests.integration.envs:Chase?seconds=0.002",
         steps=1_000_000,
+        seconds=PATIENCE,
         limiter=LimiterConfig(samples_per_insert=1.0, minimum=200),
     )
     with Session(config, tmp_path, callbacks=[EnoughFromElsewhere()]) as session:
         session.run()
         run = session.state
+    assert run.collection.collected > run.collection.explorer.collected + 1000, "the actors did not start in time"
     last = reports(tmp_path)[-1]
     assert 1000 < run.step == last["step"] < config.steps
     state = run.collection.limiter.state_dict()

@@ -39,6 +39,18 @@ def play(simulator: Rearrangement, chosen: torch.Tensor) -> list:
 
 
 @pytest.mark.parametrize("task", TASKS)
+def test_a_step_copies_no_constants_from_the_host(kitchens, task, monkeypatch):
+    """Not even at the end of episodes. Such a copy cannot be recorded in a CUDA graph."""
+    simulator = Rearrangement(4, "cpu", task, replace(BLIND, max_episode_steps=3), bank=kitchens)
+    simulator.reset(3)
+    rows = actions(simulator, 8)
+    play(simulator, rows[:4])  # makes what is made once
+    for name in ("tensor", "as_tensor", "from_numpy"):
+        monkeypatch.setattr(torch, name, None)
+    play(simulator, rows[4:])
+
+
+@pytest.mark.parametrize("task", TASKS)
 def test_a_task_can_be_played(kitchens, task):
     simulator = Rearrangement(3, "cpu", task, SMALL, bank=kitchens)
     first = simulator.reset(1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from paceline.sims.constants import constant
 from paceline.sims.randomness import below, combine
 from paceline.sims.rearrangement.config import DRAWER_STARTS, FRIDGE_STARTS
 from paceline.sims.rearrangement.physics.world import (
@@ -52,7 +53,7 @@ class JointSkill:
             joint = torch.full_like(draw.scenes, FRIDGE)
         else:
             joint = below(combine(draw.keys, TARGET), NUM_JOINTS - 1) + UPPER_DRAWER
-        values = torch.tensor(FRIDGE_STARTS if self._fridge else DRAWER_STARTS, device=joint.device)
+        values = constant(FRIDGE_STARTS if self._fridge else DRAWER_STARTS, self._starts.bank.joints)
         value = values[below(combine(draw.keys, OPENING), len(values))]
         is_open = (torch.arange(NUM_JOINTS, device=joint.device) == joint[:, None]) & (not self._opens)
         values = torch.where(is_open, value[:, None], 0.0)
