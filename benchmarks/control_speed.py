@@ -167,7 +167,7 @@ def show(workload: Workload, samples: dict[str, list[dict[str, float]]], plan: P
         if updates is None or steps is None:
             return ["", "", ""]
         ours = median(next(iter(samples)), "updates_per_second")
-        return [f"{updates:,.0f}", f"{steps:,.0f}", "" if ours is None else f"{ours / updates:.2f}"]
+        return [shown(updates), shown(steps), "" if ours is None else f"{ours / updates:.2f}"]
 
     first = next(iter(samples))
     return print_table(
@@ -176,6 +176,10 @@ def show(workload: Workload, samples: dict[str, list[dict[str, float]]], plan: P
         [[name, *cells(name)] for name in samples],
         name=workload,
     )
+
+
+def shown(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}"
 
 
 if __name__ == "__main__":
