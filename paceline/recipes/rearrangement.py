@@ -66,8 +66,8 @@ def pick_gpu() -> Config:
 
 
 def navigate_gpu() -> Config:
-    """Take an object in procedural apartments, from depth, on a GPU. Stops after ten minutes. It needs more steps than
-    the other skills, so it has more streams, and sees each step once."""
+    """Drive to an object or to its goal in procedural apartments, from depth, on a GPU. Stops after ten minutes. This
+    skill needs more steps than the others, so it has more streams, and learns from each step once."""
     config = pick_gpu()
     ppo = dataclasses.replace(config.ppo, epochs=1, minibatches=32)
     return dataclasses.replace(config, pool=PoolConfig(num_envs=4096), ppo=ppo)

@@ -18,9 +18,10 @@ SCENARIOS = {"tidy_house": 5, "prepare_groceries": 3, "set_table": 2}
 WITH_OPEN_FRIDGE = ("prepare_groceries",)
 """Scenarios that begin with an open fridge."""
 
-FRIDGE_STARTS = tuple(math.pi / 4 + (2 / 3 - 1 / 4) * math.pi * step / 15 for step in range(16))
+FRIDGE_STARTS = tuple(math.radians(degrees) for degrees in range(45, 121, 5))
 DRAWER_STARTS = (0.4, 0.41, 0.42, 0.43, 0.44, 0.45)
-"""From where doors and drawers are closed, in radians and in metres. No robot that starts near or far touches them."""
+"""How far doors (radians) and drawers (metres) are open when a robot is to close them. No robot may start inside one at
+any of these values, so every start before a handle is checked at all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)

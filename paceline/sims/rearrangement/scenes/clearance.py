@@ -64,7 +64,7 @@ def with_clear_headings(packed: Mapping[str, np.ndarray], seed: int, scenario: s
 
 
 def _cleared_far(rng: np.random.Generator, house: _House, packed: Mapping[str, np.ndarray]) -> np.ndarray:
-    """[E, P, 3]: starts anywhere, clear with everything closed and with everything open."""
+    """[E, P, 3]: starts anywhere, clear with everything closed, with everything open, and with the fridge half open."""
     far = packed["far_starts"]
     num = far.shape[0] * far.shape[1]
     episodes = _flat(np.arange(len(far))[:, None], far.shape[:2])
