@@ -125,14 +125,15 @@ class AtariGame(gymnasium.Env):
         self._settings = settings
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
         self._ale = ale_py.ALEInterface()
-        self._ale.setFloat("repeat_action_probability", settings.repeat_action_probability)
+        self._ale.setFloat("repeat_action_probability", 0.0)  # see `_act`
         self._ale.setInt("max_num_frames_per_episode", settings.max_frames)
         self._rom_path: Any = roms.get_rom_path(settings.rom)
+        self._noop = self._held = ale_py.Action.NOOP
+        self._sticky: Any = np.random.MT19937()
         self._seed(None)
 
         ale, minimal = self._ale, self._ale.getMinimalActionSet()
         self._actions = ale.getLegalActionSet() if settings.full_action_space else minimal
-        self._noop = ale_py.Action.NOOP
         self._fire = ale_py.Action.FIRE if settings.fire_reset and ale_py.Action.FIRE in minimal else None
         self.action_space = spaces.Discrete(len(self._actions))
 
@@ -189,12 +190,40 @@ class AtariGame(gymnasium.Env):
     def render(self) -> np.ndarray:
         return self._ale.getScreenRGB()
 
+    def get_state(self) -> dict[str, Any]:
+        return {
+            "made_for": self._made_for(),
+            "emulator": self._ale.cloneState(include_rng=True),
+            "random": self.np_random.bit_generator.state,
+            "sticky": (self._sticky.state, self._held),
+            "screens": (self._newer.copy(), self._older.copy()),
+            "stack": self._stack,
+            "game": (self._lives, self._score, self._between_lives),
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        if (made_for := state["made_for"]) != self._made_for():
+            raise ValueError(f"the state is of {made_for}; allowed: {self._made_for()}")
+        self._ale.restoreState(state["emulator"])
+        self.np_random.bit_generator.state = state["random"]
+        self._sticky.state, self._held = state["sticky"]
+        self._newer[:], self._older[:] = state["screens"]
+        self._stack = state["stack"]
+        self._lives, self._score, self._between_lives = state["game"]
+
+    def _made_for(self) -> str:
+        """What a state must agree with. The emulator's own errors do not say what is wrong."""
+        import ale_py
+
+        frames, screen = ("x".join(map(str, array.shape)) for array in (self._stack, self._newer))
+        return f"{self._settings.rom} {frames} of {screen} in ale-py {ale_py.__version__}"
+
     def _advance(self, action: Any) -> tuple[int, bool]:
         """Repeat an action. Returns the reward, and whether a lost life ended the episode."""
         ale, last = self._ale, self._settings.frameskip - 1
         reward = 0
         for frame in range(last + 1):
-            reward += ale.act(action)
+            reward += self._act(action)
             lives, before = ale.lives(), self._lives
             self._lives = lives
             # Some games show zero lives for a while before they are over. Then the game's own end counts.
@@ -218,8 +247,7 @@ class AtariGame(gymnasium.Env):
             stack[-3:] = self._resize(self._newer).transpose(2, 0, 1)
 
     def _start_game(self) -> None:
-        self._ale.reset_game()
-        self._score = 0
+        self._reset_game()
         noops = int(self.np_random.integers(1, self._settings.noop + 1)) if self._settings.noop else 0
         for _ in range(noops):
             self._press(self._noop)
@@ -227,16 +255,30 @@ class AtariGame(gymnasium.Env):
             self._press(self._fire)
 
     def _press(self, action: Any) -> None:
-        self._score += self._ale.act(action)
+        self._score += self._act(action)
         if self._ale.game_over():
-            self._ale.reset_game()
-            self._score = 0
+            self._reset_game()
+
+    def _reset_game(self) -> None:
+        self._ale.reset_game()
+        self._held, self._score = self._noop, 0
+
+    def _act(self, action: Any) -> int:
+        """Run one frame. Returns its reward.
+
+        Sticky actions are those of the emulator, bit by bit. Its own cannot be saved: its state lacks the last action.
+        """
+        if probability := self._settings.repeat_action_probability:
+            repeats = self._sticky.random_raw() < probability * 2**32
+            self._sticky.random_raw()  # of the second player
+            self._held = action = self._held if repeats else action
+        return self._ale.act(action)
 
     def _go_on(self) -> bool:
         """Continue the game after a lost life. Returns False if that ended it."""
-        self._score += self._ale.act(self._noop)
+        self._score += self._act(self._noop)
         if self._fire is not None and not self._ale.game_over():
-            self._score += self._ale.act(self._fire)
+            self._score += self._act(self._fire)
         return not self._ale.game_over()
 
     def _seed(self, seed: int | None) -> None:
@@ -245,4 +287,5 @@ class AtariGame(gymnasium.Env):
         np_seed, ale_seed = np.random.SeedSequence(seed).generate_state(2)
         self._np_random, self._np_random_seed = seeding.np_random(int(np_seed))
         self._ale.setInt("random_seed", int(ale_seed.astype(np.int32)))
+        self._sticky.state = np.random.RandomState(ale_seed).get_state(legacy=False)
         self._ale.loadROM(self._rom_path)

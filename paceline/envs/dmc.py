@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paceline.envs.dmc_tasks import MANIPULATION, ControlTask, PixelSettings, PixelTask, has_images, manipulation, suite
+from paceline.envs.dmc_tasks import (
+    MANIPULATION,
+    ControlTask,
+    PixelSettings,
+    PixelTask,
+    SuiteTask,
+    has_images,
+    manipulation,
+    suite,
+)
 from paceline.envs.factory import Factory
 from paceline.envs.ids import EnvId
 from paceline.envs.options import Options
@@ -96,7 +105,7 @@ def _pixels(options: Options, domain: str, env_id: EnvId) -> PixelSettings | Non
 def _make(
     domain: str, task: str, frameskip: int, flat: bool, pixels: PixelSettings | None, env_index: int
 ) -> ControlTask | PixelTask:
-    env = ControlTask(domain, task, frameskip, flat)
+    env = (ControlTask if domain == MANIPULATION else SuiteTask)(domain, task, frameskip, flat)
     return env if pixels is None else PixelTask(env, pixels)
 
 

@@ -76,7 +76,8 @@ class ControlTask(gymnasium.Env):
 
     def __init__(self, domain: str, task: str, frameskip: int = 1, flat: bool = False) -> None:
         self._is_suite = domain != MANIPULATION
-        self._env = suite().load(domain, task) if self._is_suite else _load_manipulation(task)
+        self._env = _load_suite(domain, task) if self._is_suite else _load_manipulation(task)
+        self.metadata = {**self.metadata, "render_fps": round(1.0 / self._env.control_timestep())}
         self._frameskip, self._flat = frameskip, flat
         action = self._env.action_spec()
         low, high = (
@@ -117,6 +118,22 @@ class ControlTask(gymnasium.Env):
     def _observe(self, timestep: Any) -> Any:
         parts = {key: _shown(value) for key, value in timestep.observation.items()}
         return np.concatenate(list(parts.values())) if self._flat else parts
+
+
+class SuiteTask(ControlTask):
+    """A task of the suite. Its state can be saved, unlike that of a task of the arm."""
+
+    def __init__(self, domain: str, task: str, frameskip: int = 1, flat: bool = False) -> None:
+        super().__init__(domain, task, frameskip, flat)
+        from paceline.envs.dmc_state import SuiteState  # needs MuJoCo
+
+        self._state = SuiteState(self._env)
+
+    def get_state(self) -> dict[str, Any]:
+        return self._state.get(self._env)
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._state.set(self._env, state)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,6 +189,15 @@ def _render(physics: Any, resolution: tuple[int, int], camera: int, shadows: boo
         return physics.render(height, width, camera_id=camera, render_flag_overrides=flags)
     except Exception as error:
         raise cannot_render(error) from error
+
+
+def _load_suite(domain: str, task: str) -> Any:
+    """A task of the suite. dm_control draws the systems of `lqr` here, and the seed makes all of them the same."""
+    if domain != "lqr":
+        return suite().load(domain, task)
+    env = suite().load(domain, task, task_kwargs={"random": 0})
+    env.task.random.seed()  # episodes without a seed differ
+    return env
 
 
 def _load_manipulation(task: str) -> Any:

@@ -143,6 +143,9 @@ class Doom(gymnasium.Env):
     Observations are the screen, uint8 [3, height, width], or with measurements a dict of `screen` and `measurements`.
     ViZDoom has no screen once an episode is over, so the last observation of an episode repeats the one before. The
     last `info` of an episode has the scenario's variables by lower-case name.
+
+    The engine of a match takes a seed only when it starts. So it starts at the first `reset`, and again at every
+    `reset` with a seed.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 35}  # noqa: RUF012 - as Gymnasium declares it
@@ -164,12 +167,18 @@ class Doom(gymnasium.Env):
         self.action_space = self._buttons.space
         self.observation_space = observation_space(settings.resolution, len(settings.measurements))
         self._observation: Any = None
-        start(self._game, doom_maze.wad(maze) if maze else None)
+        if self._match is None:
+            start(self._game, doom_maze.wad(maze) if maze else None)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict]:
         super().reset(seed=seed)
+        restarts = self._match is not None and (seed is not None or not self._game.is_running())
+        if restarts:
+            self._game.close()
         # With a seed of its own an episode does not depend on earlier ones.
         self._game.set_seed(int(self.np_random.integers(2**32)))
+        if restarts:
+            start(self._game)
         self._game.new_episode()
         if (rules := self._match or self._battle) is not None:
             rules.begin()

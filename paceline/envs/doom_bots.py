@@ -1,7 +1,7 @@
 """Deathmatches of one agent against ViZDoom's own bots: how they start, and what they reward.
 
 The buttons are those of Sample Factory's table A.4. With `actions=multi_discrete` they are its seven heads. Death does
-not end an episode: the agent respawns at once, and only the time limit ends an episode.
+not end an episode: the agent respawns at once, mostly in the step of its death. Only the time limit ends an episode.
 """
 
 from __future__ import annotations
@@ -47,7 +47,11 @@ REWARDS: dict[str, tuple[float, float]] = {
     **{f"WEAPON{number}": (0.1, 0.0) for number in range(3, 8)},
 }
 """Reward for one point more, and for one point less, of a game variable. Sample Factory's paper gives no values."""
+_DEATHS, _HEALTH = (list(REWARDS).index(name) for name in ("DEATHCOUNT", "HEALTH"))
+_BELONGINGS = slice(_HEALTH, None)
 
+NO_WEAPON = -1
+"""`SELECTED_WEAPON` of an agent that has just appeared."""
 SWITCH_PENALTY = 0.01
 """An agent that changes weapons all the time never shoots."""
 
@@ -73,14 +77,21 @@ class Match:
         self._before, self._weapon_before = self._now()
 
     def reward(self) -> float:
-        """The reward for all changes since the last call, or since the agent respawned."""
+        """The reward for all changes since the last call, or since the agent respawned.
+
+        A death costs the health that the agent had. The health, armour and weapons of a respawn are no gain.
+        """
         now, weapon = self._now()
         changes = [after - before for after, before in zip(now, self._before, strict=True)]
+        died = changes[_DEATHS] > 0
+        if died:
+            changes[_BELONGINGS] = [min(change, 0.0) for change in changes[_BELONGINGS]]
+            changes[_HEALTH] = -self._before[_HEALTH]
         total = sum(
             change * (more if change > 0 else less)
             for change, (_, more, less) in zip(changes, self._variables, strict=True)
         )
-        if weapon != self._weapon_before:
+        if weapon != self._weapon_before and not died and NO_WEAPON not in (weapon, self._weapon_before):
             total -= SWITCH_PENALTY
         self._before, self._weapon_before = now, weapon
         return total

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ from gymnasium import spaces
 from paceline.envs.factory import needs
 from paceline.envs.options import Options
 from paceline.errors import closest
+from paceline.signals import signals_blocked
 
 FIRST_GAMES = {"doom.wad", "doom1.wad", "doomu.wad", "freedoom1.wad"}
 KILL_SECONDS = 3.0
@@ -70,6 +70,8 @@ def read_measurements(options: Options, of_scenario: Callable[[], tuple[str, ...
     for variable in variables:
         if variable not in known:
             raise options.error("measurements", f"true, false, or names of game variables{closest(variable, known)}")
+    if len(set(variables)) < len(variables):
+        raise options.error("measurements", "each game variable once")
     return variables
 
 
@@ -147,21 +149,21 @@ def start(game: Any, wad: bytes | None = None) -> None:
     the same moment crash each other. Here it reads and writes its settings at the null device, and starts in a
     temporary folder, which is deleted as soon as it runs.
 
-    It inherits blocked SIGTERM and Ctrl-C. Schedulers send them to all processes of a job, and a run that saves a
+    It inherits blocked signals. Schedulers and terminals send them to all processes of a job, and a run that saves a
     checkpoint on them must not lose its games first.
     """
     game.set_doom_config_path(os.devnull)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
-    try:
-        with tempfile.TemporaryDirectory(prefix="paceline-doom-") as folder, contextlib.chdir(folder):
-            if wad is not None:
-                path = os.path.join(folder, "scenario.wad")
-                with open(path, "wb") as file:
-                    file.write(wad)
-                game.set_doom_scenario_path(path)
-            game.init()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    with (
+        signals_blocked(),
+        tempfile.TemporaryDirectory(prefix="paceline-doom-") as folder,
+        contextlib.chdir(folder),
+    ):
+        if wad is not None:
+            path = os.path.join(folder, "scenario.wad")
+            with open(path, "wb") as file:
+                file.write(wad)
+            game.set_doom_scenario_path(path)
+        game.init()
 
 
 def engines_of(pid: int) -> dict[int, str]:

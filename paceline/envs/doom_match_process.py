@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from typing import IO, Any, NoReturn
 from paceline.envs.doom_engine import end_engines, engines_of
 from paceline.envs.doom_players import MatchPlan
 from paceline.envs.udp_ports import ReservedPort
+from paceline.signals import signals_blocked
 
 log = logging.getLogger(__name__)
 
@@ -123,8 +123,7 @@ def _launch(folder: str, output: IO[bytes]) -> tuple[subprocess.Popen[bytes], Co
     ours, theirs = socket.socketpair()
     path = [os.path.abspath(entry) for entry in sys.path if entry]
     # It and its engines start with these signals blocked: a run that saves a checkpoint on them still needs the match.
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
-    try:
+    with theirs, signals_blocked():
         process = subprocess.Popen(
             [sys.executable, "-c", f"from paceline.envs.doom_players import main; main({theirs.fileno()})"],
             pass_fds=[theirs.fileno()],
@@ -134,9 +133,6 @@ def _launch(folder: str, output: IO[bytes]) -> tuple[subprocess.Popen[bytes], Co
             stdout=output,
             stderr=output,
         )
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-        theirs.close()
     return process, Connection(ours.detach())
 
 

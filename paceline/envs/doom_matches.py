@@ -40,8 +40,12 @@ MEASUREMENTS = (
 )
 """The numbers that `measurements=true` observes: what a player's screen shows (Sample Factory's appendix A.3)."""
 
+BEGINNINGS = 10
+"""Most attempts to begin a match in which everyone lives. A player who appears inside another one kills it."""
+
 _SHAPED = slice(len(doom_rewards.VARIABLES))
 _DEATHS = doom_rewards.VARIABLES.index("DEATHCOUNT")
+_DEAD = doom_rewards.VARIABLES.index("DEAD")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +170,10 @@ class DoomMatch:
             self.close()
         if self._match is None:
             self._match = start_match(self._plan(seed), self._settings.timeout_seconds)
-        self._observe(self._ask("begin"))
+        for _ in range(BEGINNINGS):
+            self._observe(self._ask("begin"))
+            if not any(view.variables[_DEAD] for view in self._views):
+                break
         self._frames = 0
         for shaping, view in zip(self._shaping, self._views, strict=True):
             shaping.begin(view.variables[_SHAPED])

@@ -6,6 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from paceline.envs import envpool_opengl
+
+# isort: split
 import envpool
 import numpy as np
 from envpool.registration import registry
@@ -26,6 +29,8 @@ _SET_BY_POOL = {
     "env_seed",
     "gym_reset_return_info",
 }
+_FROM_ONE = ("stack_num", "frame_skip", "img_height", "img_width", "max_episode_steps")
+"""Options that EnvPool takes at 0, too. Some tasks then crash the process."""
 _PIXEL_OPTIONS = ("from_pixels", "render_width", "render_height", "render_camera_id")
 
 
@@ -81,6 +86,12 @@ def resolve(env_id: EnvId) -> Factory:
     if registry.specs[env_id.name][0].startswith("envpool.mujoco"):
         allowed += [option for option in _PIXEL_OPTIONS if option not in allowed]
     check_options(env_id, allowed)
+    for name in _FROM_ONE:
+        value = env_id.options.get(name)
+        if isinstance(value, int | float) and value < 1:
+            raise UsageError(f"{name} of {str(env_id)!r} is {value}; allowed: a whole number from 1")
+    if env_id.options.get("from_pixels"):
+        envpool_opengl.require(str(env_id))
     options = dict(env_id.options)
     batch_size = options.pop("batch_size", 0)
     if batch_size not in (0, 1):

@@ -18,6 +18,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from paceline.envs.factory import Factory, check_options
 from paceline.envs.ids import EnvId
+from paceline.envs.mujoco_rendering import choose_renderer
 from paceline.envs.options import has_text
 from paceline.errors import UsageError, closest, extra_hint
 
@@ -69,11 +70,16 @@ def named_code(env_id: EnvId) -> str | None:
 
 def _make(spec: EnvSpec, label: str, env_index: int) -> gymnasium.Env:
     if str(spec.entry_point).startswith("gymnasium.envs.mujoco"):
+        choose_renderer()
         mujoco_warnings_to_log()
     try:
         return gymnasium.make(spec)
     except gymnasium.error.DependencyNotInstalled as error:
         raise _missing(label, error) from error
+    except TypeError as error:
+        if "unexpected keyword argument" not in str(error):
+            raise
+        raise UsageError(f"an option of {label!r} does not exist: {error}") from error
 
 
 def mujoco_warnings_to_log() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -178,7 +179,16 @@ def _hydra(value: Any) -> str:
     """A value in Hydra's notation."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, str):
+        is_hydras = value.lower() == "null" or (value.startswith("[") and value.endswith("]"))
+        return value if is_hydras else _quoted(value)
     return f"[{','.join(map(_hydra, value))}]" if isinstance(value, list | tuple) else str(value)
+
+
+def _quoted(text: str) -> str:
+    """Text in Hydra's quotes. Backslashes count only before a quote, where each is written twice."""
+    escaped = re.sub(r"(\\*)('|\Z)", lambda found: 2 * found[1] + ("\\'" if found[2] else ""), text)
+    return f"'{escaped}'"
 
 
 def _check(settings: HabitatSettings, env_id: EnvId) -> None:
@@ -211,7 +221,7 @@ def _check(settings: HabitatSettings, env_id: EnvId) -> None:
 def _config(settings: HabitatSettings) -> Any:
     from habitat import get_config
 
-    split = [f"habitat.dataset.split={settings.split}"] if settings.split else []
+    split = [f"habitat.dataset.split={_hydra(settings.split)}"] if settings.split else []
     return get_config(settings.config, overrides=[*settings.overrides, *split])
 
 

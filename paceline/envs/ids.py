@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import unquote
 
 from paceline.errors import UsageError
 
@@ -29,11 +29,15 @@ class EnvId:
         family, colon, name = address.partition(":")
         if not family or (colon and not name and not query and family != "synthetic"):
             raise UsageError(f"environment id {text!r} is not of the form family:name?option=value")
-        try:
-            options = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
-        except ValueError:
-            raise UsageError(f"options {query!r} of {text!r} are not of the form option=value&option=value") from None
-        return cls(family, name, {key: _literal(value) for key, value in options})
+        options: dict[str, Any] = {}
+        for option in query.split("&") if query else []:
+            key, equals, value = option.partition("=")
+            if not key or not equals:
+                raise UsageError(f"options {query!r} of {text!r} are not of the form option=value&option=value")
+            if key in options:
+                raise UsageError(f"option {key!r} is twice in {text!r}; allowed: once")
+            options[unquote(key)] = _literal(unquote(value))
+        return cls(family, name, options)
 
     def __str__(self) -> str:
         query = "&".join(f"{key}={_text(value)}" for key, value in self.options.items())
@@ -42,7 +46,11 @@ class EnvId:
 
 
 def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    """As `parse` reads it."""
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    if isinstance(value, str) and _literal(value) != value:
+        text = repr(value)
+    return text.replace("%", "%25").replace("&", "%26")
 
 
 def _literal(text: str) -> Any:

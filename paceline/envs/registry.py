@@ -10,15 +10,16 @@ import functools
 import importlib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any
 
 from paceline.envs import given, user
 from paceline.envs.factory import Factory, needs
 from paceline.envs.ids import EnvId
 from paceline.errors import UsageError, closest
-from paceline.own_code import SEARCHED
+from paceline.own_code import SEARCHED, with_absolute_path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +27,8 @@ class Family:
     """One kind of environment. Its module is imported on first use.
 
     The module has `resolve(EnvId) -> Factory` and `names() -> Iterable[str]`. If an id can name code, it also has
-    `named_code(EnvId) -> str | None` (see `code_named_by`).
+    `named_code(EnvId) -> str | None` (see `code_named_by`). If options of an id are paths of files or folders, it also
+    has `PATHS`, their names. If these have the scenes, it also has `scenes_label(EnvId) -> str | None`.
     """
 
     module: str
@@ -212,6 +214,35 @@ def code_named_by(env: str) -> str | None:
         return f"import the module {env_id.family!r} and call {env_id.name!r}" if env_id.name else None
     named_code = getattr(load(env_id.family), "named_code", None)
     return None if named_code is None else named_code(env_id)
+
+
+def with_absolute_paths(env: str) -> str:
+    """An id that means the same in every folder: with the whole paths of the files and folders that it names."""
+    env = with_absolute_path(env)
+    env_id = EnvId.parse(env)
+    names = _of_family(env_id, "PATHS") or ()
+    given_paths = {name: env_id.options.get(name) for name in names}
+    # Values that are no path are refused when the id is resolved.
+    paths = {
+        name: str(Path(path).expanduser().resolve())
+        for name, path in given_paths.items()
+        if path and isinstance(path, str)
+    }
+    return str(replace(env_id, options=env_id.options | paths)) if paths else env
+
+
+def scenes_label(env: str) -> str | None:
+    """The label of the scenes in the files that an id names. Edited floor plans have another. None if it names none."""
+    env_id = EnvId.parse(env)
+    label = _of_family(env_id, "scenes_label")
+    return None if label is None else label(env_id)
+
+
+def _of_family(env_id: EnvId, name: str) -> Any:
+    """What the family of an id says about its options under `name`, if there are any."""
+    if not env_id.options or env_id.family not in families():
+        return None
+    return getattr(load(env_id.family), name, None)
 
 
 def load(name: str) -> Any:

@@ -11,6 +11,9 @@ from gymnasium.utils.env_checker import check_env
 from paceline.envs import resolve
 from paceline.envs.atari import names
 from paceline.errors import UsageError
+from paceline.pool.config import PoolConfig
+from paceline.pool.env_state import UnreadableState, env_state, restore_env
+from paceline.pool.process import ProcessPool
 
 PLAIN = "fire_reset=false&clip_rewards=false"
 
@@ -168,6 +171,72 @@ def test_a_reset_in_the_middle_of_a_life_starts_a_new_game():
     while not env.step(1)[2]:
         pass
     assert env.reset(seed=0)[1]["lives"] == 5
+
+
+@pytest.mark.parametrize(
+    ("game", "options"),
+    [
+        ("Pong", "noop=0&repeat_action_probability=0.5"),
+        ("Breakout", "noop=5&repeat_action_probability=0.25&episodic_life=true"),
+        ("SpaceInvaders", "noop=5&max_frames=100&grayscale=false"),
+    ],
+)
+def test_a_restored_game_goes_on_to_the_bit(game, options):
+    """Also after its end, and in an environment that has played something else with another seed."""
+    rng, saved, restored, ends = np.random.default_rng(0), make(options, game), make(options, game), 0
+    saved.reset(seed=0)
+    restored.reset(seed=100)
+    for _ in range(10):  # in some of these moments the emulator goes on with an earlier action
+        restored.step(1)
+        restore_env(restored, env_state(saved))
+        for action in rng.integers(saved.action_space.n, size=10):
+            observation, *expected = saved.step(action)
+            found, *rest = restored.step(action)
+            np.testing.assert_array_equal(found, observation)
+            assert rest == expected
+            if rest[1] or rest[2]:
+                ends += 1
+                np.testing.assert_array_equal(restored.reset()[0], saved.reset()[0])
+    assert ends > 0 or game == "Pong"
+
+
+def test_a_state_between_two_lives_continues_the_game():
+    saved, restored = make("episodic_life=true"), make("episodic_life=true")
+    saved.reset(seed=0)
+    while not saved.step(1)[2]:
+        pass
+    restore_env(restored, env_state(saved))
+    assert restored.reset()[1]["lives"] == saved.reset()[1]["lives"] == 4
+
+
+@pytest.mark.parametrize(("game", "options"), [("Pong", ""), ("Breakout", "stack=2"), ("Breakout", "grayscale=false")])
+def test_a_state_that_does_not_fit_is_refused_before_anything_changes(game, options):
+    state, env, twin = env_state(make(options, game)), make("noop=0"), make("noop=0")
+    for copy in (env, twin):
+        copy.reset(seed=1)
+    with pytest.raises(UnreadableState, match=f"the state is of {game.lower()} .* allowed: breakout 4x84x84 of"):
+        restore_env(env, state)
+    np.testing.assert_array_equal(env.step(1)[0], twin.step(1)[0])
+
+
+@pytest.mark.usefixtures("forked_workers")
+def test_a_pool_of_worker_processes_goes_on_with_its_games():
+    """A new pool with the state of another one steps as that does."""
+    config, rows = PoolConfig(num_envs=1, workers=1, nice=0), []
+    with ProcessPool(resolve("atari:Pong?noop=0"), config, seed=1) as pool:
+        batch = pool.recv(min_slots=None)
+        for _ in range(5):
+            pool.send(np.full(1, 2), batch.slots)
+            batch = pool.recv(min_slots=None)
+        state = pool.state()
+        pool.send(np.full(1, 3), batch.slots)
+        rows.append(next(iter(pool.recv(min_slots=None).obs.values())).copy())
+    with ProcessPool(resolve("atari:Pong?noop=0"), config, seed=2) as pool:
+        pool.recv(min_slots=None)
+        assert len(pool.restore(state)) == 0
+        pool.send(np.full(1, 3), pool.recv(min_slots=None).slots)
+        rows.append(next(iter(pool.recv(min_slots=None).obs.values())).copy())
+    np.testing.assert_array_equal(*rows)
 
 
 def test_full_action_space():

@@ -12,6 +12,7 @@ from paceline.envs import resolve as resolve_any
 from paceline.envs.dmc import names
 from paceline.errors import UsageError
 from paceline.pool import PoolConfig, make_pool
+from paceline.pool.env_state import env_state, restore_env
 from paceline.recipes.control import SUITE
 from paceline.session import pool_config
 
@@ -78,6 +79,73 @@ def test_discount_zero_is_a_termination():
     task.get_termination = lambda physics: 0.0
     env.reset(seed=0)
     assert env.step(np.zeros(1, np.float32))[2:4] == (True, False)
+
+
+def rollout(env, steps, seed):
+    rng, rows = np.random.default_rng(seed), []
+    low, high = np.maximum(env.action_space.low, -1), np.minimum(env.action_space.high, 1)
+    for _ in range(steps):
+        observation, reward, *_ = env.step(rng.uniform(low, high).astype(np.float32))
+        rows.append(np.append(observation, reward))
+    return rows
+
+
+CHANGE_THEIR_MODEL = [
+    "finger-spin",
+    "fish-swim",
+    "manipulator-insert_peg",
+    "point_mass-hard",
+    "reacher-hard",
+    "stacker-stack_2",
+    "swimmer-swimmer6",
+]
+
+
+@pytest.mark.parametrize("task", ["cartpole-swingup", "cheetah-run", "lqr-lqr_2_1", *CHANGE_THEIR_MODEL])
+def test_a_saved_state_is_small_and_continues_with_the_same_bits(task):
+    """All of the model takes 12 MB."""
+    env, other = (resolve(f"dmc:{task}?flat=true").make(index) for index in range(2))
+    env.reset(seed=3)
+    other.reset(seed=9)
+    rollout(other, 2, seed=1)
+    for steps in (0, 5):  # at the start of an episode, and later
+        rollout(env, steps, seed=0)
+        state = env_state(env)
+        assert len(state) < 20_000
+        restore_env(other, state)
+        np.testing.assert_array_equal(rollout(env, 6, seed=2), rollout(other, 6, seed=2))
+        np.testing.assert_array_equal(env.reset()[0], other.reset()[0])  # the random numbers go on, too
+
+
+def test_a_state_may_be_restored_twice():
+    env = resolve("dmc:hopper-hop?flat=true").make(0)
+    env.reset(seed=3)
+    state = env.get_state()
+    runs = []
+    for _ in range(2):
+        env.set_state(state)
+        runs.append([*rollout(env, 4, seed=0), np.append(env.reset()[0], 0.0)])
+    np.testing.assert_array_equal(*runs)
+
+
+def test_all_environments_of_lqr_are_the_same_system():
+    one, other = (resolve("dmc:lqr-lqr_6_2?flat=true").make(index) for index in range(2))
+    first, second, different = (env.reset(seed=seed)[0] for env, seed in ((one, 1), (other, 1), (other, 2)))
+    np.testing.assert_array_equal(first, second)
+    assert not np.array_equal(second, different)
+    one.reset(seed=2)
+    np.testing.assert_array_equal(rollout(one, 5, seed=0), rollout(other, 5, seed=0))
+
+
+@pytest.mark.parametrize("task", ["lqr-lqr_6_2", "reacher-easy"])
+def test_episodes_without_a_seed_differ(task):
+    one, other = (resolve(f"dmc:{task}?flat=true").make(0).reset()[0] for _ in range(2))
+    assert not np.array_equal(one, other)
+
+
+@pytest.mark.parametrize(("task", "rate"), [("cheetah-run", 100), ("fish-swim", 25)])
+def test_videos_have_the_rate_of_the_tasks_steps(task, rate):
+    assert resolve(f"dmc:{task}").make(0).metadata["render_fps"] == rate
 
 
 def test_names():

@@ -80,6 +80,15 @@ def test_a_saved_state_continues_with_the_same_images(renderer):
     np.testing.assert_array_equal(rollout(env, 4), rollout(other, 4))
 
 
+def test_a_saved_height_field_is_seen(renderer):
+    """The terrain of quadruped-escape is another in each episode, and renderers have a copy of it."""
+    env, other = (resolve("dmc:quadruped-escape?pixels=24&shadows=false&camera=0").make(0) for _ in range(2))
+    env.reset(seed=3)
+    other.reset(seed=9)
+    restore_env(other, env_state(env))
+    np.testing.assert_array_equal(rollout(env, 1), rollout(other, 1))
+
+
 def test_shadows_and_cameras_are_options(renderer):
     pictures = [
         resolve(f"dmc:walker-walk?pixels=24&stack=1{option}").make(0).reset(seed=0)[0]

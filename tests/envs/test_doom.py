@@ -125,9 +125,45 @@ def test_what_a_match_is_rewarded_for():
     game.dead = True
     assert match.reward() == pytest.approx(-0.75 - 100 * 0.003)
     match.revive()
+    game.values["SELECTED_WEAPON"] = -1.0
     assert match.reward() == 0.0, "health that it comes back with"
     game.values["FRAGCOUNT"] = 0.0  # its own rocket
     assert match.reward() == pytest.approx(-1.0)
+
+
+def test_a_respawn_in_the_step_of_the_death_is_no_reward():
+    game = Game()
+    match = doom_bots.Match(game, 1)
+    game.values = {"HEALTH": 100.0, "SELECTED_WEAPON": -1.0}
+    match.begin()
+    game.values["SELECTED_WEAPON"] = 5.0
+    assert match.reward() == 0.0, "the weapon that it starts with"
+    game.values |= {"HEALTH": 5.0, "ARMOR": 30.0, "SELECTED_WEAPON": 3.0}
+    assert match.reward() == pytest.approx(-95 * 0.003 + 30 * 0.005 - 0.01)
+    game.values |= {"DEATHCOUNT": 1.0, "HEALTH": 100.0, "ARMOR": 0.0, "WEAPON5": 1.0, "SELECTED_WEAPON": 5.0}
+    assert match.reward() == pytest.approx(-0.75 - 5 * 0.003 - 30 * 0.001)
+    game.values["HEALTH"] = 110.0
+    assert match.reward() == pytest.approx(10 * 0.005), "what it finds afterwards counts"
+    game.values |= {"DEATHCOUNT": 2.0, "HEALTH": 80.0, "SELECTED_WEAPON": -1.0}
+    assert match.reward() == pytest.approx(-0.75 - 110 * 0.003), "hit again after the respawn"
+    game.values["SELECTED_WEAPON"] = 5.0
+    assert match.reward() == 0.0
+
+
+def test_a_match_against_bots_follows_from_its_seed(make):
+    """Also in another environment, and in the episodes after it. Only a reset with a seed takes a new engine."""
+    streams = []
+    for env in (make("doom:cig?bots=8&resolution=64x40"), make("doom:cig?bots=8&resolution=64x40")):
+        env.reset(seed=len(streams))
+        before = engines()
+        first, _ = env.reset(seed=3)
+        assert len(engines() - before) == 1
+        before = engines()
+        stream = [first, *(env.step(4)[0] for _ in range(30)), env.reset()[0], *(env.step(4)[0] for _ in range(10))]
+        assert engines() == before
+        streams.append(np.stack(stream))
+    np.testing.assert_array_equal(*streams)
+    assert not np.array_equal(streams[0][0], make("doom:cig?bots=8&resolution=64x40").reset(seed=4)[0])
 
 
 def test_is_a_valid_environment(make):
@@ -237,6 +273,7 @@ def test_scenario_of_ones_own(make, tmp_path):
         ("doom:basic?resolution=9000x10", "allowed: at most 1920x1080"),
         ("doom:basic?actions=continuous", "allowed: discrete, multi_discrete"),
         ("doom:basic?measurements=HELTH", "did you mean 'HEALTH'"),
+        ("doom:basic?measurements=HEALTH,health", "allowed: each game variable once"),
         ("doom:my_way_home?measurements=true", "allowed: names such as HEALTH,AMMO2"),
         (
             "doom:basic?skip=4",

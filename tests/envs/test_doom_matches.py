@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("vizdoom")
 pytest.importorskip("cv2")
 
-from paceline.envs import doom_engine, doom_match_process, doom_rewards, resolve
+from paceline.envs import doom_engine, doom_match_process, doom_matches, doom_rewards, resolve
 from paceline.envs.doom_match_process import MatchFailed
 from paceline.envs.doom_players import PlayerView
 from paceline.envs.udp_ports import ReservedPort
@@ -105,7 +105,7 @@ def test_a_duel_from_start_to_end(make):
 @pytest.mark.parametrize("env_id", ["doom:duel?frameskip=5", "doom:duel?players=3&frameskip=4"])
 def test_engines_do_not_hang_in_long_steps(make, env_id):
     """Engines that run more than two frames without waiting for each other hang."""
-    env = make(f"{env_id}&timeout_seconds=20")
+    env = make(f"{env_id}&timeout_seconds=120")
     env.reset(seed=1)
     rng, before = np.random.default_rng(0), env._views[0].frame
     for _ in range(20):
@@ -150,6 +150,27 @@ def test_the_seed_decides_where_players_appear(make):
     first, other, again = (env.reset(seed=seed)[0]["player_1"] for seed in (3, None, 3))
     np.testing.assert_array_equal(first, again)
     assert not np.array_equal(first, other)
+
+
+def test_nobody_is_dead_when_a_match_starts(make):
+    """In this room players often appear inside each other."""
+    env = make("doom:rocket_duel?resolution=64x40&measurements=DEAD")
+    plain, begun = env._ask, []
+    env._ask = lambda command, arguments=None: (begun.append(command), plain(command, arguments))[1]
+    for seed in (5, *[None] * 9):
+        observations, _ = env.reset(seed=seed)
+        assert [observations[agent]["measurements"].item() for agent in env.agents] == [0.0, 0.0]
+    assert len(begun) > 10
+
+
+def test_a_match_starts_with_the_dead_if_the_map_has_no_room(make):
+    env = make("doom:duel")
+    view = type("View", (), {"variables": shaped(DEAD=1), "frame": 1, "screen": None})
+    begun = []
+    env._match, env._ask = object(), lambda command, arguments=None: (begun.append(command), [view] * 2)[1]
+    env.reset()
+    env._match = None
+    assert begun == ["begin"] * doom_matches.BEGINNINGS
 
 
 def test_bots_join_and_do_not_accumulate(make):
@@ -305,7 +326,7 @@ def test_a_killed_program_leaves_no_match_behind():
     assert len(commands) == 2 and len(shared_memory(commands.values())) == 6
     program.kill()
     program.communicate()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while (any(map(is_alive, commands)) or shared_memory(commands.values())) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not any(map(is_alive, commands)) and not shared_memory(commands.values())

@@ -40,6 +40,6 @@ def test_travels_to_a_fresh_process(env_id, package, frameskip):
     assert factory.label == env_id
     assert factory.frameskip == frameskip
     child = subprocess.run(
-        [sys.executable, "-c", CHILD], input=cloudpickle.dumps(factory), capture_output=True, timeout=60, check=False
+        [sys.executable, "-c", CHILD], input=cloudpickle.dumps(factory), capture_output=True, timeout=300, check=False
     )
     assert child.returncode == 0, child.stderr.decode()

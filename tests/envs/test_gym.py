@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from paceline.envs import resolve
+from paceline.envs import mujoco_rendering, resolve
 from paceline.envs.gym import names
 from paceline.errors import UsageError
 
@@ -79,7 +80,7 @@ def test_registered_here_works_in_another_process():
         cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
         del gymnasium.registry["PacelineLocal-v0"]
     code = "import sys, cloudpickle; e = cloudpickle.load(sys.stdin.buffer).make(0); e.reset(); print(e.step(1)[0][0])"
-    child = subprocess.run([sys.executable, "-c", code], input=shipped, capture_output=True, timeout=60, check=True)
+    child = subprocess.run([sys.executable, "-c", code], input=shipped, capture_output=True, timeout=300, check=True)
     assert child.stdout.split() == [b"1.0"]
 
 
@@ -112,6 +113,18 @@ def test_names_are_registered_ids():
 def test_refuses(env_id, message):
     with pytest.raises(UsageError, match=message):
         resolve(env_id)
+
+
+def test_only_environments_of_mujoco_choose_a_renderer(monkeypatch):
+    pytest.importorskip("mujoco")
+    monkeypatch.setattr(mujoco_rendering, "find_library", lambda name: name)
+    for name in ("MUJOCO_GL", "DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.setenv(name, "")  # so that what is set below is undone after the test
+        monkeypatch.delenv(name)
+    resolve("gym:CartPole-v1").make(0)
+    assert "MUJOCO_GL" not in os.environ
+    resolve("gym:InvertedPendulum-v5").make(0)
+    assert os.environ["MUJOCO_GL"] == "egl"
 
 
 def test_missing_dependency_found_while_resolving(monkeypatch):

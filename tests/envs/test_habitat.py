@@ -11,6 +11,7 @@ from gymnasium import spaces
 
 from paceline.envs import resolve
 from paceline.envs.habitat import own_scenes
+from paceline.envs.ids import EnvId
 from paceline.envs.registry import code_named_by, load
 from paceline.errors import MissingPackage, UsageError
 from paceline.pool.config import PoolConfig
@@ -171,7 +172,7 @@ def test_in_pools(kind):
 
 def test_a_factory_travels_without_habitat():
     child = "import sys, cloudpickle; cloudpickle.load(sys.stdin.buffer); assert 'habitat' not in sys.modules"
-    subprocess.run([sys.executable, "-c", child], input=cloudpickle.dumps(resolve(ID)), timeout=60, check=True)
+    subprocess.run([sys.executable, "-c", child], input=cloudpickle.dumps(resolve(ID)), timeout=300, check=True)
 
 
 def test_names_are_the_benchmarks_of_the_package():
@@ -220,6 +221,55 @@ def test_configs_that_may_name_code(tmp_path):
 
 def test_settings_in_hydras_notation():
     overrides = resolve(
-        f"{ID}?habitat.task.continuous=False&habitat.dataset.content_scenes=['a','b']"
+        f"{ID}?habitat.task.continuous=False&habitat.dataset.content_scenes=['a','b']&habitat.seed=1e5"
+        "&habitat.task.success_measure=null"
     ).make.settings.overrides
-    assert overrides == ("habitat.task.continuous=false", "habitat.dataset.content_scenes=[a,b]")
+    assert overrides == (
+        "habitat.task.continuous=false",
+        "habitat.dataset.content_scenes=['a','b']",
+        "habitat.seed=100000.0",
+        "habitat.task.success_measure=null",
+    )
+
+
+def test_a_list_may_have_hydras_notation():
+    assert resolve(f"{ID}?habitat.dataset.content_scenes=[a,b]").make.settings.overrides == (
+        "habitat.dataset.content_scenes=[a,b]",
+    )
+
+
+TEXTS = {
+    "/data/{split}/{split}.json.gz": "'/data/{split}/{split}.json.gz'",
+    "/data/a,b (c=d)": "'/data/a,b (c=d)'",
+    "1e5": "'1e5'",
+    "it's": r"'it\'s'",
+    r"C:\a\'": r"'C:\a\\\''",
+    "\\": r"'\\'",
+}
+"""Texts, and how Hydra has them."""
+
+
+def overrides_of(text):
+    options = {"habitat.dataset.data_path": text, "habitat.dataset.content_scenes": [text, "b"]}
+    return load("habitat")._settings(EnvId.parse(str(EnvId("habitat", CONFIG, options)))).overrides
+
+
+@pytest.mark.parametrize(("text", "quoted"), TEXTS.items())
+def test_texts_are_quoted_for_hydra(text, quoted):
+    assert overrides_of(text) == (
+        f"habitat.dataset.data_path={quoted}",
+        f"habitat.dataset.content_scenes=[{quoted},'b']",
+    )
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_hydra_reads_the_quoted_texts(text):
+    parser = pytest.importorskip("hydra.core.override_parser.overrides_parser").OverridesParser.create()
+    assert [parser.parse_override(one).value() for one in overrides_of(text)] == [text, [text, "b"]]
+
+
+def test_paths_of_episodes_may_have_special_characters(tmp_path):
+    (tmp_path / "a,b=(val)").touch()
+    env = resolve(f"{ID}?split=val&habitat.dataset.data_path={tmp_path}/a,b=({{split}})").make(0)
+    env.reset(seed=1)
+    assert episodes(env, 1)[0].startswith("val_")

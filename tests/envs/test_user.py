@@ -68,7 +68,7 @@ def test_travels_to_a_process_that_started_elsewhere(folder):
     )
     root = Path(paceline.__file__).parents[1]
     child = subprocess.run(
-        [sys.executable, "-c", code], input=shipped, capture_output=True, cwd=root, timeout=60, check=True
+        [sys.executable, "-c", code], input=shipped, capture_output=True, cwd=root, timeout=300, check=True
     )
     assert child.stdout.decode().strip() == "{'index': 5, 'size': 1}"
 

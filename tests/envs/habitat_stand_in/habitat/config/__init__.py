@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 
 
 class Node:
@@ -43,6 +44,23 @@ def read_write(config):
         object.__setattr__(node, "_readonly", state)
 
 
+QUOTED = r"'((?:[^'\\]|\\.)*)'"
+
+
+def parsed(value):
+    """A value in the notation of Hydra 1.3, without nested lists. Special characters are allowed only in quotes."""
+    if value.startswith("[") and value.endswith("]"):
+        return [parsed(item[0]) for item in re.finditer(rf"{QUOTED}|[^,]+", value[1:-1])]
+    if quoted := re.fullmatch(QUOTED, value):
+        return re.sub(r"(\\*)('|\Z)", lambda found: found[1][: len(found[1]) // 2] + found[2], quoted[1])
+    if special := re.search("[{=(,]", value):
+        raise ValueError(f"mismatched input '{special[0]}' expecting <EOF>")
+    try:
+        return json.loads(value)
+    except json.JSONDecodeError:
+        return value
+
+
 CONFIGS = os.path.dirname(__file__)
 
 
@@ -63,9 +81,6 @@ def get_config(config_path, overrides=None, configs_dir=CONFIGS):
                 raise ValueError(f"Could not override '{path}'.\nKey '{name}' is not in struct")
         if last not in node:
             raise ValueError(f"Could not override '{path}'.\nKey '{last}' is not in struct")
-        try:
-            setattr(node, last, json.loads(value))
-        except json.JSONDecodeError:
-            setattr(node, last, value)
+        setattr(node, last, parsed(value))
     object.__setattr__(config, "_readonly", True)
     return config
