@@ -142,6 +142,7 @@ class ParallelStepper:
             table.active[slot] = False
             slots.write_final_obs(agent, observations[agent])
             finished.append(slots.finished(agent, infos.get(agent, {}), self.episode))
+        self._check_agents(playing, finished)
         self._activate_new_agents(observations)
         self.steps += 1
         table.step[self._agents.rows] = self.steps
@@ -149,6 +150,17 @@ class ParallelStepper:
             self.episode += 1
             self._begin(None)
         return finished
+
+    def _check_agents(self, played: list[Any], finished: list[Episode]) -> None:
+        """Refuse agents that left without an end, and agents that ended and did not leave."""
+        agents, ended = self._made.agents, {episode.slot for episode in finished}
+        if len(ended) < len(played) and agents != played:
+            for agent in played:
+                if agent not in agents and self._agents.of[agent] not in ended:
+                    raise BadValue(f"agent {agent!r} is no longer in `agents`, but is neither terminated nor truncated")
+        for agent in agents if ended else ():
+            if self._agents.of[agent] in ended:
+                raise BadValue(f"agent {agent!r} is terminated or truncated, but still in `agents`")
 
     def _activate_new_agents(self, observations: Mapping[Any, Any]) -> None:
         for agent in self._made.agents:
@@ -164,9 +176,13 @@ class ParallelStepper:
         if self._weights is not None:
             self._weights.apply()
         observations, _ = self._made.reset(seed=seed)
+        if not self._made.agents:
+            raise BadValue("`agents` is empty after a reset")
         for agent, slot in self._agents.of.items():
-            playing = agent in observations
-            self._table.active[slot] = playing
+            # Many games also return observations of agents that do not play.
+            self._table.active[slot] = playing = agent in self._made.agents
+            if playing and agent not in observations:
+                raise BadValue(f"agent {agent!r} is in `agents` after a reset, but has no observation")
             if playing:
                 self._agents.write_obs(agent, observations[agent])
             self._agents.begin_life(slot)

@@ -91,9 +91,9 @@ def probe(factory: Factory, config: PoolConfig) -> Probe:
     alone = replace(config, num_envs=1, workers=1, groups=1, nice=0, max_restarts=restarts)
     try:
         with ProcessPool(factory, alone) as pool:
-            slots = pool.recv(min_slots=None).slots
+            batch = pool.recv(min_slots=None)
             actions = RandomActions(pool.spec)
-            pool.send(actions.next(slots), slots)
+            pool.send(actions.next(batch.slots, batch.obs), batch.slots)
             while True:
                 workers = pool.worker_pids()
                 cost = _measure_one(pool, actions)
@@ -101,7 +101,8 @@ def probe(factory: Factory, config: PoolConfig) -> Probe:
                     return replace(cost, is_safe=pool.restarts == 0)
     except SimulatorError as error:
         note = "it failed while one environment was measured to choose a pool"
-        note += "; --pool.kind and --pool.workers choose one without a measurement"
+        if error.failure.phase != "make":
+            note += "; --pool.kind serial, or a number of --pool.workers, needs no measurement"
         raise SimulatorError(error.failure, note) from error
 
 
@@ -113,7 +114,7 @@ def _measure_one(pool: ProcessPool, actions: RandomActions) -> Probe:
     while time.monotonic() - start < PROBE_SECONDS or len(costs) < 3:
         batch = pool.recv(min_slots=None)
         costs.append(float(batch.step_seconds[0]))
-        pool.send(actions.next(batch.slots), batch.slots)
+        pool.send(actions.next(batch.slots, batch.obs), batch.slots)
     worker_end, children_end = _tree_demand(worker)
     by_worker, by_children = worker_end - worker_start, children_end - children_start
     return Probe(
@@ -182,9 +183,9 @@ def measure(pool: Pool, seconds: float) -> float:
     def turn() -> int:
         count = 0
         for group in groups:
-            slots = pool.recv(min_slots=None, group=group).slots
-            pool.send(actions.next(slots), slots)
-            count += len(slots)
+            batch = pool.recv(min_slots=None, group=group)
+            pool.send(actions.next(batch.slots, batch.obs), batch.slots)
+            count += len(batch)
         return count
 
     turn()

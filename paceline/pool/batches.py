@@ -12,25 +12,30 @@ import numpy as np
 from paceline.pool.kinds import AgentKind
 from paceline.pool.protocol import Array, PoolSpec, StepBatch
 
-_COLUMNS = ("slots", "reward", "terminated", "truncated", "active", "lost", "step_seconds")
+_COLUMNS = ("slots", "reward", "terminated", "truncated", "active", "lost", "step_seconds", "episode")
+
+
+def _columns(batch: StepBatch) -> list[tuple[str, Array]]:
+    """By name: what the batch has for each row, but for observations."""
+    return [(name, column) for name in _COLUMNS if (column := getattr(batch, name)) is not None]
 
 
 def part(batch: StepBatch, which: np.ndarray) -> StepBatch:
     """A copy of the rows where the mask `which` is set."""
-    columns = {name: getattr(batch, name)[which] for name in _COLUMNS}
+    columns = {name: column[which] for name, column in _columns(batch)}
     return StepBatch(obs={name: rows[which] for name, rows in batch.obs.items()}, final_obs={}, **columns)
 
 
 def rows_of(batch: StepBatch, rows: Array) -> StepBatch:
     """A copy of the rows with these numbers, of any pool's batch. Unlike a `part`, it has the `final_obs` of `batch`,
     which hold until the next `recv` only."""
-    columns = {name: getattr(batch, name)[rows] for name in _COLUMNS}
+    columns = {name: column[rows] for name, column in _columns(batch)}
     return StepBatch(obs={name: o[rows] for name, o in batch.obs.items()}, final_obs=batch.final_obs, **columns)
 
 
 def span_of(batch: StepBatch, begin: int, end: int) -> StepBatch:
     """The rows from `begin` to `end`, without a copy."""
-    columns = {name: getattr(batch, name)[begin:end] for name in _COLUMNS}
+    columns = {name: column[begin:end] for name, column in _columns(batch)}
     obs = {name: rows[begin:end] for name, rows in batch.obs.items()}
     return StepBatch(obs=obs, final_obs=batch.final_obs, **columns)
 
@@ -43,7 +48,7 @@ def copied(batch: StepBatch) -> StepBatch:
 
 def without_obs(batch: StepBatch) -> StepBatch:
     """A copy of everything but the observations."""
-    return StepBatch(obs={}, final_obs={}, **{name: getattr(batch, name).copy() for name in _COLUMNS})
+    return StepBatch(obs={}, final_obs={}, **{name: column.copy() for name, column in _columns(batch)})
 
 
 def inactive(slots: np.ndarray) -> StepBatch:
@@ -66,7 +71,8 @@ def union(batches: Sequence[StepBatch]) -> StepBatch:
     """A copy of all rows, sorted by slot."""
     slots = np.concatenate([batch.slots for batch in batches])
     order = np.argsort(slots)
-    columns = {name: np.concatenate([getattr(b, name) for b in batches])[order] for name in _COLUMNS}
+    names = [name for name in _COLUMNS if all(getattr(batch, name) is not None for batch in batches)]
+    columns = {name: np.concatenate([getattr(b, name) for b in batches])[order] for name in names}
     obs = {name: np.concatenate([b.obs[name] for b in batches])[order] for name in batches[0].obs}
     return StepBatch(obs=obs, final_obs={}, **columns)
 

@@ -61,6 +61,8 @@ class EnvPoolPool(Pool):
     _received: np.ndarray | None
     """The slots of the last batch, until something else is received or sent."""
     _ends: list[tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]]
+    _num_episodes: np.ndarray
+    """[N]: episodes that were reported."""
     """Slots, returns, lengths and infos of finished episodes that nobody has taken yet."""
 
     def __init__(self, factory: Factory, config: PoolConfig, seed: int = 0) -> None:
@@ -166,7 +168,11 @@ class EnvPoolPool(Pool):
     def take_episodes(self) -> list[Episode]:
         self._update_episodes()
         ends, self._ends = self._ends, []
-        return [episode for end in ends for episode in _episodes(*end)]
+        episodes: list[Episode] = []
+        for slots, returns, lengths, info in ends:
+            episodes += _episodes(slots, returns, lengths, info, self._num_episodes[slots])
+            self._num_episodes[slots] += 1
+        return episodes
 
     def state(self, timeout: float | None = None) -> bytes:
         raise UsageError("EnvPool's environments cannot be saved; for an exact resume use the serial or process pool")
@@ -191,6 +197,7 @@ class EnvPoolPool(Pool):
         self._returns = np.zeros(spec.num_slots)
         self._not_counted: list[FinishedRows] = []
         self._ends = []
+        self._num_episodes = np.zeros(self.spec.num_slots, np.int64)
         self._reader = RowReader(self._task, self._task_spec, spec, seed)
         self._started_at = time.monotonic()
         message = f"{self._task.name} gave no answer within {config.step_timeout_seconds:g} seconds "
@@ -328,8 +335,8 @@ def _stop(engines: list[Engine], watchdog: Watchdog) -> None:
 
 
 def _episodes(
-    slots: np.ndarray, returns: np.ndarray, lengths: np.ndarray, info: dict[str, np.ndarray]
+    slots: np.ndarray, returns: np.ndarray, lengths: np.ndarray, info: dict[str, np.ndarray], counts: np.ndarray
 ) -> list[Episode]:
     columns = zip(*(values.tolist() for values in info.values()), strict=True)
     infos = [dict(zip(info, row, strict=True)) for row in columns]
-    return list(map(Episode, slots.tolist(), returns.tolist(), lengths.tolist(), infos))
+    return list(map(Episode, slots.tolist(), returns.tolist(), lengths.tolist(), infos, counts.tolist()))

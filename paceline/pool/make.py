@@ -10,6 +10,7 @@ from paceline.envs.registry import resolve
 from paceline.errors import UsageError
 from paceline.pool.config import PoolConfig
 from paceline.pool.protocol import Pool
+from paceline.signals import handlers_kept
 from paceline.telemetry.phases import Phases
 
 
@@ -38,12 +39,17 @@ def make_pool(
         kind = factory.backend
     elif kind in ("envpool", "tensor"):
         raise UsageError(f"{factory.label or env} cannot run in the {kind!r} pool; allowed: auto, serial, process")
-    # Backends are imported here, because each needs packages that others do not.
+    with handlers_kept():  # simulators in this process must not take over Ctrl-C
+        return _make(kind, factory, config, seed, device, phases)
+
+
+def _make(kind: str, factory: Factory, config: PoolConfig, seed: int, device: str, phases: Phases | None) -> Pool:
+    """A pool of this kind. Backends are imported here, because each needs packages that others do not."""
     if kind == "serial":
         from paceline.pool.serial import SerialPool
 
         return SerialPool(factory, config, seed, phases)
-    if kind == "process" and config.workers is not None:
+    if kind in ("process", "auto") and config.workers is not None:
         from paceline.pool.process import ProcessPool
 
         return ProcessPool(factory, config, seed, phases)

@@ -48,6 +48,8 @@ class PoolSpec:
     """The arrays of a batch are torch tensors on the simulators' device."""
     truncation_gap: int = 1
     """Fewest steps between two truncations of one slot, as far as the pool knows."""
+    numbers_games: bool = False
+    """Whether batches have the number of the game that each environment plays."""
     reward_weights: tuple[tuple[str, float], ...] = ()
     """Names and defaults of the weights of reward shaping that can be tuned (`Pool.set_reward_weights`)."""
     measures: tuple[str, ...] = ()
@@ -104,7 +106,8 @@ class Episode:
     info: Mapping[str, float] = field(default_factory=dict)
     """The scalars of the episode's last `info`."""
     match: int = 0
-    """Number of the environment's episode: agents of one environment with the same number played together."""
+    """Where the pool numbers games: the number of the environment's game, the same for all its agents. Elsewhere: how
+    many episodes of the slot have ended before."""
     policy: int = 0
     """The policy that acted."""
 
@@ -141,6 +144,8 @@ class StepBatch:
     the first observation of a new episode, and the row has no reward and no end."""
     step_seconds: Array
     """[B] float32: simulation time of the step, including a reset."""
+    episode: Array | None = None
+    """[B] int32: the number of the game that the slot's environment plays now. Only if the pool numbers games."""
 
     def __len__(self) -> int:
         return len(self.slots)

@@ -9,6 +9,12 @@ import numpy as np
 from paceline.pool.table import SlotTable
 
 
+def pool_seed(seed: int, rank: int, step: int = 0) -> int:
+    """The seed of a rank's pool. A run that goes on from `step` does not repeat the episodes of its beginning."""
+    first = seed + 1000 * rank
+    return first if step == 0 else int(np.random.SeedSequence((first, step)).generate_state(1)[0]) >> 1
+
+
 def env_seed(seed: int, env: int, incarnation: int = 0) -> int:
     """The seed of environment `env` under the pool's `seed`. Every restart (incarnation) gets another seed.
 

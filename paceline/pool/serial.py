@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from paceline.envs.factory import Factory
 from paceline.errors import SimulatorError, SimulatorFailure, UsageError
 from paceline.pool.budget import RestartBudget
+from paceline.pool.closing import close_all
 from paceline.pool.config import PoolConfig
 from paceline.pool.distinct import require_distinct
 from paceline.pool.env_state import UnreadableState
@@ -35,7 +37,15 @@ class SerialPool(Pool):
         self._factory, self._config = factory, config
         self._budget = RestartBudget(config)
         self._closed = False
-        self._envs: list[object] = []
+        self._envs: list[Any] = []
+        try:
+            self._start_all(phases, seed)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start_all(self, phases: Phases, seed: int) -> None:
+        factory, config = self._factory, self._config
         for index in range(config.num_envs):
             phases.show(STARTING, index, config.num_envs, "")
             self._envs.append(self._make_env(index))
@@ -116,7 +126,7 @@ class SerialPool(Pool):
                 break
             try:
                 states[env] = self._steppers[env].state()
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 reasons[env] = str(error)
         return pack_pool(states, reasons, self._table, self._seeds, self._episodes)
 
@@ -140,15 +150,14 @@ class SerialPool(Pool):
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            for stepper in self._steppers:
-                stepper.close()
+            close_all(self._envs)
 
     def _make_env(self, index: int) -> object:
         try:
             return self._factory.make(index)
         except UsageError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # sys.exit, when a window is closed, does not end the run
             cause = f"{type(error).__name__}: {error}"
             raise SimulatorError(SimulatorFailure(cause=cause, phase="make", envs=(index,), slots=(index,))) from error
 
@@ -162,18 +171,20 @@ class SerialPool(Pool):
         try:
             if ended := operation(*arguments):
                 self._episodes += ended
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self._replace(env, error)
             return
         slots = self._steppers[env].slots
         self._table.step_seconds[slots[0] : slots[-1] + 1] = time.perf_counter() - start
         self._slots.mark_ready([env])
 
-    def _replace(self, env: int, error: Exception) -> None:
+    def _replace(self, env: int, error: BaseException) -> None:
         failure = failure_of(self._steppers[env], error)
         if self._config.on_error == "stop":
             raise SimulatorError(failure) from error
         self._budget.spend(failure)
+        close_all([self._envs[env]])
+        self._envs[env] = None
         self._envs[env] = self._make_env(env)
         require_distinct(self._envs)
         self._steppers[env] = make_stepper(self._envs[env], env, self._table)

@@ -15,6 +15,7 @@ from paceline.pool.env_state import layers
 from paceline.pool.kinds import AgentKind, find_kinds, joint_spaces
 from paceline.pool.protocol import PoolSpec
 from paceline.pool.reward_weights import announced_weights
+from paceline.pool.spaces import leaves
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,10 @@ def make_spec(shapes: Mapping[int, EnvShape], config: PoolConfig, frameskip: int
                 f"environments of one pool must have equal agents and spaces: environment {first} has {shape}, "
                 f"environment {env} has {other}"
             )
+    for kind in shape.kinds:
+        for what, space in (("observation", kind.observation_space), ("action", kind.action_space)):
+            if not any(0 not in leaf.shape for leaf in leaves(space, what)):
+                raise UsageError(f"the {what} space {space} has no numbers; allowed: spaces with one number or more")
     observation_space, action_space = joint_spaces(shape.kinds)
     return PoolSpec(
         observation_space=observation_space,
@@ -93,6 +98,7 @@ def make_spec(shapes: Mapping[int, EnvShape], config: PoolConfig, frameskip: int
         turn_based=shape.turn_based,
         reward_weights=shape.reward_weights,
         measures=shape.measures,
+        numbers_games=True,
         frameskip=frameskip,
         num_groups=config.groups,
         envs_per_worker=config.num_envs // num_workers,

@@ -22,6 +22,8 @@ from paceline.pool.finite_values import FEW, FLOAT32, all_finite, describe, firs
 
 ndarray = np.ndarray  # a cheaper lookup, for every step
 
+MASK = "action_mask"
+"""The observation that says which discrete actions are allowed."""
 SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict or Tuple of these"
 
 
@@ -144,6 +146,8 @@ class _Target:
     def __init__(self, leaf: Leaf, array: np.ndarray) -> None:
         self._leaf, self._array, self._shape = leaf, array, leaf.shape
         self._dtype = leaf.dtype  # the last castable dtype, because comparing identities is the cheapest check
+        self._may_wrap = False
+        """Whether integers of that dtype may be too large for the array."""
         self._offset = leaf.offset
         self._nvec: Any = None
         if isinstance(leaf.space, spaces.Discrete):
@@ -175,6 +179,8 @@ class _Target:
             raise BadValue(f"observation {self._leaf.name!r} has shape {value.shape}; its space says {self._shape}")
         if value.dtype is not self._dtype:
             self._accept(value)
+        if self._may_wrap and not (value == value.astype(self._array.dtype)).all():
+            raise BadValue(f"observation {self._leaf.name!r} has numbers that {self._array.dtype} cannot hold")
         if self._cells is not None:
             cells = self._cells[slot]
             if value.dtype is FLOAT32:
@@ -210,6 +216,8 @@ class _Target:
                 f"observation {self._leaf.name!r} has dtype {value.dtype}; its space says {self._leaf.source.dtype}"
             )
         self._dtype = value.dtype
+        kept = self._array.dtype
+        self._may_wrap = np.issubdtype(kept, np.integer) and not np.can_cast(value.dtype, kept, "safe")
 
 
 class ActionReader:

@@ -17,7 +17,7 @@ from paceline.pool.finite_values import FLOAT32_MAX
 from paceline.pool.protocol import Episode
 from paceline.pool.shapes import is_multi_agent, is_turn_based
 from paceline.pool.spaces import ActionReader, BadValue, ObservationWriter
-from paceline.pool.step_values import bad_reward, scalars
+from paceline.pool.step_values import bad_reward, scalars, single_reward
 from paceline.pool.table import SlotTable
 
 NO_EPISODES: Sequence[Episode] = ()
@@ -63,7 +63,10 @@ class GymStepper:
             observation, reward, terminated, truncated, info = stepped
         except (TypeError, ValueError):
             raise wrong_result("step", stepped, STEP) from None
-        reward = float(reward)
+        try:
+            reward = float(reward)
+        except (TypeError, ValueError):
+            reward = single_reward(reward)
         if not -FLOAT32_MAX <= reward <= FLOAT32_MAX:  # not in a function, whose call would double the cost
             raise bad_reward(reward)
         if terminated or truncated:
@@ -94,10 +97,10 @@ class GymStepper:
         if self._weights is not None:
             self._weights.apply()
         begun = self._made.reset(seed=seed)
-        try:
-            observation, _ = begun
-        except (TypeError, ValueError):
-            raise wrong_result("reset", begun, RESET) from None
+        # An observation of two parts, without an info, must not be taken for both.
+        if not isinstance(begun, tuple) or len(begun) != 2 or not isinstance(begun[1], Mapping):
+            raise wrong_result("reset", begun, RESET)
+        observation = begun[0]
         self._write_obs(observation, self._slot)
         self._table.episode[self._slot] = self.episode
         self._table.step[self._slot] = 0
@@ -138,7 +141,7 @@ def make_stepper(made: Any, env: int, table: SlotTable) -> Stepper:
     return ParallelStepper(made, env, table) if is_multi_agent(made) else GymStepper(made, env, table)
 
 
-def failure_of(stepper: Stepper, error: Exception) -> SimulatorFailure:
+def failure_of(stepper: Stepper, error: BaseException) -> SimulatorFailure:
     """The description of `error`, which `reset` or `step` raised."""
     bad_value = isinstance(error, BadValue)
     return SimulatorFailure(

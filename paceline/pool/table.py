@@ -134,6 +134,7 @@ class SlotTable:
             active=self.active[rows],
             lost=lost,
             step_seconds=self.step_seconds[rows],
+            episode=self.episode[rows],
         )
 
 

@@ -26,6 +26,7 @@ from torch import Tensor
 from paceline.accel.cuda_graph import CudaGraph
 from paceline.errors import UsageError
 from paceline.pool.arguments import as_slots, chosen_groups, named_actions, slots_to_wait_for
+from paceline.pool.closing import close_all
 from paceline.pool.protocol import Array, Episode, Pool, PoolSpec, StepBatch
 from paceline.pool.saved_pool import report_unsaved
 from paceline.pool.seeds import env_seed
@@ -246,9 +247,7 @@ class TensorPool(Pool):
 
     def close(self) -> None:
         """Tensors are freed with the pool. A simulator may have more to close."""
-        for simulator in self._simulators:
-            if hasattr(simulator, "close"):
-                simulator.close()
+        close_all(self._simulators)
 
     def _start(self, group: int) -> dict[str, Tensor]:
         seed = env_seed(self._seed, group, self._incarnation[group])

@@ -20,16 +20,16 @@ log = logging.getLogger(__name__)
 
 
 class EpisodeRing:
-    """The last R finished episodes as rows (slot, return, length, measures)."""
+    """The last R finished episodes as rows (slot, return, length, measures, number among those of the slot)."""
 
     def __init__(self, num_cells: int, device: torch.device, measures: Sequence[str] = ()) -> None:
         self._num_cells, self._measures = num_cells, tuple(measures)
         # The last cell is not part of the ring. Slots whose episode has not ended write there.
-        self._cells = torch.zeros(num_cells + 1, 3 + len(measures), device=device)
+        self._cells = torch.zeros(num_cells + 1, 4 + len(measures), device=device)
         self._count = torch.zeros((), dtype=torch.int64, device=device)
 
     def write(self, ended: Tensor, rows: Tensor) -> None:
-        """Append those `rows` [N, 3 + measures] whose `ended` [N] is set."""
+        """Append those `rows` [N, 4 + measures] whose `ended` [N] is set."""
         order = ended.cumsum(0)
         cells = torch.where(ended, (self._count + order - 1) % self._num_cells, self._num_cells)
         self._cells.index_copy_(0, cells, rows)
@@ -39,22 +39,25 @@ class EpisodeRing:
         """The episodes since the last call, oldest first. Waits for the device."""
         count = int(self._count)
         if count > self._num_cells:
-            lost = count - self._num_cells
-            log.warning("%d of %d finished episodes were not kept: read them more often", lost, count)
+            shown = "%d episodes have ended since the last report; the metrics have the latest %d of them"
+            log.warning(shown, count, self._num_cells)
         kept = min(count, self._num_cells)
         cells = [(count - kept + i) % self._num_cells for i in range(kept)]
         rows = self._cells.cpu()[cells].tolist() if kept else []
         self._count.zero_()
         return [
-            Episode(int(slot), episode_return, int(length), dict(zip(self._measures, measured, strict=True)))
-            for slot, episode_return, length, *measured in rows
+            Episode(int(slot), total, int(length), dict(zip(self._measures, measured, strict=True)), int(number))
+            for slot, total, length, *measured, number in rows
         ]
 
     def state_dict(self) -> dict[str, Any]:
         return {"cells": self._cells, "count": self._count}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._cells.copy_(state["cells"])
+        cells = state["cells"]
+        if cells.shape[1] < self._cells.shape[1]:  # older versions have no numbers
+            cells = torch.cat([cells, torch.full_like(cells[:, :1], -1.0)], 1)
+        self._cells.copy_(cells)
         self._count.copy_(state["count"])
 
 
@@ -109,7 +112,9 @@ class GroupEpisodes:
         self._facts.copy_(torch.where(self._fine(), facts, self._facts))
         self._returns += reward
         self._lengths += 1 if counted is None else counted
-        self._ring.write(ended, torch.stack((self._slots, self._returns, self._lengths, *measured), dim=1))
+        self._ring.write(
+            ended, torch.stack((self._slots, self._returns, self._lengths, *measured, self._episode), dim=1)
+        )
         self._returns.masked_fill_(ended, 0)
         self._lengths.masked_fill_(ended, 0)
         self._episode += ended

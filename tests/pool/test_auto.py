@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import time
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("forked_workers")
 
 class Sleeping(Counting):
     def step(self, action):
-        time.sleep(0.005)
+        time.sleep(0.05)
         return super().step(action)
 
 
@@ -43,6 +44,12 @@ def test_a_heavy_simulator_gets_a_worker_per_core(monkeypatch):
     monkeypatch.setattr(auto, "available_core_ids", lambda: [0, 1])
     with make_pool(Factory(make=Burning), PoolConfig(num_envs=6)) as pool:
         assert isinstance(pool, ProcessPool) and len(pool.worker_pids()) == 2
+
+
+def test_a_number_of_workers_is_obeyed_without_a_measurement(monkeypatch):
+    monkeypatch.setattr(auto, "choose", None)
+    with make_pool(Factory(make=Counting), PoolConfig(num_envs=6, workers=3)) as pool:
+        assert isinstance(pool, ProcessPool) and len(pool.worker_pids()) == 3
 
 
 ENGINE = """
@@ -98,6 +105,7 @@ def test_a_light_simulator_gets_whatever_was_fastest(monkeypatch, fastest):
     rates = iter([1.0, 1.0, 1.0])
     monkeypatch.setattr(auto, "PROBE_SECONDS", 0.05)
     monkeypatch.setattr(auto, "available_core_ids", lambda: [0, 1])
+    monkeypatch.setattr(auto, "HEAVY_SECONDS", math.inf)
     monkeypatch.setattr(auto, "measure", lambda pool, seconds: next(rates) + (next_index() == fastest))
     counter = iter(range(3))
 
@@ -151,8 +159,8 @@ def _quick_looks(monkeypatch):
     ],
 )
 def test_a_simulator_that_fails_while_it_is_measured_is_named(fault, cause):
-    start_timeout = 1.0 if fault == "hang_in_make" else 60.0
-    config = PoolConfig(num_envs=4, step_timeout_seconds=0.5, start_timeout_seconds=start_timeout)
+    start_timeout = 2.0 if fault == "hang_in_make" else 60.0
+    config = PoolConfig(num_envs=4, step_timeout_seconds=2.0, start_timeout_seconds=start_timeout)
     with pytest.raises(SimulatorError, match=rf"(?s){cause}.*measured to choose a pool"):
         make_pool(faulty(fault, at=2), config)
 

@@ -26,7 +26,7 @@ def read_all(fd: int, count: int):
     return messages
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 20_000)), min_size=1, max_size=12))
 def test_results_of_two_writers_arrive_whole_and_in_order(messages):
     fd, write_fd = os.pipe()
@@ -72,7 +72,7 @@ def test_half_a_message_of_a_dead_worker_is_forgotten():
     os.close(write_fd)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.integers(0, 200_000), min_size=1, max_size=6))
 def test_commands_of_any_size_arrive_in_order(sizes):
     fd, write_fd = os.pipe()

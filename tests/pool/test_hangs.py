@@ -38,7 +38,7 @@ def turn(pool):
 
 def test_a_worker_stopped_between_two_steps_is_replaced(caplog):
     """It has not begun the step that it was told to do, so its heartbeat says that it waits for a command."""
-    with build(counting(length=50), step_timeout_seconds=0.5) as pool:
+    with build(counting(length=50), step_timeout_seconds=2.0) as pool:
         batch = pool.recv(min_slots=None)
         os.kill(pool.worker_pids()[1], signal.SIGSTOP)
         pool.send(np.zeros(4, np.int64), batch.slots)
@@ -61,7 +61,7 @@ def test_a_worker_that_hangs_while_an_environment_is_remade_is_replaced(where, t
 
 def test_a_reset_that_hangs_is_named():
     with (
-        build(faulty("hang_in_reset", only=3), step_timeout_seconds=0.5, max_restarts=0) as pool,
+        build(faulty("hang_in_reset", only=3), step_timeout_seconds=2.0, max_restarts=0) as pool,
         pytest.raises(SimulatorError, match=r"in reset \(slot 3, worker 1"),
     ):
         pool.recv(min_slots=None)
@@ -75,14 +75,14 @@ class Slow(Counting):
 
 def test_the_limit_is_for_one_step_and_not_for_a_job():
     """A worker steps its environments one after the other, and each is progress."""
-    with build(Factory(make=Slow), num_envs=8, workers=1, step_timeout_seconds=0.8) as pool:
+    with build(Factory(make=Slow), num_envs=12, workers=1, step_timeout_seconds=2.0) as pool:
         turn(pool)
         assert not pool.recv(min_slots=None).lost.any() and pool.restarts == 0
 
 
 def test_a_stopped_worker_whose_pipe_is_full_blocks_nobody():
     """States are larger than a pipe. The worker is replaced, and its streams start anew."""
-    with build(Factory(make=Heavy), step_timeout_seconds=0.5) as pool:
+    with build(Factory(make=Heavy), step_timeout_seconds=2.0) as pool:
         pool.recv(min_slots=None)
         state = pool.state()
         os.kill(pool.worker_pids()[1], signal.SIGSTOP)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from paceline.envs.factory import Factory
-from paceline.errors import UsageError
+from paceline.errors import SimulatorError, UsageError
 from paceline.pool.config import PoolConfig
 from paceline.pool.process import ProcessPool
 from paceline.pool.serial import SerialPool
@@ -140,3 +140,50 @@ def test_state_and_restore(pool):
         )
         pool.recv(min_slots=None)
     assert streams[0] == streams[1]
+
+
+class Careless(Mortal):
+    """Mistakes in environments of one's own."""
+
+    mistake = ""
+
+    def reset(self, seed=None, options=None):
+        found = super().reset(seed=seed, options=options)
+        if self.mistake == "empty":
+            self.agents = []
+        if self.mistake == "unseen":
+            found[0].pop(self.agents[0])
+        return found
+
+    def step(self, actions):
+        everybody = list(self.agents)
+        observations, rewards, terminations, truncations, infos = super().step(actions)
+        if self.mistake == "unflagged" and len(self.agents) < len(everybody):
+            terminations, truncations = (dict.fromkeys(everybody, False) for _ in range(2))
+        if self.mistake == "one listed" and 0 < len(self.agents) < len(everybody):
+            self.agents = everybody
+            observations = {agent: next(iter(observations.values())) for agent in everybody}
+        if self.mistake == "listed":
+            truncations, self.agents = dict.fromkeys(everybody, True), everybody
+            observations = {agent: next(iter(observations.values())) for agent in everybody}
+        return observations, rewards, terminations, truncations, infos
+
+
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        ("empty", "`agents` is empty after a reset"),
+        ("unflagged", "is no longer in `agents`, but is neither terminated nor truncated"),
+        ("listed", "is terminated or truncated, but still in `agents`"),
+        ("one listed", "is terminated or truncated, but still in `agents`"),
+        ("unseen", "is in `agents` after a reset, but has no observation"),
+    ],
+)
+def test_agents_that_are_not_where_their_ends_say_are_errors(mistake, message):
+    """They would be learned from for ever, or the game would never begin again."""
+    made = type("Made", (Careless,), {"mistake": mistake})
+    with (
+        pytest.raises(SimulatorError, match=message),
+        SerialPool(Factory(make=made), PoolConfig(num_envs=1), seed=0) as pool,
+    ):
+        record(pool, 20)

@@ -51,5 +51,5 @@ def test_a_pool_under_ulimit_n_starts_no_worker():
         "from paceline.pool import PoolConfig, make_pool\n"
         "make_pool('gym:CartPole-v1', PoolConfig(kind='process', num_envs=64, workers=64))\n"
     )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False)
     assert "UsageError: 64 workers need " in ended.stderr.splitlines()[-1] and "may have 90" in ended.stderr

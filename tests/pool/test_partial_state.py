@@ -12,6 +12,7 @@ import pytest
 from paceline.envs.registry import resolve
 from paceline.errors import SimulatorError, UsageError
 from paceline.pool.config import PoolConfig
+from paceline.pool.env_state import UnreadableState, env_state, restore_env
 from paceline.pool.make_tensor import make_tensor_pool
 from paceline.pool.process import ProcessPool
 from paceline.pool.serial import SerialPool
@@ -209,7 +210,7 @@ def test_a_worker_that_does_not_answer_in_time_is_left_out_and_its_late_answer_i
     with build(counting(length=50)) as pool:
         pool.recv(min_slots=None)
         os.kill(pool.worker_pids()[1], signal.SIGSTOP)
-        state = pool.state(timeout=0.2)
+        state = pool.state(timeout=1.0)
         assert "slots [2, 3]" in caplog.text
         os.kill(pool.worker_pids()[1], signal.SIGCONT)
         step(pool)
@@ -217,3 +218,21 @@ def test_a_worker_that_does_not_answer_in_time_is_left_out_and_its_late_answer_i
         assert pool.restore(later).tolist() == [] and pool.restarts == 0
         assert pool.recv(min_slots=None).obs["obs"][:, 2].tolist() == [1, 1, 1, 1]
         assert pool.restore(state).tolist() == [2, 3]
+
+
+def test_a_simulator_that_cannot_take_a_state_stays_as_it_is():
+    """It was saved by another class, which could."""
+
+    class Saved:
+        unwrapped = property(lambda self: self)
+
+        def get_state(self):
+            return 3
+
+        def set_state(self, state): ...
+
+    class Other:
+        unwrapped = property(lambda self: self)
+
+    with pytest.raises(UnreadableState, match="had get_state and set_state, and .*Other.* has no set_state"):
+        restore_env(Other(), env_state(Saved()))

@@ -236,7 +236,7 @@ def test_timeout_returns_what_is_there(make):
     assert pool.recv(min_slots=2).slots.tolist() == [0, 1]
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(rng=st.randoms(use_true_random=False), workers=st.integers(1, 3), groups=st.integers(1, 2))
 def test_any_order_of_partial_sends_loses_and_mixes_nothing(rng, workers, groups):
     """However slots are received and sent in parts, every slot's stream is that of lock-step."""

@@ -40,7 +40,7 @@ def close(left, right) -> bool:
     return np.allclose(left, right, atol=1e-6) and np.shape(left) == np.shape(right)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(space=any_space, seed=st.integers(0, 1000))
 def test_any_value_survives_the_way_through_the_table(space, seed):
     """Written as an observation and read back as an action of the same space, a value is the same (to float32)."""
@@ -103,6 +103,8 @@ BOX = spaces.Box(-1, 1, (4,), np.float32)
         (BOX, np.zeros(4, np.complex64), "dtype complex64; its space says float32"),
         (BOX, None, "shape"),
         (spaces.Box(0, 255, (2,), np.uint8), np.zeros(2, np.float32), "dtype float32; its space says uint8"),
+        (spaces.Box(0, 255, (2,), np.uint8), np.array([300, 1], np.uint16), "numbers that uint8 cannot hold"),
+        (spaces.Box(-100, 100, (1,), np.int8), np.array([-200]), "numbers that int8 cannot hold"),
         (spaces.Discrete(3), 3, "outside"),
         (spaces.Discrete(3), -1, "outside"),
         (spaces.Discrete(3), 1.5, "dtype"),
@@ -154,7 +156,7 @@ def test_a_nan_action_is_refused_and_named():
         check_actions(actions, leaf, np.array([3, 7]))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(slots=st.lists(st.integers(0, 9), min_size=1, unique=True))
 def test_batches_hold_the_rows_of_their_slots(slots):
     table = SlotTable(PoolSpec(observation_space=BOX, action_space=BOX, num_envs=10))

@@ -397,15 +397,15 @@ def test_a_reward_that_is_no_number_is_raised_where_episodes_are_read():
 def test_a_full_ring_keeps_the_latest_and_says_so(caplog):
     ring = EpisodeRing(4, torch.device("cpu"))
     for number in range(3):
-        rows = torch.tensor([[slot, 10.0 * number + slot, number] for slot in range(3)])
+        rows = torch.tensor([[slot, 10.0 * number + slot, number, 5 + number] for slot in range(3)])
         ring.write(torch.tensor([True, number == 1, True]), rows)
-    assert [(e.slot, e.episode_return, e.length) for e in ring.take()] == [
-        (1, 11, 1),
-        (2, 12, 1),
-        (0, 20, 2),
-        (2, 22, 2),
+    assert [(e.slot, e.episode_return, e.length, e.match) for e in ring.take()] == [
+        (1, 11, 1, 6),
+        (2, 12, 1, 6),
+        (0, 20, 2, 7),
+        (2, 22, 2, 7),
     ]
-    assert "3 of 7 finished episodes were not kept" in caplog.text
+    assert "7 episodes have ended since the last report; the metrics have the latest 4 of them" in caplog.text
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -487,4 +487,4 @@ def test_the_family_does_not_import_torch():
         "import sys; from paceline.envs.registry import resolve; resolve('tensor:cartpole'); "
         "raise SystemExit('torch' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=300).returncode == 0

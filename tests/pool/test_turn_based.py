@@ -7,6 +7,7 @@ import pytest
 
 from paceline.envs.factory import Factory
 from paceline.errors import SimulatorError
+from paceline.pool.batches import copied
 from paceline.pool.config import PoolConfig
 from paceline.pool.make import make_pool
 from paceline.pool.process import ProcessPool
@@ -63,7 +64,7 @@ class Account:
         return batch.ended() | batch.lost | (batch.active & ~self._was_active[batch.slots])
 
     def first(self):
-        batch = self.pool.recv(min_slots=None)
+        batch = copied(self.pool.recv(min_slots=None))  # workers overwrite it as soon as it is sent
         self.send(batch, np.ones(len(batch), bool))
         return batch
 
