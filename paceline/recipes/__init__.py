@@ -42,7 +42,9 @@ RECIPES: dict[str, Callable[[], Config]] = {
     "seaquest": atari.seaquest,
     "pendulum": control.pendulum,
     "parkour_walker": control.parkour_walker,
+    "parkour_walker_fast": control.parkour_walker_fast,
     "parkour_humanoid": control.parkour_humanoid,
+    "parkour_humanoid_fast": control.parkour_humanoid_fast,
     **control.suite_recipes(),
     **control.hand_recipes(),
     "dmc_pixels": control.dmc_pixels,
@@ -89,9 +91,8 @@ def known_as(name: str) -> str:
     known = [*RECIPES, *(point.name for point in installed())]
     name = next((one for one in known if one.replace("-", "_") == name.replace("-", "_")), name)
     if name not in known:
-        similar = closest(name, known)
-        allowed = "`paceline recipes` lists all" if similar else f"allowed: {', '.join(known)}"
-        raise UsageError(f"recipe {name!r} does not exist{similar}; {allowed}, or package.module:function for your own")
+        allowed = "`paceline recipes` lists all, or package.module:function for your own"
+        raise UsageError(f"recipe {name!r} does not exist{closest(name, known)}; {allowed}")
     return name
 
 

@@ -34,7 +34,7 @@ def seaquest() -> Config:
 
 
 def _game(name: str) -> Config:
-    """The settings of PPO's authors, the same for all games."""
+    """The settings of PPO's authors, the same for all games, with twice as many environments."""
     return Config(
         env=f"atari:{name}?episodic_life=true",
         steps=10_000_000,

@@ -17,12 +17,14 @@ from paceline.errors import UsageError
 from paceline.experience.config import ReplayConfig
 from paceline.learner.config import D4PGConfig, OptimizerConfig, PPOConfig
 from paceline.nets.config import ControlConfig, PolicyConfig, ValueConfig
-from paceline.nets.images import is_image
+from paceline.nets.images import is_image, seen_shape
 from paceline.pool.config import PoolConfig
 from paceline.pool.make import make_pool
 from paceline.pool.protocol import PoolSpec
 from paceline.systems import SYSTEMS
 
+SMALL = 36
+"""The encoder `nature` needs images of so many pixels in each direction."""
 REPLAYED_IMAGES = 100_000
 """Transitions with images in a replay. With 84x84 pixels in colour these are 4.2 GB."""
 
@@ -47,6 +49,8 @@ def default_config(
     config = (
         _for_d4pg(spec, name, images=images) if _is_d4pg(system) else _for_ppo(images=images, continuous=continuous)
     )
+    if any(is_image(leaf) and min(seen_shape(leaf)[1:]) < SMALL for leaf in spec.obs):
+        config = dataclasses.replace(config, policy=dataclasses.replace(config.policy, encoder="impala"))
     config = dataclasses.replace(config.under(system), env=name)
     if recurrent and not _is_d4pg(system):
         config = dataclasses.replace(config, policy=dataclasses.replace(config.policy, critic="shared"))
@@ -67,7 +71,7 @@ def _is_d4pg(system: str) -> bool:
 
 
 def _for_ppo(*, images: bool, continuous: bool) -> Config:
-    if images:  # the settings of PPO's authors for Atari
+    if images:  # the settings of PPO's authors for Atari, with twice as many environments
         return Config(
             steps=10_000_000,
             pool=PoolConfig(num_envs=16),

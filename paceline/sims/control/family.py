@@ -10,6 +10,7 @@ from paceline.envs.factory import Factory, check_options, needs
 from paceline.envs.ids import EnvId
 from paceline.envs.mujoco_rendering import choose_renderer
 from paceline.errors import UsageError, closest
+from paceline.sims.control.episode_steps import OPTION, episode_steps
 
 HAND = ("catch", "pick_up_and_orient", "rotate_in_hand")
 
@@ -19,12 +20,13 @@ class MakeHand:
     """Makes one environment."""
 
     task: str
+    max_steps: int | None
 
     def __call__(self, env_index: int) -> Any:
         choose_renderer()
         with needs("hand", extra="mujoco"):
             from paceline.sims.control.hand.env import HandEnv
-        return HandEnv(self.task)
+        return HandEnv(self.task, max_steps=self.max_steps)
 
 
 def names() -> Iterable[str]:
@@ -32,10 +34,10 @@ def names() -> Iterable[str]:
 
 
 def resolve(env_id: EnvId) -> Factory:
-    check_options(env_id, [])
+    check_options(env_id, [OPTION])
     if env_id.name not in HAND:
         raise UsageError(
             f"task {env_id.name!r} of {str(env_id)!r} does not exist{closest(env_id.name, HAND)}; "
             f"allowed: {', '.join(HAND)}"
         )
-    return Factory(make=MakeHand(env_id.name), label=str(env_id))
+    return Factory(make=MakeHand(env_id.name, episode_steps(env_id)), label=str(env_id))

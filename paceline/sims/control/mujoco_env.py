@@ -68,8 +68,12 @@ class MuJoCoEnv(gymnasium.Env):
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 50}  # noqa: RUF012 - as Gymnasium declares it
 
-    def __init__(self, task: MuJoCoTask, render_mode: str | None = "rgb_array") -> None:
+    def __init__(
+        self, task: MuJoCoTask, render_mode: str | None = "rgb_array", max_episode_steps: int | None = None
+    ) -> None:
+        """`max_episode_steps` replaces that of the task."""
         self.task, self.render_mode = task, render_mode
+        self._max_steps = max_episode_steps or task.max_episode_steps
         self.model, self.data = task.model, mujoco.MjData(task.model)
         self.metadata = {**self.metadata, "render_fps": round(1.0 / (task.frames * task.model.opt.timestep))}
         self.observation_space, self.measure_names = task.observation_space, task.measure_names
@@ -97,7 +101,7 @@ class MuJoCoEnv(gymnasium.Env):
         outcome = self.task.judge(self.data)
         if self._has_diverged():
             outcome = outcome._replace(reward=0.0, terminated=True)
-        truncated = not outcome.terminated and self._steps >= self.task.max_episode_steps
+        truncated = not outcome.terminated and self._steps >= self._max_steps
         observation = self.task.observe(self.data)
         return observation, outcome.reward, outcome.terminated, truncated, dict(outcome.measures)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 
 import gymnasium
@@ -17,6 +18,7 @@ from scipy.spatial.transform import Rotation
 
 import paceline as pl
 import paceline.sims.control
+from paceline.envs.registry import resolve
 from paceline.errors import UsageError
 from paceline.pool import PoolConfig, make_pool
 from paceline.sims.control.hand.hand import INCREMENT, JOINTS
@@ -204,6 +206,21 @@ def test_a_cylinder_on_the_table_does_not_end_picking_up():
     assert not env.task.judge(env.data).terminated
 
 
+@pytest.mark.parametrize("name", TASKS)
+def test_a_cylinder_that_falls_past_the_table_ends_the_episode_without_a_reward(name):
+    env = MuJoCoEnv(TASKS[name]())
+    env.reset(seed=0)
+    env.data.qpos[22:29] = [2.0, 0.0, 0.3, 1.0, 0.0, 0.0, 0.0]  # upright, beside the table
+    heights = []
+    for _ in range(50):
+        _, reward, terminated, truncated, _ = env.step(np.zeros(13))
+        heights.append(env.data.qpos[24])
+        if terminated:
+            break
+    assert terminated and not truncated and reward == 0.0
+    assert -0.15 < heights[-1] < -0.05 < heights[-2]
+
+
 @pytest.mark.parametrize(("name", "limit"), [("catch", 500), ("pick_up_and_orient", 500), ("rotate_in_hand", 1000)])
 def test_an_episode_is_truncated_at_its_limit(name, limit):
     env = MuJoCoEnv(TASKS[name]())
@@ -339,3 +356,17 @@ def test_ids_are_checked_before_a_worker_starts():
         make_pool("hand:cetch", PoolConfig(kind="serial", num_envs=1))
     with pytest.raises(UsageError, match="option 'size'"):
         make_pool("hand:catch?size=3", PoolConfig(kind="serial", num_envs=1))
+    for steps in ("0", "-3", "1.5", "many"):
+        with pytest.raises(UsageError, match=f"max_episode_steps of .* is {steps}; allowed: a whole number from 1"):
+            make_pool(f"hand:catch?max_episode_steps={steps}", PoolConfig(kind="serial", num_envs=1))
+
+
+@pytest.mark.parametrize(("name", "usual"), [("hand:pick_up_and_orient", 500), ("parkour:walker", 1000)])
+def test_episodes_may_be_shorter(name, usual):
+    """Truncated, so that the value of what would follow is not lost."""
+    for env_id, length in ((f"{name}?max_episode_steps=3", 3), (name, usual)):
+        with contextlib.closing(resolve(env_id).make(0)) as env:
+            env.reset(seed=0)
+            env._steps = length - 3
+            ends = [env.step(np.zeros(env.action_space.shape, np.float32))[2:4] for _ in range(3)]
+            assert ends == [(False, False), (False, False), (False, True)]

@@ -428,7 +428,7 @@ def test_gymnasium_makes_parkour():
         ("parkour:humanoid?terrain=3", "terrain 3 of the humanoid does not exist"),
         ("parkour:walker?difficulty=2", "difficulty must be between 0 and 1, got 2"),
         ("parkour:walker?difficulty=hard", "difficulty must be between 0 and 1, got 'hard'"),
-        ("parkour:walker?size=3", "option 'size'.*allowed: terrain, difficulty"),
+        ("parkour:walker?size=3", "option 'size'.*allowed: terrain, difficulty, max_episode_steps"),
     ],
 )
 def test_ids_are_checked_before_a_worker_starts(env, message):

@@ -12,6 +12,8 @@ FILE = Path(__file__).with_name("hand.xml")
 JOINTS, ACTUATORS = 22, 13
 INCREMENT = 0.08
 """Largest change of an actuator's target in one step, as a share of its range."""
+LOST = -0.05
+"""A cylinder whose centre is lower has fallen off the table. The table's underside is at -4 cm."""
 PALM_DOWN, PALM_UP = -np.pi / 2, np.pi / 2
 """Angles of the wrist's rotation."""
 OBJECT_RGBA, TARGET_RGBA = (0.2, 0.45, 0.75, 1.0), (0.3, 0.75, 0.35, 0.35)
@@ -78,6 +80,10 @@ class Hand:
         """Whether the cylinder does."""
         pairs = data.contact.geom
         return bool(((pairs == self._object).any(1) & (pairs == self._table).any(1)).any())
+
+    def is_lost(self, data: mujoco.MjData) -> bool:
+        """Whether the cylinder has fallen off the table."""
+        return bool(self.position(data)[2] < LOST)
 
     def observe(self, data: mujoco.MjData) -> list[np.ndarray]:
         """What all tasks observe, in the order of the paper's table 2: 70 numbers."""

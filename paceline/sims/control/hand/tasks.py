@@ -44,7 +44,7 @@ class Catch:
         return _vector(self.hand.observe(data))
 
     def judge(self, data: mujoco.MjData) -> StepOutcome:
-        if self.hand.touches_table(data):
+        if self.hand.touches_table(data) or self.hand.is_lost(data):
             return StepOutcome(0.0, True, {"held": 0.0})
         error = self.hand.grasp_point(data)[2] - self.hand.position(data)[2]
         return StepOutcome(soft_indicator(error, 0.0, 5 * CM), False, {"held": float(abs(error) < HELD)})
@@ -92,8 +92,11 @@ class PickUpAndOrient:
     def judge(self, data: mujoco.MjData) -> StepOutcome:
         distance = float(np.linalg.norm(self.hand.position(data) - data.mocap_pos[0]))
         tilt = angle(axis(self.hand.quaternion(data), 2), axis(data.mocap_quat[0], 2))
+        measures = {"distance": distance, "tilt": tilt}
+        if self.hand.is_lost(data):
+            return StepOutcome(0.0, True, measures)
         near, oriented = soft_indicator(distance, 1 * CM, 5 * CM), soft_indicator(tilt, 5 * DEGREE, 10 * DEGREE)
-        return StepOutcome(0.5 * near * (1.0 + oriented), False, {"distance": distance, "tilt": tilt})
+        return StepOutcome(0.5 * near * (1.0 + oriented), False, measures)
 
     def get_state(self) -> None:
         return None
@@ -137,7 +140,7 @@ class RotateInHand:
     def judge(self, data: mujoco.MjData) -> StepOutcome:
         quaternion, target = self.hand.quaternion(data), _upright(self._angle)
         error = angle(axis(quaternion, 1)[:2], axis(target, 1)[:2])
-        if self.hand.touches_table(data):
+        if self.hand.touches_table(data) or self.hand.is_lost(data):
             return StepOutcome(0.0, True, {"error": error})
         tilt = angle(axis(quaternion, 2), axis(target, 2))
         turned = soft_indicator(error, 5 * DEGREE, 40 * DEGREE)

@@ -16,5 +16,8 @@ class ParkourEnv(MuJoCoEnv):
         terrain: str = ALL,
         difficulty: float = 1.0,
         render_mode: str | None = "rgb_array",
+        *,
+        max_steps: int | None = None,
     ) -> None:
-        super().__init__(Parkour(body, terrain, difficulty), render_mode)
+        """`max_steps` of an episode; None: as many as the task has."""
+        super().__init__(Parkour(body, terrain, difficulty), render_mode, max_steps)

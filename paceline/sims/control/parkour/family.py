@@ -10,6 +10,7 @@ from typing import Any
 from paceline.envs.factory import Factory, check_options, needs
 from paceline.envs.ids import EnvId
 from paceline.envs.mujoco_rendering import choose_renderer
+from paceline.sims.control.episode_steps import OPTION, episode_steps
 from paceline.sims.control.parkour.limits import ALL, LIMITS, check
 
 
@@ -20,12 +21,13 @@ class MakeParkour:
     body: str
     terrain: str
     difficulty: float
+    max_steps: int | None
 
     def __call__(self, env_index: int) -> Any:
         choose_renderer()
         with needs("parkour", extra="mujoco"):
             from paceline.sims.control.parkour.env import ParkourEnv
-        return ParkourEnv(self.body, self.terrain, self.difficulty)
+        return ParkourEnv(self.body, self.terrain, self.difficulty, max_steps=self.max_steps)
 
 
 def names() -> Iterable[str]:
@@ -33,7 +35,7 @@ def names() -> Iterable[str]:
 
 
 def resolve(env_id: EnvId) -> Factory:
-    check_options(env_id, ["terrain", "difficulty"])
+    check_options(env_id, ["terrain", "difficulty", OPTION])
     terrain, difficulty = env_id.options.get("terrain", ALL), env_id.options.get("difficulty", 1.0)
     check(env_id.name, terrain, difficulty)
-    return Factory(make=MakeParkour(env_id.name, terrain, difficulty), label=str(env_id))
+    return Factory(make=MakeParkour(env_id.name, terrain, difficulty, episode_steps(env_id)), label=str(env_id))
