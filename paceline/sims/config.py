@@ -38,12 +38,13 @@ class SimulatorOptions:
         return cls(**options)
 
     def _check(self, name: str, kind: type, value: Any) -> None:
-        if type(value) is not kind and not (kind is float and type(value) is int):
-            raise self._error(
-                name, value, {int: "a whole number", bool: "true or false"}.get(kind, f"a {kind.__name__}")
-            )
         if value not in self.choices.get(name, (value,)):
             raise self._error(name, value, ", ".join(self.choices[name]))
+        if type(value) is not kind and not (kind is float and type(value) is int):
+            text = str(value).lower() if isinstance(value, bool) else value
+            quoted = f"text, in quotes if it looks like another value: {name}='{text}'"
+            words = {int: "a whole number", bool: "true or false", float: "a number", str: quoted}
+            raise self._error(name, value, words[kind])
         if name in self.ranges:
             self._check_range(name, *self.ranges[name])
 

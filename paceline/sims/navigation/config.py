@@ -14,6 +14,10 @@ SPLITS = ("train", "val", "test")
 SENSORS = ("depth", "rgb", "depth+rgb", "blind")
 DEPTH_DTYPES = ("float32", "float16", "uint8")
 MAX_RESOLUTION = 1024
+MIN_DISTANCE = 1.0
+"""Least geodesic distance from start to goal of an episode, in metres."""
+PATHS = ("plans", "bank_file")
+"""Options that name files or folders with scenes."""
 REPLACED = ("tier", "split", "scenes", "bank_seed")
 """Options of generated scenes. Floor plans and scene files replace them."""
 
@@ -27,7 +31,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "success_distance": (0.0, math.inf),
     "forward_step": (0.001, 1.0),
     "turn_angle": (0.001, 180.0),
-    "max_distance": (0.0, math.inf),
+    "max_distance": (MIN_DISTANCE, math.inf),
     "actuation_noise": (0.0, 1.0),
     "image_noise": (0.0, 1.0),
     "gps_noise": (0.0, 10.0),
@@ -85,7 +89,9 @@ class NavigationConfig(SimulatorOptions):
     @classmethod
     def of_options(cls, options: dict[str, Any], what: str) -> Self:
         """From the options of the environment id `what`, which error messages name."""
-        for source in ("plans", "bank_file"):
+        for source in PATHS:
+            if options.get(source) == "":
+                raise UsageError(f"{source} is empty in {what!r}; allowed: a path, or no {source}")
             unread = [name for name in REPLACED if name in options and options.get(source)]
             if unread:
                 problem = f"{unread[0]} has no effect in {what!r}, because {source} names the scenes"
@@ -116,14 +122,14 @@ class PointNavConfig(NavigationConfig):
     """Walk to a point. The defaults follow the literature."""
 
     task: ClassVar[str] = "pointnav"
-    needs: ClassVar[str] = "a goal within max_distance"
 
     gps: bool = True
     """Whether the goal is observed relative to the agent's pose (GPS and compass), or to its start."""
     success_distance: float = 0.2
     """Largest geodesic distance to the goal that counts as success, in metres."""
     max_distance: float = math.inf
-    """Largest distance from start to goal in metres; `PointNav.set_max_distance` changes it."""
+    """Largest distance from start to goal in metres. A scene without such a goal keeps its nearest one.
+    `PointNav.set_max_distance` changes it."""
     gps_noise: float = 0.0
     """Standard deviation of x and y of the observed position, in metres, and of the observed heading, in radians. Drawn
     anew in every step. Without `gps` it has no effect."""
@@ -171,10 +177,9 @@ class ImageNavConfig(NavigationConfig):
     """Walk to where a picture was taken. With `sensors=blind` there is no picture."""
 
     task: ClassVar[str] = "imagenav"
-    needs: ClassVar[str] = "a goal within max_distance"
 
     max_episode_steps: int = 1000
     success_distance: float = 0.2
     """Largest geodesic distance to the goal that counts as success, in metres."""
     max_distance: float = math.inf
-    """Largest distance from start to goal in metres."""
+    """Largest distance from start to goal in metres. A scene without such a goal keeps its nearest one."""

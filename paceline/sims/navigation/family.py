@@ -12,7 +12,7 @@ from typing import Any
 from paceline.envs.factory import Factory
 from paceline.envs.ids import EnvId
 from paceline.errors import UsageError, closest
-from paceline.sims.navigation.config import TIERS, NavigationConfig
+from paceline.sims.navigation.config import PATHS, TIERS, NavigationConfig
 from paceline.sims.navigation.tasks.table import TASKS
 
 
@@ -45,6 +45,22 @@ def names() -> Iterable[str]:
 
 
 def resolve(env_id: EnvId) -> Factory:
+    config, label = _config(env_id), str(env_id)
+    return Factory(
+        make=MakeBatch(config), backend="tensor", label=label, single=Factory(make=MakeOne(config), label=label)
+    )
+
+
+def scenes_label(env_id: EnvId) -> str | None:
+    """The label of the bank of floor plans or of a file. None for generated scenes, which the id describes."""
+    if not any(name in env_id.options for name in PATHS):
+        return None
+    from paceline.sims.navigation.simulator import load_bank
+
+    return load_bank(_config(env_id)).label
+
+
+def _config(env_id: EnvId) -> NavigationConfig:
     options = dict(env_id.options)
     if env_id.name:
         if env_id.name not in TIERS:
@@ -59,7 +75,4 @@ def resolve(env_id: EnvId) -> Factory:
         from paceline.sims.navigation.plans.bank import plan_bank
 
         config = replace(config, tier=plan_bank(config.plans).tier)  # wrong plans raise here
-    label = str(env_id)
-    return Factory(
-        make=MakeBatch(config), backend="tensor", label=label, single=Factory(make=MakeOne(config), label=label)
-    )
+    return config

@@ -218,9 +218,11 @@ class Navigation:
         """int64 [N]: episodes that each stream has finished since `reset` or `load_episodes`."""
         return self._numbers.clone()
 
-    def playable_scenes(self) -> list[int]:
-        """The scenes that new episodes are drawn from. Reads the device."""
-        return self._open_scenes[: int(self._num_open)].tolist()
+    def playable_episodes(self) -> dict[int, int]:
+        """The scenes that new episodes are drawn from, each with the number of its first episodes that are drawn. Reads
+        the device."""
+        scenes = self._open_scenes[: int(self._num_open)]
+        return dict(zip(scenes.tolist(), self._choices[scenes].tolist(), strict=True))
 
     def scenes_in_use(self) -> set[int]:
         """The scenes that streams are in. Reads the device."""

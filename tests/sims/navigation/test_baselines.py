@@ -1,5 +1,6 @@
 """Baselines, the oracle as a check of the whole simulator, and the fixed list of episodes."""
 
+import math
 from dataclasses import replace
 from itertools import pairwise
 
@@ -10,12 +11,14 @@ import torch
 from paceline.errors import UsageError
 from paceline.sims.navigation.config import PointNavConfig
 from paceline.sims.navigation.evaluation.baselines import play_baseline
-from paceline.sims.navigation.evaluation.episode_list import fixed_episodes, play
-from paceline.sims.navigation.evaluation.map_and_plan import CELL, REACH, Planner, a_star
+from paceline.sims.navigation.evaluation.episode_list import fixed_episodes, listed_episodes, play
+from paceline.sims.navigation.evaluation.map_and_plan import CELL, REACH, Grid, Planner, a_star
 from paceline.sims.navigation.evaluation.measures import binned, summarize
 from paceline.sims.navigation.evaluation.pointnav import EVALUATION
 from paceline.sims.navigation.layout import FORWARD, LEFT, RIGHT, STOP
+from paceline.sims.navigation.scenes.bank import SceneBank
 from paceline.sims.navigation.simulator import Navigation
+from tests.sims.navigation.rooms import room
 
 SMALL = PointNavConfig(split="val", sensors="blind")
 BRIEF = PointNavConfig(split="val", sensors="blind", max_episode_steps=120)
@@ -69,6 +72,45 @@ def test_simple_agents_by_hand(small_bank):
     assert set(draws[:, 1:].flatten().tolist()) == {FORWARD, LEFT, RIGHT}
 
 
+def test_simple_agents_stop_within_the_distance_of_success(small_bank):
+    simulator = Navigation(2, "cpu", PointNavConfig(sensors="blind", success_distance=0.1), bank=small_bank)
+    obs = {"goal": torch.tensor([(0.15, 1.0, 0.0), (0.09, 1.0, 0.0)])}
+    agent = EVALUATION.baselines["goal-follower"].make(simulator, 0)
+    assert agent.act(obs, torch.zeros(2, dtype=torch.bool)).tolist() == [FORWARD, STOP]
+
+
+def test_mapping_and_planning_reaches_goals_nearer_than_a_step(small_bank):
+    config = replace(BRIEF, sensors="depth", resolution=32, success_distance=0.1)
+    assert play_baseline(EVALUATION, "map-and-plan", config, 16, num_envs=16, bank=small_bank)["success"] > 0.8
+
+
+@pytest.mark.parametrize("left", [0.02, 0.1])
+@pytest.mark.parametrize("ahead", [2.0, 2.06, 2.12, 2.18])
+def test_a_goal_nearer_than_a_step_beside_a_wall_is_reached(left, ahead):
+    """The agent cannot step to its left. It does not see the wall there."""
+    planner, x, y, heading = Planner(math.radians(10), 0.25, stop_distance=0.04), 0.0, 0.0, 0.0
+    far = np.ones((1, 32, 32), np.float32)
+    planner.start(np.array([ahead, 1.0, 0.0]))
+    for _ in range(500):
+        angle = math.atan2(-y, ahead - x) - heading
+        action = planner.act(far, np.array([math.hypot(ahead - x, y), math.cos(angle), math.sin(angle)]))
+        if action == STOP:
+            break
+        heading += {LEFT: 1, RIGHT: -1}.get(action, 0) * math.radians(10)
+        goes = 0.25 * (action == FORWARD)
+        if y + goes * math.sin(heading) <= left:
+            x, y = x + goes * math.cos(heading), y + goes * math.sin(heading)
+    assert math.hypot(ahead - x, y) <= 0.041
+
+
+def test_the_map_holds_the_largest_scene(small_bank):
+    assert Grid.of(small_bank) == Grid()
+    grid = Grid.of(SceneBank.of_scenes([room(), room(width=60.0, depth=11.0)], "full"))
+    corners = 61.0 * np.array([[1.0, 0.0], [0.0, -1.0]])
+    np.testing.assert_allclose(grid.middles(grid.cell_of(corners)), corners, atol=CELL)
+    np.testing.assert_allclose(grid.middles(grid.cell_of(np.zeros(2))), 0.0, atol=1e-9)
+
+
 def test_every_listed_episode_is_played_exactly_once(small_bank):
     simulator = Navigation(4, "cpu", PointNavConfig(sensors="blind", max_episode_steps=40), bank=small_bank)
     scenes, episodes = fixed_episodes(small_bank, 30)
@@ -85,6 +127,28 @@ def test_every_listed_episode_is_played_exactly_once(small_bank):
     np.testing.assert_allclose(measures["geodesic"], want[:, 5].numpy(), rtol=1e-6)
     for scene, distance in zip(scenes, want[:, 5].tolist(), strict=True):
         assert (scene, round(distance, 4)) in begun
+
+
+def test_far_goals_are_not_listed_where_the_task_has_none(small_bank):
+    """`max_distance` limits evaluation like training. Scenes with few near goals leave out the last rounds."""
+    config = PointNavConfig(sensors="blind", max_distance=2.5)
+    near = small_bank.episodes[:, :, 5] <= 2.5
+    counts = near.sum(1).clamp(min=1)
+    assert len(set(counts.tolist())) > 1, "scenes have different numbers of near goals"
+    scenes, episodes = listed_episodes(config, small_bank)
+    assert sorted(zip(scenes, episodes, strict=True)) == [(s, e) for s in range(12) for e in range(int(counts[s]))]
+    assert listed_episodes(config, small_bank, 12)[0] == list(range(12))
+    with pytest.raises(UsageError, match=f"allowed: 1 to {int(counts.sum())}"):
+        listed_episodes(config, small_bank, int(counts.sum()) + 1)
+    assert listed_episodes(PointNavConfig(sensors="blind"), small_bank, 50) == fixed_episodes(small_bank, 50)
+
+
+def test_the_usual_number_of_episodes_is_all_of_a_shorter_list(small_bank):
+    few = {0: 3, 5: 1}
+    assert len(fixed_episodes(small_bank, None, few, usual=200)[0]) == 4
+    assert fixed_episodes(small_bank, None, usual=200) == fixed_episodes(small_bank, 200)
+    with pytest.raises(UsageError, match="200 episodes were asked for; allowed: 1 to 4"):
+        fixed_episodes(small_bank, 200, few, usual=200)
 
 
 def test_the_list_does_not_depend_on_who_plays_it(small_bank):

@@ -140,7 +140,8 @@ def test_samples_of_one_episode_count_as_one(run):
 def test_all_episodes_are_played_unless_fewer_are_asked_for(run, monkeypatch):
     asked = []
 
-    def ask(config, bank, count):
+    def ask(config, bank, count, *, usual):
+        assert usual is None
         asked.append(len(fixed_episodes(bank, count)[0]))
         return fixed_episodes(bank, 8)
 

@@ -44,6 +44,13 @@ def test_sensors_survive_a_url():
         ("pointnav?sensors=lidar", "sensors is 'lidar'"),
         ("pointnav?resolutoin=64", "'resolutoin'.*did you mean 'resolution'"),
         ("pointnavv", "did you mean 'pointnav'"),
+        ("pointnav?plans=", "^plans is empty in 'pointnav.plans='; allowed: a path, or no plans$"),
+        ("objectnav?bank_file=", "bank_file is empty in .*; allowed: a path, or no bank_file"),
+        ("pointnav?plans=2024", "plans is 2024; allowed: text, in quotes if .* another value: plans='2024'$"),
+        ("pointnav?plans=true", "plans is True; allowed: text, .*: plans='true'$"),
+        ("pointnav?tier=5", "tier is 5; allowed: small, full"),
+        ("pointnav?max_distance=0.5", "max_distance is 0.5; allowed: 1 or more"),
+        ("imagenav?max_distance=0", "max_distance is 0; allowed: 1 or more"),
     ],
 )
 def test_bad_ids_say_what_is_allowed(env_id, message):
@@ -86,7 +93,7 @@ env.reset(seed=1)
         [sys.executable, "-c", child],
         input=cloudpickle.dumps(resolve(ID)),
         capture_output=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr.decode()

@@ -23,7 +23,7 @@ def test_growths_are_apart_by_more_than_rounding():
     assert min(np.diff([SIGHT, NODE, CONTACT, REST])) > 30 * np.spacing(np.float32(20.0))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(rectangle, min_size=1, max_size=6), st.lists(st.tuples(coordinate, coordinate), min_size=2, max_size=8))
 def test_sight_equals_the_reference(rects, points):
     corners = torch.tensor(rects, dtype=torch.float64)
@@ -55,7 +55,7 @@ def at_rest(rects):
     return boxed(torch.tensor(reference.grown(rects, CONTACT), dtype=torch.float32))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(rectangle, min_size=1, max_size=6),
     st.tuples(coordinate, coordinate),

@@ -9,9 +9,13 @@ import torch
 from paceline.errors import UsageError
 from paceline.sims.navigation.config import ObjectNavConfig
 from paceline.sims.navigation.evaluation.baselines import play_baseline
+from paceline.sims.navigation.evaluation.episode_list import play
 from paceline.sims.navigation.evaluation.frontier import FrontierAgent
 from paceline.sims.navigation.evaluation.objectnav import EVALUATION
-from paceline.sims.navigation.layout import FORWARD, LEFT, STOP
+from paceline.sims.navigation.evaluation.policy_episodes import PlayedEpisodes
+from paceline.sims.navigation.evaluation.report_failures import failures
+from paceline.sims.navigation.evaluation.routes import Recorder
+from paceline.sims.navigation.layout import FORWARD, LEFT, RIGHT, STOP
 from paceline.sims.navigation.rendering.render import CAMERA_HEIGHT
 from paceline.sims.navigation.scenes.bank import SceneBank
 from paceline.sims.navigation.scenes.free_space import NODE, is_free
@@ -167,12 +171,12 @@ def test_scenes_without_objects_have_no_episodes():
     assert simulator.scenes_in_use() == {1, 2}
     bank.retire(2)
     simulator.reset(0)
-    assert simulator.scenes_in_use() == {1} == set(simulator.playable_scenes())
+    assert simulator.scenes_in_use() == {1} == set(simulator.playable_episodes())
     with pytest.raises(
         UsageError, match="objectnav: there is no episode of this task in 1 scene; allowed: scenes with"
     ):
         bank.retire(1)
-    assert bank.retired.tolist() == [False, False, True] and simulator.playable_scenes() == [1]
+    assert bank.retired.tolist() == [False, False, True] and list(simulator.playable_episodes()) == [1]
 
 
 def test_bad_furniture_and_options_are_refused():
@@ -203,6 +207,45 @@ def test_a_frontier_explorer_finds_what_it_cannot_see_at_first():
         if began:
             break
     assert float(simulator.last_measures["success"]) == 1 and float(simulator.last_measures["spl"]) > 0.5
+
+
+def test_a_frontier_explorer_finds_what_is_far_away():
+    hall = room(width=30.0, depth=1.0, boxes=[(29.0, 0.0, 30.0, 1.0, 0.0, 0.9)], furniture=["chest"])
+    simulator = one(hall, (0.5, 0.5), 0.0, "chest", sensors="depth", resolution=8, forward_step=1.0)
+    obs, began = simulator.reset(0), torch.ones(1, dtype=torch.bool)
+    agent = FrontierAgent(simulator)
+    for _ in range(60):
+        step = simulator.step(agent.act(obs, began))
+        obs, began = step.obs, step.terminated | step.truncated
+        if began:
+            break
+    assert float(simulator.last_measures["success"]) == 1
+
+
+def test_a_frontier_explorer_that_sees_nothing_turns():
+    simulator = one(room(boxes=[CHEST], furniture=["chest"]), (1.0, 2.0), math.pi, "chest", sensors="depth")
+    obs, began = simulator.reset(0), torch.ones(1, dtype=torch.bool)
+    actions = FrontierAgent(simulator).act({**obs, "depth": torch.zeros_like(obs["depth"])}, began)
+    assert int(actions[0]) in (FORWARD, LEFT, RIGHT)
+
+
+@pytest.mark.parametrize(("aside", "kind"), [(0.73, "Stopped early"), (0.6, "Not recognised")])
+def test_failures_near_a_corner_go_by_the_straight_distance(aside, kind):
+    """A stop 1.03 m or 0.85 m from the corner of a chest, looking away. Both are within 1 m by the path."""
+    simulator = one(room(boxes=[CHEST], furniture=["chest"]), (4.0 - aside, 1.5 - aside), math.pi, "chest")
+    recorder = Recorder(simulator, lambda obs, began: torch.tensor([STOP]))
+    measures = play(simulator, recorder.act, [0], [0])
+    assert measures["distance_to_goal"] == 0 and measures["success"] == 0
+    played = PlayedEpisodes(
+        config=simulator.config,
+        bank=simulator.bank,
+        scenes=[0],
+        numbers=[0],
+        measures=measures,
+        marks=simulator.task.marks,
+        routes=recorder.routes(1),
+    )
+    assert f"{kind}</h3>" in failures(EVALUATION, played)[0]
 
 
 def test_gps_is_relative_to_the_start():

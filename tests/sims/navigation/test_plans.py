@@ -13,22 +13,29 @@ from PIL import Image
 from rich.console import Console
 
 from paceline.cli.main import _run as paceline
+from paceline.config import Config
 from paceline.envs import resolve
-from paceline.errors import UsageError
+from paceline.errors import PacelineError, UsageError
+from paceline.evaluation.evaluate import evaluate
 from paceline.evaluation.evaluators import EvaluationOptions, evaluate_baseline
+from paceline.learner.config import PPOConfig
+from paceline.nets.config import PolicyConfig
 from paceline.pool.config import PoolConfig
 from paceline.pool.make import make_pool
+from paceline.run_records import scenes_label_of
+from paceline.session import Session, train
 from paceline.sims.navigation.evaluation.pointnav import EVALUATOR
 from paceline.sims.navigation.evaluation.policy_episodes import env_config, env_id_of, split_config
 from paceline.sims.navigation.plans.bank import check_episodes, longest_path, plan_bank, tier_of
 from paceline.sims.navigation.plans.check import check_plan, free_area, free_cells, sound_scene
 from paceline.sims.navigation.plans.examples import EXAMPLES, plan_text
 from paceline.sims.navigation.plans.plan import Plan, PlanBox, PlanDoor, PlanWall, plan_of
-from paceline.sims.navigation.plans.reading import parse_plan, read_plan
+from paceline.sims.navigation.plans.reading import parse_plan, plan_files, read_plan
 from paceline.sims.navigation.rendering.maps import MARK
 from paceline.sims.navigation.scenes.cells import Cells
 from paceline.sims.navigation.scenes.furniture import CATEGORIES
 from paceline.sims.navigation.scenes.generator import TIERS, generate_scene
+from paceline.sims.navigation.scenes.objects import Objects
 from paceline.sims.navigation.scenes.scene import Piece, Rect
 from paceline.sims.navigation.simulator import load_bank
 from tests.sims.navigation.rooms import room
@@ -217,7 +224,7 @@ def with_box(**box):
         ({**ROOM, "version": True}, "version: true is not allowed"),
         ({"version": 1}, "size: the field is missing"),
         ({**ROOM, "size": [4]}, "size: [4] is not allowed; allowed: a list of 2 numbers"),
-        ({**ROOM, "size": [4, 0.1]}, "size: [4.0, 0.1] is not allowed; allowed: width and depth from 0.5 to 100"),
+        ({**ROOM, "size": [4, 0.1]}, "size: [4, 0.1] is not allowed; allowed: a list of 2 numbers from 0.5 to 100"),
         ({**ROOM, "size": [4, float("nan")]}, "size: [4, NaN] is not allowed"),
         ({**ROOM, "size": [4, 10**400]}, "size: [4, 1000"),
         ({**ROOM, "wals": []}, "wals: there is no such field, did you mean 'walls'?; allowed: version, size"),
@@ -263,6 +270,18 @@ def with_box(**box):
         ),
         ({**ROOM, "rooms": [{"area": [0, 0, 9, 3]}]}, "rooms[0] at (4.50, 1.50): its area"),
         ({**ROOM, "rooms": [{"area": [0, 0, 4, 3], "name": 7}]}, "rooms[0].name: 7 is not allowed; allowed: a text"),
+        (
+            {**ROOM, "rooms": [{"area": [0, 0, 4, 3], "name": "\ud800"}]},
+            'rooms[0].name: "\\ud800" is not allowed; allowed: a text of printable characters',
+        ),
+        ({**ROOM, "\ud800": 1}, '"\\ud800": there is no such field'),
+        ({**ROOM, "size": [600, 400]}, "size: [600, 400] is not allowed; allowed: a list of 2 numbers from 0.5"),
+        (with_doors({"at": 2.9999999, "width": 0.5}), "walls[0].doors[0] at (2.00, 1.50): the door from 3 to 3.5"),
+        (
+            with_doors({"at": -0.4999999, "width": 0.5}),
+            "walls[0].doors[0] at (2.00, 1.50): the door from -0.5 to 1e-07",
+        ),
+        (with_doors({"at": 2, "width": 0.9999999}, {"at": 5, "width": 1}), "walls[0].doors[1] at (2.00, 1.50): the"),
     ],
 )
 def test_a_problem_is_one_line_with_its_place(content, message):
@@ -308,6 +327,15 @@ def test_files_in_other_encodings(plan_file):
     assert read_plan(file)[1] == []
     file.write_bytes(b"\xff\xfe{}")
     assert "cannot be read" in str(read_plan(file)[1][0])
+
+
+def test_pieces_of_furniture_decide_the_tier(plan_file):
+    """Wardrobes up to the ceiling count as walls among the boxes."""
+    chests = [{"category": "chest", "area": [x, 0, x + 0.5, 0.5], "heights": [0, 1]} for x in range(5)]
+    wardrobes = [{"category": "wardrobe", "area": [x, 3, x + 0.5, 3.5], "heights": [0, 2.5]} for x in range(2)]
+    file = plan_file({"version": 1, "size": [5, 3.5], "furniture": chests + wardrobes})
+    assert tier_of([sound_scene(file)]) == "full"
+    assert plan_bank(file).num_scenes == 1
 
 
 def test_a_plan_too_small_for_an_episode():
@@ -424,6 +452,74 @@ def test_results_name_the_plans(names, count, plan_file, tmp_path, capsys):
     assert shown.file.getvalue().startswith(f"1 episode of {count} from {tmp_path}: random\n")
 
 
+@pytest.mark.parametrize(
+    ("env", "stored"),
+    [
+        ("pointnav?plans=home&sensors=depth+rgb", "pointnav?plans={}/home&sensors=depth+rgb"),
+        ("flee?resolution=8&plans=../home", "flee?resolution=8&plans={}/home"),
+        ("objectnav?bank_file='2024'", "objectnav?bank_file={}/2024"),
+        ("pointnav?plans=~/home", "pointnav?plans={}/home"),
+        ("pointnav:small?sensors=depth%2Brgb", "pointnav:small?sensors=depth%2Brgb"),
+        ("pointnav?plans=", "pointnav?plans="),
+    ],
+)
+def test_a_run_and_an_evaluation_remember_whole_paths(env, stored, tmp_path, monkeypatch):
+    """So that another folder's plans are not used without a word."""
+    folder = tmp_path / "inner" if ".." in env else tmp_path
+    folder.mkdir(exist_ok=True)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("HOME", str(tmp_path.resolve()))
+    stored = stored.format(tmp_path.resolve())
+    assert Session(Config(env=env), tmp_path / "run").config.env == stored
+    assert EvaluationOptions(env=env).env == stored
+
+
+def test_a_population_remembers_whole_paths(plan_file, tmp_path, monkeypatch):
+    plan_file(ROOM)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("paceline.cli.population._train", lambda *_: 0)
+    words = ["--env", "pointnav?plans=home.json&resolution=36", "--pbt.every", "100", "--run-dir", "all"]
+    assert paceline(["population", *words]) == 0
+    stored = Config.load(tmp_path / "all" / "config.json").env
+    assert stored == f"pointnav?plans={tmp_path.resolve()}/home.json&resolution=36"
+
+
+def test_a_run_whose_plans_were_edited_says_so(plan_file, tmp_path, monkeypatch, caplog):
+    (tmp_path / "home").mkdir()
+    plan_file(ROOM, "home/home.json")
+    monkeypatch.chdir(tmp_path)
+    config = Config(
+        env="pointnav?plans=home&sensors=blind&max_episode_steps=5",
+        steps=16,
+        rollout_steps=8,
+        device="cpu",
+        pool=PoolConfig(num_envs=2),
+        policy=PolicyConfig(hidden=(8,)),
+        ppo=PPOConfig(epochs=1, minibatches=1),
+    )
+    train(config, tmp_path / "run")
+    assert scenes_label_of(tmp_path / "run") == plan_bank("home").label
+    (tmp_path / "other" / "home").mkdir(parents=True)
+    plan_file({**ROOM, "size": [3, 3]}, "other/home/home.json")
+    monkeypatch.chdir(tmp_path / "other")
+    same = evaluate(tmp_path / "run", episodes=1)
+    assert same["scenes_label"] == scenes_label_of(tmp_path / "run") and same["plans"] == str(tmp_path / "home")
+    assert "have changed since" not in caplog.text
+    plan_file({**ROOM, "size": [3, 3]}, "home/home.json")
+    edited = evaluate(tmp_path / "run", episodes=1)
+    assert edited["scenes_label"] == plan_bank("home").label != same["scenes_label"]
+    assert caplog.text.count("have changed since") == 1
+    caplog.clear()
+    evaluate(tmp_path / "run", episodes=1, env="pointnav?plans=home&sensors=blind")
+    assert "have changed since" not in caplog.text, "these are not the run's own"
+
+
+def test_a_result_of_a_baseline_names_the_whole_environment(plan_file, capsys):
+    env = f"pointnav?plans={plan_file(ROOM)}&resolution=8&max_distance=2.0"
+    assert paceline(["eval", "--agent", "oracle", "--env", env, "--episodes", "1", "--json"]) == 0
+    assert env_config(json.loads(capsys.readouterr().out)["env"]) == env_config(env)
+
+
 def test_the_id_of_plans_names_no_other_scenes(plan_file):
     env = f"pointnav?plans={plan_file(ROOM)}&resolution=8"
     assert env_id_of(env_config(env)) == env
@@ -447,6 +543,25 @@ def test_boxes_that_touch_are_one_piece():
         Piece("bed", (6,)),
         Piece("bed", (8,)),
         Piece("sofa", (9,)),
+    )
+
+
+def test_counters_along_three_walls_are_three_pieces():
+    areas = ([0, 0, 6, 0.6], [5.4, 0.6, 6, 5], [0, 4.4, 5.4, 5])
+    counters = tuple(PlanBox(area=Rect(*area), heights=(0.0, 0.9), category="counter") for area in areas)
+    scene = Plan(size=(6.0, 5.0), furniture=counters).scene()
+    np.testing.assert_array_equal(Objects.of(scene).footprints, areas)
+
+
+def test_a_back_and_a_leg_belong_to_their_piece():
+    areas = ([0, 0, 2, 0.9], [0, 0, 2, 0.2], [3, 1, 4, 2], [3.4, 1.4, 3.6, 1.6])
+    boxes = [
+        PlanBox(area=Rect(*area), heights=(0.0, 0.5), category=kind)
+        for area, kind in zip(areas, ["sofa", "sofa", "table", "table"], strict=True)
+    ]
+    assert Plan(size=(6.0, 4.0), furniture=tuple(boxes)).scene().furniture == (
+        Piece("sofa", (4, 5)),
+        Piece("table", (6, 7)),
     )
 
 
@@ -515,6 +630,28 @@ def test_exported_plans_are_sound(what, tmp_path, capsys):
     assert len(free_cells(sound_scene(file)).parts()) == 1
     with pytest.raises(UsageError, match="new.json exists; allowed: a new file"):
         paceline(["plan", "export", what, str(file)])
+
+
+def test_hidden_files_of_a_folder_are_no_plans(plan_file, tmp_path):
+    """macOS writes ._home.json beside home.json on other file systems."""
+    plans = [plan_file(ROOM, name) for name in ("OTHER.JSON", "home.json")]
+    plan_file("\0\5\x16\7", "._home.json")
+    plan_file("about", "read.me")
+    assert plan_files(tmp_path) == plans
+
+
+def test_files_that_cannot_be_written_or_read_are_one_line(plan_file, tmp_path):
+    plan, folder, long = str(plan_file(ROOM)), tmp_path / "map.png", "a" * 300
+    folder.mkdir()
+    for command, message in (
+        (["check", plan, "--picture", str(folder)], r"--picture .*map.png cannot be written; allowed: a .png file"),
+        (["check", plan, "--picture", str(tmp_path / f"{long}.png")], "a.png cannot be written: File name too long"),
+        (["check", str(tmp_path / long)], "there is no floor plan '.*a'; allowed: a .json file, or a folder"),
+        (["export", "flat", str(tmp_path / f"{long}.json")], "a.json cannot be written: File name too long"),
+        (["export", "flat", "/proc/x.json"], "^/proc/x.json cannot be written: No such file or directory$"),
+    ):
+        with pytest.raises(PacelineError, match=message):
+            paceline(["plan", *command])
 
 
 def test_exports_of_unknown_plans(tmp_path):

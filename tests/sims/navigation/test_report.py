@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from paceline.config import Config
+from paceline.errors import UsageError
 from paceline.evaluation import charts
 from paceline.evaluation.report import write_report
 from paceline.sims.navigation.config import PointNavConfig
@@ -54,6 +55,27 @@ def test_a_report_of_a_navigation_run(pointnav):
     assert "share of the failures" in text and {kind.label.capitalize() for kind in Failure} & set(page.headings)
     assert "lost by the oracle too" in text and "map-and-plan" in text and "first 10 episodes" in text
     assert len(text) < 5_000_000
+
+
+def test_a_report_of_a_short_list_plays_all_of_it(pointnav, monkeypatch, tmp_path):
+    """The nearest goal of each of the 64 scenes, where no number is given."""
+    asked = []
+
+    def show(evaluation, run, played, summary, baselines):
+        asked.append((len(played.numbers), {len(each["success"]) for each in baselines.values()}))
+        return ""
+
+    short = PointNavConfig(split="val", max_distance=1.0, max_episode_steps=2, resolution=36)
+    monkeypatch.setattr(report, "split_config", lambda config: short)
+    monkeypatch.setattr(report, "_evaluation", show)
+    for name in ("limits", "failures", "trajectories", "views"):
+        monkeypatch.setattr(report, name, lambda *_: "")
+    monkeypatch.setattr(charts, "curves", lambda *_, **__: "data:image/svg+xml,")
+    write_report(pointnav, output=tmp_path / "report.html")
+    write_report(pointnav, output=tmp_path / "report.html", evaluate_episodes=5)
+    assert asked == [(64, {64}), (5, {5})]
+    with pytest.raises(UsageError, match="200 episodes were asked for; allowed: 1 to 64"):
+        write_report(pointnav, output=tmp_path / "report.html", evaluate_episodes=200)
 
 
 def test_a_report_of_a_run_on_plans_names_the_plans(small_bank):

@@ -26,6 +26,7 @@ from paceline.pool import make_pool
 from paceline.pool.config import PoolConfig
 from paceline.session import train
 from paceline.sims.navigation.evaluation import report_views
+from paceline.sims.navigation.evaluation.policy_episodes import env_config
 from paceline.sims.navigation.simulator import Navigation
 from paceline.sims.navigation.tasks.table import TASKS
 from tests.sims.navigation.rooms import random_steps
@@ -190,7 +191,7 @@ def test_the_command_evaluates_it(task, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", [*words, "--json"])
     cli.main()
     result = json.loads(capsys.readouterr().out)
-    assert (result["env"], result["split"], result["episodes"]) == (task, "val", 6)
+    assert (env_config(result["env"]), result["split"], result["episodes"]) == (env_config(env, "val"), "val", 6)
     evaluator = evaluator_of(task)
     for name in set(evaluator.labels):
         low, high = result[f"{name}_ci95"]

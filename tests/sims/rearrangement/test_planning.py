@@ -11,6 +11,7 @@ from paceline.sims.rearrangement.planning import chain
 from paceline.sims.rearrangement.planning.chain import Chain, SkillPolicy
 from paceline.sims.rearrangement.planning.plans import IN_ITS_DRAWER, Stage, interactions, plan_of
 from paceline.sims.rearrangement.simulator import Rearrangement
+from paceline.sims.rearrangement.tasks.navigate import NavigateSkill
 from paceline.sims.rearrangement.tasks.pick import PickSkill
 from paceline.sims.rearrangement.tasks.place import PlaceSkill
 
@@ -44,8 +45,12 @@ def test_interactions_are_named_by_their_objects():
 
 
 def test_skills_that_find_their_own_way_have_the_steps_of_navigation_too():
-    assert chain.stage_steps(plan_of("tidy_house", 5))[:6] == [300, 300, 50, 300, 300, 50]
-    assert chain.stage_steps(plan_of("tidy_house", 5, navigation=False))[:4] == [600, 50, 600, 50]
+    usual, slow = RearrangementConfig(), RearrangementConfig(arm_step=0.02)
+    assert chain.stage_steps(plan_of("tidy_house", 5), usual)[:6] == [300, 300, 50, 300, 300, 50]
+    assert chain.stage_steps(plan_of("tidy_house", 5, navigation=False), usual)[:4] == [600, 50, 600, 50]
+    assert chain.stage_steps(plan_of("tidy_house", 5), slow)[:3] == [300, 300, 125], (
+        "small steps of the arm take longer"
+    )
 
 
 class Recorded:
@@ -138,6 +143,55 @@ def test_before_the_next_skill_the_arm_is_where_every_skill_was_trained(kitchens
     assert sorted(first) == [0, 1]
     assert int(place.began[0].sum()) == 1, "the robot with less to turn is done first"
     assert torch.equal(simulator.stream.state.pose, pose)
+
+
+@pytest.mark.parametrize("options", [{"behind": True}, {"arm_step": 0.02}, {"arm_step": 0.02, "behind": True}])
+def test_the_arm_returns_with_delayed_actions_and_small_steps(kitchens, monkeypatch, options):
+    """It neither swings about its resting angles nor runs out of steps."""
+    monkeypatch.setattr(chain, "NAVIGATION_STEPS", 0)
+    monkeypatch.setattr(chain, "OTHER_STEPS", 1)
+    config = RearrangementConfig(sensors="blind", **options)
+    simulator = Rearrangement(1, "cpu", "tidy_house", config, bank=kitchens)
+    obs = simulator.reset(1)
+    state = simulator._stream.state
+    rest = state.angles.clone()
+    state.angles.add_(torch.tensor([[0.6, 0.3, -0.5, 0.2, 0.4, -0.3, 2.4]]))
+    place = SkillPolicy(RearrangementConfig(**options), Recorded(10))
+    reached = Chain(simulator, [Stage("return", 0), Stage("place", 0)], {"place": place}).play(obs)
+    assert reached.tolist() == [1]
+    assert torch.allclose(place.decide.seen[0]["joints"], rest, atol=0.011)
+
+
+def test_with_delayed_actions_a_stage_begins_like_an_episode(kitchens, monkeypatch):
+    """The last action of the stage before is not carried out any more, and a stop counts when it is carried out."""
+    monkeypatch.setattr(chain, "NAVIGATION_STEPS", 2)
+    monkeypatch.setattr(chain, "OTHER_STEPS", 2)
+    config = RearrangementConfig(sensors="blind", behind=True)
+    simulator = Rearrangement(1, "cpu", "tidy_house", config, bank=kitchens)
+    obs, poses, stops = simulator.reset(1), [], []
+
+    def drive(turn):
+        poses.append(turn.stream.state.pose.clone())
+        return torch.tensor([[0.0, 0.5, 1.0]])
+
+    def look(turn):
+        poses.append(turn.stream.state.pose.clone())
+        stops.append(turn.stream.previous.clone())
+        return torch.zeros(1, 10)
+
+    def judge(self, columns, facts):
+        judged = plain(self, columns, facts)
+        stops.append(facts.stopped.clone())
+        return judged
+
+    plain = NavigateSkill.judge
+    monkeypatch.setattr(NavigateSkill, "judge", judge)
+    policies = {"navigate": SkillPolicy(config, drive), "pick": SkillPolicy(config, look)}
+    Chain(simulator, [Stage("navigate", 0), Stage("pick", 0)], policies).play(obs)
+    assert [bool(stop) for stop in stops[:2]] == [False, True], "the first decision is carried out in the second step"
+    before, first, second, third = (pose[0, 2] for pose in poses[:4])
+    assert before == first != second, "the first step carries out nothing"
+    assert second == third, "neither does the first step of the next stage"
 
 
 def test_the_next_skill_begins_although_the_arm_cannot_return(kitchens, monkeypatch):

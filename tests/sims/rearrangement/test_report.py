@@ -181,3 +181,12 @@ def test_plans_have_no_video_and_no_report(tmp_path):
         EVALUATOR.evaluate_baseline("oracle", EvaluationOptions(env="rearrange:set_table", video=tmp_path / "x.gif"))
     with pytest.raises(UsageError, match="agent 'plan' has no report; allowed: random, oracle"):
         EVALUATOR.report_baseline("plan", "rearrange:set_table", 2)
+
+
+def test_the_usual_number_of_episodes_is_all_of_a_shorter_list(kitchens, monkeypatch):
+    config = RearrangementConfig(resolution=8, max_episode_steps=1)
+    few = [(0, 1, 0), (3, 0, 2)]
+    monkeypatch.setattr(
+        f"{played_by_baseline.__module__}.fixed_episodes", lambda bank, count, usual: few if usual == 200 else None
+    )
+    assert len(played_by_baseline("random", "pick", config, None, kitchens).episodes) == 3

@@ -13,6 +13,7 @@ from paceline.errors import UsageError
 from paceline.sims.navigation.config import NavigationConfig
 from paceline.sims.navigation.evaluation.episode_list import about_scenes, listed_episodes, play
 from paceline.sims.navigation.evaluation.measures import summarize
+from paceline.sims.navigation.evaluation.policy_episodes import env_id_of
 from paceline.sims.navigation.evaluation.task_evaluation import Baseline, TaskEvaluation
 from paceline.sims.navigation.layout import FORWARD, RIGHT, STOP
 from paceline.sims.navigation.scenes.bank import SceneBank
@@ -70,7 +71,7 @@ def play_baseline(
     baseline_named(evaluation, name)  # refused before scenes are generated
     bank = bank or load_bank(config)
     measures = baseline_measures(evaluation, name, config, bank, episodes, num_envs=num_envs, seed=seed)
-    about = {"agent": name, "env": config.task, **about_scenes(config, bank)}
+    about = {"agent": name, "env": env_id_of(config), **about_scenes(config, bank)}
     return {**about, **summarize(evaluation, measures)}
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice, zip_longest
 from typing import Any, Protocol
 
 import numpy as np
@@ -56,6 +57,7 @@ def about_scenes(config: NavigationConfig, bank: SceneBank) -> dict[str, Any]:
         "scenes": bank.num_scenes,
         "plans": config.plans or None,
         "bank_file": config.bank_file or None,
+        "scenes_label": bank.label,
     }
 
 
@@ -69,28 +71,38 @@ def scenes_in_words(about: Mapping[str, Any]) -> str:
     return f"{about['split']} ({about['tier']}, {counted(count, 'scene')})"
 
 
-def listed_episodes(config: NavigationConfig, bank: SceneBank, count: int | None = None) -> tuple[list[int], list[int]]:
-    """`fixed_episodes` in the scenes of `bank` that have episodes of the task."""
-    playable = Navigation(1, bank.device, replace(config, sensors="blind"), bank=bank).playable_scenes()
-    return fixed_episodes(bank, count, playable)
+def listed_episodes(
+    config: NavigationConfig, bank: SceneBank, count: int | None = None, *, usual: int | None = None
+) -> tuple[list[int], list[int]]:
+    """`fixed_episodes` of the task, in the scenes of `bank` that have any."""
+    simulator = Navigation(1, bank.device, replace(config, sensors="blind"), bank=bank)
+    return fixed_episodes(bank, count, simulator.playable_episodes(), usual=usual)
 
 
 def fixed_episodes(
-    bank: EpisodeBank, count: int | None = None, among: Sequence[int] | None = None
+    bank: EpisodeBank,
+    count: int | None = None,
+    playable: Mapping[int, int] | None = None,
+    *,
+    usual: int | None = None,
 ) -> tuple[list[int], list[int]]:
-    """The scenes and episode numbers of the first `count` episodes of the list, or of all.
+    """The scenes and episode numbers of the first `count` episodes of the list. Without a `count`: of the first
+    `usual`, or of all if there are fewer.
 
-    The list takes scenes in turn, all or those in `among`. Within a scene, episodes are shuffled, so that a short list
-    has all distances.
+    The list takes scenes in turn. Within a scene, episodes are shuffled, so that a short list has all distances.
+    `playable` are the scenes in the list, each with the number of its first episodes that are in it. None: all.
     """
-    among = range(bank.num_scenes) if among is None else among
-    most = len(among) * bank.num_episodes
-    count = most if count is None else count
+    playable = dict.fromkeys(range(bank.num_scenes), bank.num_episodes) if playable is None else playable
+    most = sum(playable.values())
+    count = min(most, usual or most) if count is None else count
     if not 1 <= count <= most:
         raise UsageError(f"{count} episodes were asked for; allowed: 1 to {most}, which is all of {bank.label!r}")
-    orders = {scene: np.random.default_rng((13, scene)).permutation(bank.num_episodes) for scene in among}
-    scenes = [among[index % len(among)] for index in range(count)]
-    return scenes, [int(orders[scene][index // len(among)]) for index, scene in enumerate(scenes)]
+    shuffled = {scene: np.random.default_rng((13, scene)).permutation(bank.num_episodes) for scene in playable}
+    orders = [order[order < playable[scene]].tolist() for scene, order in shuffled.items()]
+    rounds = zip_longest(*orders)  # a scene with fewer episodes leaves out the last rounds
+    listed = ((scene, one) for each in rounds for scene, one in zip(playable, each, strict=True) if one is not None)
+    scenes, episodes = zip(*islice(listed, count), strict=True)
+    return list(scenes), list(episodes)
 
 
 def play(

@@ -64,7 +64,7 @@ def _film_baseline(evaluation: TaskEvaluation, name: str, config: NavigationConf
     film_baseline(env, baseline.make(env.simulator, options.seed), options.video, seed=options.seed)
 
 
-def report(evaluation: TaskEvaluation, folder: Path, episodes: int) -> ReportPart:
+def report(evaluation: TaskEvaluation, folder: Path, episodes: int | None) -> ReportPart:
     """Tiles and sections of the run's report. Matplotlib is imported only here."""
     from paceline.sims.navigation.evaluation.report import report_part
 

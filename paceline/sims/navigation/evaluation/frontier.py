@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.sims.navigation.evaluation.map_and_plan import CELL, REACH, SIDE, Planner, cell_of, grown
+from paceline.sims.navigation.evaluation.map_and_plan import BORDER, CELL, Grid, Planner, grown
 from paceline.sims.navigation.layout import FORWARD, LEFT, RIGHT, STOP
 from paceline.sims.navigation.rendering.render import MAX_DEPTH
 from paceline.sims.navigation.simulator import Navigation
@@ -25,7 +25,7 @@ APPROACH = 0.35
 """Distance from an object to the place in front of it, in metres."""
 RANGE = 5.0
 """Farther floor does not count as seen, in metres: pixels there are too coarse."""
-BESIDE = 8
+BESIDE = BORDER - 2
 """A place with an obstacle is replaced by one within so many cells."""
 CLOSED = 4
 """A target that was reached, or took too long, closes all cells within so many cells."""
@@ -39,8 +39,8 @@ class FrontierAgent:
     def __init__(self, simulator: Navigation, seed: int = 0) -> None:
         config, self._simulator = simulator.config, simulator
         self._task: Any = simulator.task
-        turn = math.radians(config.turn_angle)
-        self._explorers = [FrontierExplorer(turn, config.forward_step) for _ in range(simulator.num_envs)]
+        turn, grid = math.radians(config.turn_angle), Grid.of(simulator.bank)
+        self._explorers = [FrontierExplorer(turn, config.forward_step, grid) for _ in range(simulator.num_envs)]
 
     @torch.no_grad()
     def act(self, obs: dict[str, Tensor], began: Tensor) -> Tensor:
@@ -72,13 +72,14 @@ class FrontierAgent:
 class FrontierExplorer:
     """Explores in its own frame: it starts at the origin and looks along x."""
 
-    def __init__(self, turn_angle: float, forward_step: float) -> None:
-        self._planner, self._turn_angle = Planner(turn_angle, forward_step), turn_angle
+    def __init__(self, turn_angle: float, forward_step: float, grid: Grid) -> None:
+        self._planner, self._turn_angle = Planner(turn_angle, forward_step, grid=grid), turn_angle
+        self._grid = grid
         self.start()
 
     def start(self) -> None:
         self._planner.start(np.zeros(3))
-        self._seen = np.zeros((SIDE, SIDE), bool)
+        self._seen = self._grid.empty()
         self._target: np.ndarray | None = None
         self._object: np.ndarray | None = None
         self._front: np.ndarray | None = None
@@ -120,7 +121,7 @@ class FrontierExplorer:
         action = self._planner.act(depth[None], np.array([math.hypot(x, y), math.cos(angle), math.sin(angle)]))
         self._steps += 1
         if action == STOP or self._steps > PATIENCE:
-            i, j = cell_of(self._target)
+            i, j = self._grid.cell_of(self._target)
             self._seen[i - CLOSED : i + CLOSED + 1, j - CLOSED : j + CLOSED + 1] = True
             return STOP
         return action
@@ -130,15 +131,15 @@ class FrontierExplorer:
         self._planner.head_for(target)
 
     def _see(self, depth: np.ndarray, position: np.ndarray, heading: float) -> None:
-        """Mark the floor that is in view: along each column, up to the nearest thing."""
+        """Mark the floor that is in view: along each column, up to the nearest thing. The agent's own place always
+        is."""
         side = len(depth)
         across = (np.arange(side) + 0.5) * (2.0 / side) - 1.0
         near = np.minimum(depth[: side // 2 + 1].min(0) * MAX_DEPTH, RANGE)
         ahead = np.arange(0.0, RANGE, CELL / 2)[:, None]
         cos, sin = math.cos(heading), math.sin(heading)
         x, y = position[0] + ahead * (cos + across * sin), position[1] + ahead * (sin - across * cos)
-        points = np.stack([x, y], 2)[ahead < near]
-        cells = np.floor((points + REACH) / CELL).astype(int).clip(2, SIDE - 3)
+        cells = self._grid.cell_of(np.concatenate([position[None], np.stack([x, y], 2)[ahead < near]]))
         self._seen[cells[:, 0], cells[:, 1]] = True
 
     def _next_target(self, position: np.ndarray) -> np.ndarray | None:
@@ -147,10 +148,10 @@ class FrontierExplorer:
 
     def _beside_obstacles(self, place: np.ndarray) -> np.ndarray | None:
         """The nearest place without an obstacle, seen or not; None if there is none."""
-        i, j = cell_of(place).clip(BESIDE + 2, SIDE - BESIDE - 3)
+        i, j = self._grid.cell_of(place).clip(BESIDE + 2, self._grid.side - BESIDE - 3)
         corner = np.array([i - BESIDE, j - BESIDE])
         window = self._planner.occupied[i - BESIDE : i + BESIDE + 1, j - BESIDE : j + BESIDE + 1]
-        return _nearest(np.argwhere(~grown(grown(window))) + corner, place)
+        return self._nearest(np.argwhere(~grown(grown(window))) + corner, place)
 
     def _nearest_frontier(self, position: np.ndarray) -> np.ndarray | None:
         """The nearest seen place beside unseen ones; None if none can be reached.
@@ -164,17 +165,16 @@ class FrontierExplorer:
         free = seen & ~grown(self._planner.occupied[window])
         frontier = free & grown(~seen)
         reached = np.zeros_like(seen)
-        reached[tuple(cell_of(position) - corner)] = True
+        reached[tuple(self._grid.cell_of(position) - corner)] = True
         reached = grown(grown(reached))  # the agent may stand close to an obstacle
         while not (reached & frontier).any():
             wider = reached | (grown(reached) & free)
             if (wider == reached).all():
                 return None
             reached = wider
-        return _nearest(np.argwhere(reached & frontier) + corner, position)
+        return self._nearest(np.argwhere(reached & frontier) + corner, position)
 
-
-def _nearest(cells: np.ndarray, place: np.ndarray) -> np.ndarray | None:
-    """The middle [2] of the cell nearest to `place`; None without cells."""
-    places = (cells + 0.5) * CELL - REACH
-    return places[np.linalg.norm(places - place, axis=1).argmin()] if len(places) else None
+    def _nearest(self, cells: np.ndarray, place: np.ndarray) -> np.ndarray | None:
+        """The middle [2] of the cell nearest to `place`; None without cells."""
+        places = self._grid.middles(cells)
+        return places[np.linalg.norm(places - place, axis=1).argmin()] if len(places) else None

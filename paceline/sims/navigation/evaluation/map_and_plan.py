@@ -11,6 +11,8 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,19 +20,60 @@ from torch import Tensor
 
 from paceline.sims.navigation.layout import FORWARD, LEFT, RIGHT, STOP
 from paceline.sims.navigation.rendering.render import CAMERA_HEIGHT, MAX_DEPTH
+from paceline.sims.navigation.scenes.bank import SceneBank
 from paceline.sims.navigation.scenes.scene import AGENT_HEIGHT
 from paceline.sims.navigation.simulator import Navigation
 
 CELL = 0.1
 REACH = 26.05
-"""Half the side of the map in metres. The start is at the centre of the middle cell."""
+"""Half the side of the map in metres, in scenes that it holds. The start is at the centre of the middle cell."""
+BORDER = 10
+"""Cells of the map beyond the farthest place of a larger scene."""
 STOP_DISTANCE = 0.19
+STOP_MARGIN = 0.01
+"""It stops so far within the distance of success, in metres: its position is not exact."""
 LOOK_AHEAD = 1.0
 """Distance along the path to aim at, if nothing is in between."""
 COSTS = (1.0, 3.0, 60.0, 400.0, math.inf)
 """Cost of a step to a free cell, to one near an obstacle, to one too close to it, onto it, and to the map's border. All
 but the last are finite: the map can be wrong, and then any path is better than none."""
-SIDE = round(2 * REACH / CELL)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The cells of a square map around the start."""
+
+    reach: float = REACH
+    """Half the side in metres."""
+
+    @classmethod
+    def of(cls, bank: SceneBank) -> Grid:
+        """It holds every scene of the bank, wherever the agent starts."""
+        sides = bank.interior[:, 2:] - bank.interior[:, :2]
+        longest = float(sides.double().norm(dim=1).amax())
+        return cls(max(REACH, (math.ceil(longest / CELL) + BORDER + 0.5) * CELL))
+
+    @property
+    def side(self) -> int:
+        """In cells."""
+        return round(2 * self.reach / CELL)
+
+    def empty(self) -> np.ndarray:
+        return np.zeros((self.side, self.side), bool)
+
+    def cells_of(self, places: np.ndarray) -> np.ndarray:
+        """The cells of `places` [*, 2] in metres, within the map or not."""
+        return np.floor((places + self.reach) / CELL).astype(int)
+
+    def cell_of(self, places: np.ndarray) -> np.ndarray:
+        """The nearest cells to `places` [*, 2] that are not at the map's border."""
+        return self.cells_of(places).clip(2, self.side - 3)
+
+    def middles(self, cells: np.ndarray) -> np.ndarray:
+        return (cells + 0.5) * CELL - self.reach
+
+
+SMALLEST = Grid()
 
 
 class MapAndPlan:
@@ -47,8 +90,13 @@ class MapAndPlan:
         bearings: Sequence[float] = (0.0,),
         max_depth: float = MAX_DEPTH,
     ) -> None:
-        turn, step = math.radians(simulator.config.turn_angle), simulator.config.forward_step
-        self._planners = [Planner(turn, step, bearings, max_depth) for _ in range(simulator.num_envs)]
+        config: Any = simulator.config
+        turn, grid = math.radians(config.turn_angle), Grid.of(simulator.bank)
+        stop = min(STOP_DISTANCE, config.success_distance - STOP_MARGIN)
+        self._planners = [
+            Planner(turn, config.forward_step, bearings, max_depth, grid=grid, stop_distance=stop)
+            for _ in range(simulator.num_envs)
+        ]
 
     def act(self, obs: dict[str, Tensor], began: Tensor) -> Tensor:
         depth = obs["depth"].float().cpu().numpy()
@@ -72,18 +120,24 @@ class Planner:
         forward_step: float,
         bearings: Sequence[float] = (0.0,),
         max_depth: float = MAX_DEPTH,
+        *,
+        grid: Grid = SMALLEST,
+        stop_distance: float = STOP_DISTANCE,
     ) -> None:
+        self._grid, self._stop_distance = grid, stop_distance
         self._turn, self._step, self._bearings, self._max_depth = turn_angle, forward_step, bearings, max_depth
         self.start(np.zeros(3, np.float32))
 
     def start(self, goal: np.ndarray) -> None:
-        self.occupied = np.zeros((SIDE, SIDE), bool)
+        self.occupied = self._grid.empty()
         """The map: the cells with obstacles."""
         self.heading = 0.0
         """Follows from its own actions. An agent that takes other actions must set it."""
         self._position = np.zeros(2)
         self._path: list[tuple[int, int]] = []
         self._last = STOP
+        self._side = 1
+        """Where it steps if the goal is nearer than a step: 1 to the left, -1 to the right."""
         self.head_for(_from_polar(goal))
 
     def head_for(self, goal: np.ndarray) -> None:
@@ -94,11 +148,13 @@ class Planner:
     def act(self, depth: np.ndarray, goal: np.ndarray) -> int:
         """From the images `depth` [K, H, W] and the observed `goal` [3]."""
         self._locate(goal)
-        if goal[0] <= STOP_DISTANCE:
+        if goal[0] <= self._stop_distance:
             return STOP
         if self._add_obstacles(depth) or not self._path or self._is_off_path():
             self._path = self._plan()
         angle = self._aim()
+        if goal[0] < self._step - self._stop_distance:  # a step to the goal ends beyond it: first one to its side
+            angle = math.remainder(angle + self._side * math.pi / 2, 2 * math.pi)
         if abs(angle) < 0.6 * self._turn:
             self._last = FORWARD
             return self._last
@@ -115,7 +171,7 @@ class Planner:
         position = self._goal - np.array([cos * ahead - sin * left, sin * ahead + cos * left])
         if self._last == FORWARD and np.hypot(*(position - self._position)) < 0.4 * self._step:
             self._mark(position + 0.18 * np.array([[cos, sin]]))
-            self._path = []
+            self._path, self._side = [], -self._side
         self._position = position
 
     def _add_obstacles(self, depth: np.ndarray) -> bool:
@@ -137,8 +193,8 @@ class Planner:
         return np.column_stack([x[solid] + 0.02 * cos, y[solid] + 0.02 * sin])
 
     def _mark(self, points: np.ndarray) -> bool:
-        cells = np.floor((points + REACH) / CELL).astype(int)
-        cells = cells[((cells >= 2) & (cells < SIDE - 2)).all(1)]
+        cells = self._grid.cells_of(points)
+        cells = cells[((cells >= 2) & (cells < self._grid.side - 2)).all(1)]
         fresh = cells[~self.occupied[cells[:, 0], cells[:, 1]]]
         self.occupied[fresh[:, 0], fresh[:, 1]] = True
         if not len(fresh) or not self._path:
@@ -148,11 +204,11 @@ class Planner:
         return bool(any(on_path[i - 1 : i + 2, j - 1 : j + 2].any() for i, j in set(map(tuple, fresh.tolist()))))
 
     def _is_off_path(self) -> bool:
-        return float(np.abs(np.array(self._path) - cell_of(self._position)).max(1).min()) > 2
+        return float(np.abs(np.array(self._path) - self._grid.cell_of(self._position)).max(1).min()) > 2
 
     def _plan(self) -> list[tuple[int, int]]:
         """A path of cells to the goal, through obstacles if there is no other."""
-        (i, j), (m, n) = cell_of(self._position).tolist(), cell_of(self._goal).tolist()
+        (i, j), (m, n) = self._grid.cell_of(np.stack([self._position, self._goal])).tolist()
         blocked = grown(self.occupied)
         kinds = grown(blocked).astype(np.uint8) + blocked + self.occupied
         kinds[[0, -1]] = kinds[:, [0, -1]] = len(COSTS) - 1
@@ -160,7 +216,7 @@ class Planner:
 
     def _aim(self) -> float:
         """The angle to the farthest visible cell of the path within `LOOK_AHEAD`."""
-        here = cell_of(self._position)
+        here = self._grid.cell_of(self._position)
         at = int(np.abs(np.array(self._path) - here).sum(1).argmin())
         blocked = _grown_at(self.occupied)
         target = self._path[min(at + 1, len(self._path) - 1)]
@@ -168,7 +224,7 @@ class Planner:
             if not any(blocked(i, j) for i, j in _line(here, self._path[ahead])):
                 target = self._path[ahead]
                 break
-        place = self._goal if target == self._path[-1] else (np.array(target) + 0.5) * CELL - REACH
+        place = self._goal if target == self._path[-1] else self._grid.middles(np.array(target))
         x, y = place - self._position
         return math.remainder(math.atan2(y, x) - self.heading, 2 * math.pi)
 
@@ -204,10 +260,6 @@ def a_star(
     while path[-1] != first:
         path.append(came_from[path[-1]])
     return [divmod(cell, width) for cell in reversed(path)]
-
-
-def cell_of(place: np.ndarray) -> np.ndarray:
-    return np.floor((place + REACH) / CELL).astype(int).clip(2, SIDE - 3)
 
 
 def _from_polar(goal: np.ndarray) -> np.ndarray:

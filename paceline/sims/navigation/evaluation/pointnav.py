@@ -1,12 +1,14 @@
 """The evaluation of PointGoal navigation: its measures and baselines.
 
-Random, forward and goal-follower stop within `STOP_DISTANCE` of the goal, whose distance they observe.
+Random, forward and goal-follower stop within `STOP_DISTANCE` of the goal, whose distance they observe, or within
+`success_distance` if that is less.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,11 +29,12 @@ _AIM = math.radians(15.0)
 class StopsAtTheGoal:
     """An agent that stops when it observes that it is at the goal."""
 
-    def __init__(self, walk: Agent) -> None:
-        self._walk = walk
+    def __init__(self, walk: Agent, simulator: Navigation) -> None:
+        config: Any = simulator.config
+        self._walk, self._distance = walk, min(STOP_DISTANCE, config.success_distance)
 
     def act(self, obs: dict[str, Tensor], began: Tensor) -> Tensor:
-        return torch.where(obs["goal"][:, 0] <= STOP_DISTANCE, STOP, self._walk.act(obs, began))
+        return torch.where(obs["goal"][:, 0] <= self._distance, STOP, self._walk.act(obs, began))
 
 
 class GoalFollower:
@@ -46,7 +49,9 @@ class GoalFollower:
 
 
 def _stopping(make: Callable[[Navigation, int], Agent]) -> Baseline:
-    return Baseline(lambda simulator, seed: StopsAtTheGoal(make(simulator, seed)), {"sensors": "blind", "gps": True})
+    return Baseline(
+        lambda simulator, seed: StopsAtTheGoal(make(simulator, seed), simulator), {"sensors": "blind", "gps": True}
+    )
 
 
 def caption(measures: Mapping[str, float]) -> tuple[str, str]:

@@ -8,6 +8,7 @@ Legend: L episodes of the list.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,7 +24,8 @@ from paceline.evaluation.misfit import ImageMisfit
 from paceline.evaluation.player import Player
 from paceline.evaluation.saved import SavedRun
 from paceline.pool.protocol import PoolSpec
-from paceline.sims.navigation.config import NavigationConfig
+from paceline.run_records import scenes_label_of
+from paceline.sims.navigation.config import PATHS, NavigationConfig
 from paceline.sims.navigation.evaluation.episode_list import Act, ListSimulator, listed_episodes, play
 from paceline.sims.navigation.evaluation.routes import Recorder, Route
 from paceline.sims.navigation.family import MakeBatch
@@ -31,6 +33,8 @@ from paceline.sims.navigation.scenes.bank import SceneBank
 from paceline.sims.navigation.simulator import Navigation, load_bank
 from paceline.sims.navigation.tasks.protocol import Marks
 from paceline.sims.navigation.tasks.table import TASKS
+
+log = logging.getLogger(__name__)
 
 SPLIT = "val"
 """The default split of evaluation."""
@@ -91,11 +95,15 @@ class PlayedEpisodes:
         return self.marks(self.scenes[number] * self.bank.num_episodes + self.numbers[number])
 
 
-def play_policy(run: SavedRun, config: NavigationConfig, options: EvaluationOptions) -> PlayedEpisodes:
-    """Play the first `options.episodes` of the list that `config` names, or all, `options.samples` times each."""
+def play_policy(
+    run: SavedRun, config: NavigationConfig, options: EvaluationOptions, *, usual: int | None = None
+) -> PlayedEpisodes:
+    """Play the first `options.episodes` of the list that `config` names, `options.samples` times each. For `usual` see
+    `fixed_episodes`."""
     device, samples = run.device(), options.samples
     bank = load_bank(config)
-    scenes, numbers = listed_episodes(config, bank, options.episodes)
+    warn_of_other_scenes(run, config, bank.label)
+    scenes, numbers = listed_episodes(config, bank, options.episodes, usual=usual)
     streams = options.num_envs or max(run.config.pool.num_envs, NUM_STREAMS)
     simulator = Navigation(min(streams, samples * len(scenes)), device, config, bank=bank)
     try:
@@ -113,6 +121,20 @@ def play_policy(run: SavedRun, config: NavigationConfig, options: EvaluationOpti
         marks=simulator.task.marks,
         routes=recorder.routes(len(scenes)),
     )
+
+
+def warn_of_other_scenes(run: SavedRun, config: NavigationConfig, label: str) -> None:
+    """Say that the run's own plans have changed since training, or that its file of scenes has another label."""
+    own, trained = EnvId.parse(run.config.env).options, scenes_label_of(run.folder)
+    is_own = not config.is_generated and all(own.get(name, "") == getattr(config, name) for name in PATHS)
+    if is_own and trained not in (None, label):
+        log.warning(
+            "the scenes of %s have changed since %s was trained in them: they are %s, and were %s",
+            config.plans or config.bank_file,
+            run.folder,
+            label,
+            trained,
+        )
 
 
 def policy_act(run: SavedRun, simulator: Any, options: EvaluationOptions) -> Act:

@@ -9,7 +9,7 @@ import numpy as np
 
 from paceline.envs.ids import EnvId
 from paceline.evaluation import report_page
-from paceline.evaluation.evaluators import EvaluationOptions
+from paceline.evaluation.evaluators import REPORT_EPISODES, EvaluationOptions
 from paceline.evaluation.report_page import ReportPart
 from paceline.evaluation.saved import SavedRun
 from paceline.sims.navigation.evaluation.baselines import baseline_measures
@@ -33,14 +33,15 @@ from paceline.wording import counted
 NUM_MAPS = 6
 
 
-def report_part(evaluation: TaskEvaluation, folder: Path, episodes: int) -> ReportPart:
-    """Play `episodes` episodes of the val split with the latest checkpoint and with baselines, and show them."""
+def report_part(evaluation: TaskEvaluation, folder: Path, episodes: int | None) -> ReportPart:
+    """Play `episodes` episodes of the val split, or the usual number, with the latest checkpoint and with baselines,
+    and show them."""
     run = SavedRun.load(folder)
     config = split_config(env_config(run.config.env))
-    played = play_policy(run, config, EvaluationOptions(episodes=episodes))
+    played = play_policy(run, config, EvaluationOptions(episodes=episodes), usual=REPORT_EPISODES)
     summary = summarize(evaluation, played.measures)
     baselines = {
-        label: baseline_measures(evaluation, name, config, played.bank, episodes, num_envs=NUM_STREAMS)
+        label: baseline_measures(evaluation, name, config, played.bank, len(played.numbers), num_envs=NUM_STREAMS)
         for name, label in evaluation.in_report.items()
     }
     shown = chosen(played.measures, evaluation.order, NUM_MAPS)

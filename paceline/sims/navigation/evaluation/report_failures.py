@@ -27,7 +27,8 @@ def failures(evaluation: TaskEvaluation, played: PlayedEpisodes) -> list[str]:
     failed = np.flatnonzero(played.measures["success"] <= 0).tolist()
     classes: dict[Failure, list[int]] = {kind: [] for kind in Failure}
     for number in failed:
-        classes[failure_of(played.routes[number], found_distance)].append(number)
+        route = played.routes[number]._replace(distances=evaluation.ways_left(played, number))
+        classes[failure_of(route, found_distance)].append(number)
     left = played.measures["distance_to_goal"]
     worst = {kind: sorted(numbers, key=lambda number: -float(left[number])) for kind, numbers in classes.items()}
     column = FailureColumn("mean distance to the goal at the end", lambda numbers: f"{left[numbers].mean():.1f} m")

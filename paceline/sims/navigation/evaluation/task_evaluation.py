@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
 from torch import Tensor
 
 from paceline.sims.navigation.simulator import Navigation
@@ -102,6 +103,9 @@ class TaskEvaluation:
     found_distance: Callable[[Any], float] | None = None
     """From the task's options to the largest `distance_to_goal` at which the goal counts as found. None: a task without
     success, or whose failures a report does not explain."""
+    ways_left: Callable[[Any, int], np.ndarray] = lambda played, number: played.routes[number].distances
+    """From `PlayedEpisodes` and the number of an episode to what `found_distance` limits: the distance after every
+    action."""
     planners: Mapping[str, str] = field(default_factory=dict)
     """Baselines that show where a policy loses SPL, and their names in reports. They take more time, so they play fewer
     episodes. The last one knows the map."""

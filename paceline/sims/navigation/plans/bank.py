@@ -18,6 +18,8 @@ from paceline.sims.navigation.scenes.generator import TIERS
 from paceline.sims.navigation.scenes.geodesic import Graph
 from paceline.sims.navigation.scenes.scene import Scene
 
+_VERSION = 2
+"""Version of the scenes that the content of plans means."""
 _INSIDE = 1e-4
 """How far from the obstacles corners are measured, so that they see along walls."""
 
@@ -27,7 +29,7 @@ def plan_bank(path: str | Path) -> SceneBank:
     files = plan_files(path)
     scenes = [sound_scene(file) for file in files]
     digest = hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()
-    label = f"plans-{digest[:12]}"
+    label = f"plans-{digest[:12]}-v{_VERSION}"
     return load_or_make(SceneBank, label, f"preparing the floor plans of {path}", lambda: _make(files, scenes, label))
 
 

@@ -17,6 +17,7 @@ from paceline.sims.navigation.plans.plan import Plan
 from paceline.sims.navigation.plans.reading import Problem, read_plan
 from paceline.sims.navigation.scenes.cells import Cells
 from paceline.sims.navigation.scenes.free_space import convex_corners
+from paceline.sims.navigation.scenes.furniture import CATEGORIES
 from paceline.sims.navigation.scenes.generator import TIERS, Tier, is_wall
 from paceline.sims.navigation.scenes.scene import AGENT_HEIGHT, AGENT_RADIUS, Rect, Scene
 
@@ -181,9 +182,11 @@ def _too_many(scene: Scene) -> Iterator[Problem]:
 
 def _over_limits(scene: Scene, tier: Tier) -> list[tuple[str, int, int]]:
     num_walls = int(is_wall(scene.boxes).sum())
+    num_pieces = sum(piece.kind in CATEGORIES for piece in scene.furniture)
     counts = (
         ("boxes from the floor to the ceiling (four of them outer walls)", num_walls, tier.max_walls),
         ("other boxes, which are furniture and walls above doors", len(scene.boxes) - num_walls, tier.max_parts),
+        ("pieces of furniture that objectnav looks for", num_pieces, tier.max_parts),
         ("obstacles", len(scene.obstacles), tier.max_obstacles),
         ("corners where shortest paths can bend", len(convex_corners(scene)), tier.max_nodes),
     )

@@ -7,12 +7,14 @@ docs/floor_plans.md describes the file.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from paceline.errors import UsageError
+from paceline.sims.navigation.scenes.cells import Cells
 from paceline.sims.navigation.scenes.scene import AGENT_HEIGHT, CEILING, Piece, Rect, Scene
 
 VERSION = 1
@@ -27,6 +29,8 @@ WALL_COLOR: Color = (205, 200, 190)
 FURNITURE_COLOR: Color = (150, 110, 75)
 FLOOR_COLOR: Color = (150, 130, 110)
 CEILING_COLOR: Color = (225, 225, 220)
+_SHORTEST = 1e-6
+"""Shorter parts of walls are left out: footprints are rounded to so much."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,16 +72,17 @@ class PlanWall:
     def opening(self, door: PlanDoor) -> Rect | None:
         """The footprint of a door. None if it lies beyond the ends of the wall."""
         near, far = max(door.at, 0.0), min(door.at + door.width, self.length)
-        return self.between(near, far) if near < far else None
+        return self.between(near, far) if far - near > _SHORTEST else None
 
     def solids(self) -> list[tuple[Rect, float, float]]:
         """Footprints and heights of the wall: first the parts between its doors, then those above them."""
         parts, end = [], 0.0
         for door in sorted(self.doors, key=lambda door: door.at):
-            if door.at - end > 1e-6:
-                parts.append((self.between(end, min(door.at, self.length)), 0.0, CEILING))
+            near = min(door.at, self.length)
+            if near - end > _SHORTEST:
+                parts.append((self.between(end, near), 0.0, CEILING))
             end = max(end, door.at + door.width)
-        if self.length - end > 1e-6:
+        if self.length - end > _SHORTEST:
             parts.append((self.between(end, self.length), 0.0, CEILING))
         above = [(self.opening(door), door.height) for door in self.doors if door.height < CEILING]
         return parts + [(rect, height, CEILING) for rect, height in above if rect is not None]
@@ -136,12 +141,12 @@ class Plan:
 
     def _pieces(self, first: int) -> list[Piece]:
         """The furniture with a category; its first box is number `first` of the scene. Boxes of one category that
-        follow each other and touch are one piece."""
+        follow each other are one piece, as long as they cover the whole rectangle around them."""
         pieces: list[Piece] = []
         for number, box in enumerate(self.furniture):
             kind, boxes = pieces[-1] if pieces else ("", (-1,))
             follows = kind == box.category and boxes[-1] == first + number - 1
-            if follows and any(self.furniture[own - first].area.gap(box.area) <= 0 for own in boxes):
+            if follows and _fill([*(self.furniture[own - first].area for own in boxes), box.area]):
                 pieces[-1] = Piece(kind, (*boxes, first + number))
             elif box.category:
                 pieces.append(Piece(box.category, (first + number,)))
@@ -188,6 +193,12 @@ class Plan:
                 for box in self.furniture
             ],
         }
+
+
+def _fill(areas: Sequence[Rect]) -> bool:
+    """Whether rectangles cover the whole rectangle around them."""
+    x0, y0, x1, y1 = zip(*areas, strict=True)
+    return not Cells.of(Rect(min(x0), min(y0), max(x1), max(y1)), areas).free.any()
 
 
 def plan_of(scene: Scene) -> Plan:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,13 +57,15 @@ class Problem:
 
 
 def plan_files(path: str | Path) -> list[Path]:
-    """The file itself, or the .json files of a folder by name."""
+    """The file itself, or the .json files of a folder by name, without hidden ones."""
     path = Path(path)
-    if path.is_file():
+    if os.path.isfile(path):  # False for a name that is too long, too
         return [path]
-    if not path.is_dir():
+    if not os.path.isdir(path):
         raise UsageError(f"there is no floor plan {str(path.absolute())!r}; allowed: a .json file, or a folder of them")
-    files = sorted(path.glob(f"*{FILE_SUFFIX}"))
+    files = sorted(
+        file for file in path.glob("*") if file.suffix.lower() == FILE_SUFFIX and not file.name.startswith(".")
+    )
     if not files:
         raise UsageError(f"the folder {str(path)!r} has no {FILE_SUFFIX} files; allowed: a folder with floor plans")
     return files
@@ -114,16 +117,17 @@ class _Object:
         self._note(self._at(name), value, f"a number from {least:g} to {most:g}")
         return default
 
-    def numbers(self, name: str, default: tuple[float, ...]) -> tuple[float, ...]:
+    def numbers(self, name: str, default: tuple[float, ...], least: float = -SIZES[1]) -> tuple[float, ...]:
         """As many numbers as `default` has."""
         value = self._values.get(name, default)
-        if isinstance(value, list | tuple) and len(value) == len(default) and all(map(_is_number, value)):
+        is_list = isinstance(value, list | tuple) and len(value) == len(default)
+        if is_list and all(_is_number(one) and one >= least for one in value):
             return tuple(map(float, value))
-        self._note(self._at(name), value, f"a list of {len(default)} numbers from -{SIZES[1]:g} to {SIZES[1]:g}")
+        self._note(self._at(name), value, f"a list of {len(default)} numbers from {least:g} to {SIZES[1]:g}")
         return default
 
-    def point(self, name: str, default: Point) -> Point:
-        x, y = self.numbers(name, default)
+    def point(self, name: str, default: Point, least: float = -SIZES[1]) -> Point:
+        x, y = self.numbers(name, default, least)
         return x, y
 
     def rect(self, name: str) -> Rect:
@@ -143,9 +147,11 @@ class _Object:
 
     def text(self, name: str, allowed: Iterable[str] | None = None) -> str:
         value, allowed = self._values.get(name, ""), None if allowed is None else list(allowed)
-        if isinstance(value, str) and (allowed is None or value in ("", *allowed)):
+        if isinstance(value, str) and value.isprintable() and (allowed is None or value in ("", *allowed)):
             return value
-        words = "a text" if allowed is None else ", ".join(allowed) + closest(str(value), allowed)
+        words = (
+            "a text of printable characters" if allowed is None else ", ".join(allowed) + closest(str(value), allowed)
+        )
         self._note(self._at(name), value, words)
         return ""
 
@@ -177,6 +183,7 @@ class _Object:
         self._problems.append(Problem(self._at(name), message, areas))
 
     def _at(self, name: str) -> str:
+        name = name if name.isprintable() else json.dumps(name)
         return f"{self._path}.{name}" if self._path else name
 
     def _note(self, path: str, value: Any, allowed: str) -> None:
@@ -191,9 +198,7 @@ def _plan(of: _Object) -> Plan:
         needed=("version", "size"),
     )
     of.whole("version", VERSION)
-    size = of.point("size", (1.0, 1.0))
-    if not all(SIZES[0] <= side <= SIZES[1] for side in size):
-        of.refuse("size", f"{list(size)} is not allowed; allowed: width and depth from {SIZES[0]:g} to {SIZES[1]:g}")
+    size = of.point("size", (1.0, 1.0), SIZES[0])
     outer = of.object("outer_walls")
     outer.allow("thickness", "color")
     return Plan(

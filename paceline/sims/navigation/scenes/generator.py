@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from paceline.errors import UsageError
+from paceline.sims.navigation.config import MIN_DISTANCE
 from paceline.sims.navigation.scenes.floorplan import FloorPlan, Room, draw_plan
 from paceline.sims.navigation.scenes.free_space import convex_corners
 from paceline.sims.navigation.scenes.furniture import KINDS, SIMPLE_KINDS, Solid, furnish
@@ -56,10 +57,22 @@ class Tier(SceneLimits):
 
 TIERS: dict[str, Tier] = {
     "small": Tier(
-        max_boxes=12, max_walls=6, max_parts=6, max_obstacles=7, max_nodes=20, min_distance=1.0, max_distance=10.0
+        max_boxes=12,
+        max_walls=6,
+        max_parts=6,
+        max_obstacles=7,
+        max_nodes=20,
+        min_distance=MIN_DISTANCE,
+        max_distance=10.0,
     ),
     "full": Tier(
-        max_boxes=96, max_walls=40, max_parts=64, max_obstacles=72, max_nodes=160, min_distance=1.0, max_distance=30.0
+        max_boxes=96,
+        max_walls=40,
+        max_parts=64,
+        max_obstacles=72,
+        max_nodes=160,
+        min_distance=MIN_DISTANCE,
+        max_distance=30.0,
     ),
 }
 

@@ -179,7 +179,7 @@ def evaluate_plan(agent: PlanAgent, options: EvaluationOptions, *, bank: HouseBa
     }
 
 
-def report(folder: Path, episodes: int) -> ReportPart:
+def report(folder: Path, episodes: int | None) -> ReportPart:
     """Tiles and sections of the run's report. Matplotlib is imported only here."""
     from paceline.sims.rearrangement.evaluation.report import policy_part
 
@@ -188,7 +188,7 @@ def report(folder: Path, episodes: int) -> ReportPart:
     return policy_part(run, setting.task, setting.config, episodes)
 
 
-def report_baseline(name: str, env: str, episodes: int) -> ReportPart:
+def report_baseline(name: str, env: str, episodes: int | None) -> ReportPart:
     """The same for a baseline."""
     from paceline.sims.rearrangement.evaluation.report import baseline_part
 
@@ -209,6 +209,7 @@ EVALUATOR = Evaluator(
     table=table,
     options=("split", "samples"),
     baselines=(*BASELINES, PLAN),
+    baselines_of_runs=(PLAN,),
     evaluate_baseline=evaluate_baseline,
     rates=RATES,
     report=report,

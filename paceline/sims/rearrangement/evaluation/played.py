@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from paceline.evaluation.evaluators import EvaluationOptions
+from paceline.evaluation.evaluators import REPORT_EPISODES, EvaluationOptions
 from paceline.evaluation.saved import SavedRun
 from paceline.sims.navigation.evaluation.episode_list import Act, fixed_episodes
 from paceline.sims.navigation.evaluation.policy_episodes import NUM_STREAMS, play_samples, policy_act
@@ -84,29 +84,30 @@ class PlayedRobots:
     episodes: list[EpisodeRecord]
 
 
-def played_by_policy(run: SavedRun, task: str, config: RearrangementConfig, episodes: int) -> PlayedRobots:
-    """The first `episodes` of the list with the most likely actions."""
+def played_by_policy(run: SavedRun, task: str, config: RearrangementConfig, episodes: int | None) -> PlayedRobots:
+    """The first `episodes` of the list, or the usual number, with the most likely actions."""
     bank = load_bank(config)
-    num = min(max(run.config.pool.num_envs, NUM_STREAMS), episodes)
+    listed = fixed_episodes(bank, episodes, usual=REPORT_EPISODES)
+    num = min(max(run.config.pool.num_envs, NUM_STREAMS), len(listed[0]))
     simulator = Rearrangement(num, run.device(), task, config, bank=bank)
-    return _played(simulator, policy_act(run, simulator, EvaluationOptions()), episodes)
+    return _played(simulator, policy_act(run, simulator, EvaluationOptions()), *listed)
 
 
 def played_by_baseline(
-    name: str, task: str, config: RearrangementConfig, episodes: int, bank: HouseBank | None = None
+    name: str, task: str, config: RearrangementConfig, episodes: int | None, bank: HouseBank | None = None
 ) -> PlayedRobots:
     """The same episodes. `bank` replaces the houses of `config`."""
     blind, bank = replace(config, sensors="blind"), bank or load_bank(config)
-    simulator = Rearrangement(min(NUM_STREAMS, episodes), "cpu", task, blind, bank=bank)
-    played = _played(simulator, BASELINES[name].make(simulator, 0).act, episodes)
+    listed = fixed_episodes(bank, episodes, usual=REPORT_EPISODES)
+    simulator = Rearrangement(min(NUM_STREAMS, len(listed[0])), "cpu", task, blind, bank=bank)
+    played = _played(simulator, BASELINES[name].make(simulator, 0).act, *listed)
     return replace(played, config=config)
 
 
-def _played(simulator: Rearrangement, act: Act, count: int) -> PlayedRobots:
-    scenes, numbers = fixed_episodes(simulator.bank, count)
+def _played(simulator: Rearrangement, act: Act, scenes: list[int], numbers: list[int]) -> PlayedRobots:
     recorder = RobotRecorder(simulator, act)
     measures = play_samples(simulator, recorder.act, scenes, numbers, 1)
-    episodes = recorder.episodes(count)
+    episodes = recorder.episodes(len(scenes))
     starts = [np.hypot(*(episode.targets[0] - episode.bases[0])[:2]) for episode in episodes]
     return PlayedRobots(
         task=simulator.task_name,

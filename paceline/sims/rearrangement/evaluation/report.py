@@ -26,13 +26,14 @@ NUM_MAPS = 3
 """Most maps of successful episodes, and of failed ones."""
 
 
-def policy_part(run: SavedRun, task: str, config: RearrangementConfig, episodes: int) -> ReportPart:
-    """Play `episodes` episodes with the latest checkpoint, and some with baselines, and show them."""
+def policy_part(run: SavedRun, task: str, config: RearrangementConfig, episodes: int | None) -> ReportPart:
+    """Play `episodes` episodes, or the usual number, with the latest checkpoint, and some with baselines, and show
+    them."""
     played = played_by_policy(run, task, config, episodes)
     return robot_part(played, "this policy", f"{run.checkpoint} with the most likely actions")
 
 
-def baseline_part(name: str, task: str, config: RearrangementConfig, episodes: int) -> ReportPart:
+def baseline_part(name: str, task: str, config: RearrangementConfig, episodes: int | None) -> ReportPart:
     """The same for a baseline."""
     return robot_part(played_by_baseline(name, task, config, episodes), name, f"the agent {name}")
 

@@ -6,23 +6,28 @@ many ways, so that the next skill would see an arm that it has never seen. Habit
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from paceline.sims.constants import constant
+from paceline.sims.rearrangement.config import RearrangementConfig
 from paceline.sims.rearrangement.physics.world import NOTHING, State
 from paceline.sims.rearrangement.robot.arm import REST_ANGLES
 from paceline.sims.rearrangement.tasks.protocol import EpisodeDraw, Facts, SkillJudgement, SkillStart
 
 AT_REST = 0.01
 """Largest difference of a joint from its resting angle, in radians."""
+LONGEST_TURN = 2.5
+"""In radians."""
 
 
 class ArmReturn:
     """A `Skill` that only plans have. It ends when the arm is at rest."""
 
     num_steps = 50
-    """As in Habitat. No joint needs longer with steps of 0.05 rad, but for a roll by more than 2.5 rad."""
+    """With the default step of the arm; see `return_steps`."""
     parts: tuple[str, ...] = ("arm", "grip")
     num_columns = 1
     measure_names: tuple[str, ...] = ("success",)
@@ -39,6 +44,11 @@ class ArmReturn:
 
     def target(self, columns: Tensor, facts: Facts) -> Tensor:
         return facts.tip
+
+
+def return_steps(config: RearrangementConfig) -> int:
+    """The steps that every joint has to return, but for a roll by more than 2.5 rad: by default 50, as in Habitat."""
+    return math.ceil(LONGEST_TURN / config.arm_step) + config.behind
 
 
 def homewards(state: State, arm_step: float) -> Tensor:

@@ -20,7 +20,7 @@ from paceline.errors import UsageError
 from paceline.sims.rearrangement.actions import SIZES, Actions
 from paceline.sims.rearrangement.config import RearrangementConfig
 from paceline.sims.rearrangement.physics.world import NOTHING
-from paceline.sims.rearrangement.planning.arm_return import ArmReturn, homewards
+from paceline.sims.rearrangement.planning.arm_return import ArmReturn, homewards, return_steps
 from paceline.sims.rearrangement.planning.plans import IN_ITS_DRAWER, NAVIGATION, PASSING, RETURN, Stage
 from paceline.sims.rearrangement.simulator import Rearrangement, Stream
 from paceline.sims.rearrangement.tasks.protocol import Facts, Skill
@@ -78,15 +78,18 @@ class _Member:
         self.columns = torch.where(which[:, None], self.skill.first(fresh, facts), self.columns)
         self.previous = torch.where(which[:, None], self.actions.first(facts.state.held), self.previous)
 
+    def note_stops(self, actions: Tensor) -> None:
+        """`actions` [N, A] are carried out now."""
+        self.stops = self.actions.read(actions, actions.new_zeros(len(actions))).stops
+
 
 class Chain:
     """Carries out `plan` in all streams of a simulator of a scenario."""
 
     def __init__(self, simulator: Rearrangement, plan: Sequence[Stage], policies: Mapping[str, SkillPolicy]) -> None:
         self._simulator, self._plan = simulator, list(plan)
-        arm_step = simulator.config.arm_step
-        arm_return = SkillPolicy(simulator.config, lambda turn: homewards(turn.stream.state, arm_step))
-        policies = {**policies, RETURN: arm_return}
+        self._behind = simulator.config.behind
+        policies = {**policies, RETURN: SkillPolicy(simulator.config, self._homewards)}
         for name, policy in policies.items():
             _check_options(name, policy.config, simulator.config)
         self._members = {
@@ -96,7 +99,7 @@ class Chain:
         device = simulator.device
         self._skills = torch.tensor([self._names.index(stage.skill) for stage in plan], device=device)
         self._targets = torch.tensor([stage.target for stage in plan], device=device)
-        self._limits = torch.tensor(stage_steps(plan), device=device)
+        self._limits = torch.tensor(stage_steps(plan, simulator.config), device=device)
 
     @torch.no_grad()
     def play(self, obs: dict[str, Tensor], show: Callable[[int], None] = lambda done: None) -> Tensor:
@@ -142,6 +145,19 @@ class Chain:
         targets = torch.where(targets == IN_ITS_DRAWER, drawer, targets)
         for number, member in enumerate(self._members.values()):
             member.begin(began & (self._skills[current] == number), targets, facts)
+        if self._behind and bool(began.any()):
+            # The next command is not the last one of the stage before, but the first of an episode, as in training.
+            now = self._simulator.stream
+            first = self._simulator.actions.first(now.state.held)
+            self._simulator.adopt(now._replace(previous=torch.where(began[:, None], first, now.previous)))
+
+    def _homewards(self, turn: Turn) -> Tensor:
+        """[N, 8]: the decision that returns the arm."""
+        state, arm_step = turn.stream.state, self._simulator.config.arm_step
+        if self._behind:  # the command before is carried out first
+            command = self._simulator.actions.read(turn.stream.previous, state.held)
+            state = state._replace(angles=state.angles + command.turns)
+        return homewards(state, arm_step)
 
     def _act(self, obs: dict[str, Tensor], stage: Tensor, origin: Tensor, began: Tensor, is_active: Tensor) -> Tensor:
         """[N, 10]: the actions of the scenario (arm, grip and base), each robot's by its current skill."""
@@ -157,16 +173,15 @@ class Chain:
                 "previous_action": member.previous,
             }
             chosen = member.decide(Turn(seen, stream, member.columns, began & mine, mine)).clamp(-1.0, 1.0)
+            member.note_stops(member.previous if self._behind else chosen)
             member.previous = torch.where(mine[:, None], chosen, member.previous)
             result = torch.where(mine[:, None], self._as_scenario(member, chosen, stream), result)
         return result
 
     def _as_scenario(self, member: _Member, chosen: Tensor, stream: Stream) -> Tensor:
-        """[N, 10]: the actions `chosen` by a skill, with nothing where it has no say. Notes its stops."""
+        """[N, 10]: the actions `chosen` by a skill, with nothing where it has no say."""
         sizes = [SIZES[part] for part in member.actions.parts]
         parts = dict(zip(member.actions.parts, chosen.split(sizes, 1), strict=True))
-        if "stop" in parts:
-            member.stops = parts["stop"][:, 0] > 0.0
         usual = {part: chosen.new_zeros(len(chosen), SIZES[part]) for part in ("arm", "base")}
         usual["grip"] = torch.where(stream.state.held == NOTHING, -1.0, 1.0)[:, None]
         usual.update(parts)
@@ -192,11 +207,11 @@ def skill_of(name: str, starts: Starts) -> Skill:
     return ArmReturn() if name == RETURN else SKILLS[name].load(starts)
 
 
-def stage_steps(plan: Sequence[Stage]) -> list[int]:
+def stage_steps(plan: Sequence[Stage], config: RearrangementConfig) -> list[int]:
     """The steps of each stage."""
     skills = [stage.skill for stage in plan]
     others = OTHER_STEPS if NAVIGATION in skills else NAVIGATION_STEPS + OTHER_STEPS
-    steps = {NAVIGATION: NAVIGATION_STEPS, RETURN: ArmReturn.num_steps}
+    steps = {NAVIGATION: NAVIGATION_STEPS, RETURN: return_steps(config)}
     return [steps.get(skill, others) for skill in skills]
 
 
