@@ -95,7 +95,8 @@ class Perceptron:
             return False
         if type(policy.core) is not Core or type(policy.head) is not ActionHead:  # the user's own
             return False
-        known = all(isinstance(module, LAYERS) for layers in _stacks(policy) for module in layers)
+        # A subclass may compute something else.
+        known = all(type(module) in LAYERS for layers in _stacks(policy) for module in layers)
         return known and not policy.trunk.is_compiled and device.type == "cpu" and policy.precision == torch.float32
 
     def is_few(self, rows: int) -> bool:

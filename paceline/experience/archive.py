@@ -128,7 +128,8 @@ class Archive:
     def _start_thread(self) -> None:
         if self._thread is None:
             try:
-                self._folder.mkdir(parents=True, exist_ok=True)
+                for folder in (self._folder.parent, self._folder):  # a run folder that was moved is not made again
+                    folder.mkdir(exist_ok=True)
             except OSError as error:
                 raise cannot_write(self._folder, error) from error
             self._thread = threading.Thread(target=self._write_jobs, name="archive", daemon=True)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from paceline.errors import UsageError
+from paceline.experience.rows import signed, zeros
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,9 @@ class FrameStore:
     """
 
     def __init__(self, layout: FrameLayout, capacity: int, device: torch.device) -> None:
-        frames = np.zeros((1, *layout.frame_shape), layout.dtype)
-        self._frames = torch.from_numpy(frames).to(device).new_zeros((capacity, *layout.frame_shape))
+        none = torch.from_numpy(np.zeros(0, layout.dtype))
+        self._dtype = none.dtype
+        self._frames = zeros((capacity, *layout.frame_shape), signed(none).dtype, device)
         self._references = np.zeros(capacity, np.int64)
         self._place_of: dict[bytes, int] = {}
         """The place of each stored frame, by its digest."""
@@ -95,7 +97,7 @@ class FrameStore:
         self.num_free -= len(new)
         places = self._free[self.num_free : self.num_free + len(new)].copy()
         on_device = torch.from_numpy(places).to(self._frames.device)
-        self._frames[on_device] = torch.from_numpy(frames[list(new.values())]).to(self._frames.device)
+        self._frames[on_device] = signed(torch.from_numpy(frames[list(new.values())])).to(self._frames.device)
         for digest, place in zip(new, places.tolist(), strict=True):
             self._place_of[digest], self._digest_at[place] = place, digest
         found = np.array([self._place_of[digest] for digest in digests], np.int64)
@@ -119,7 +121,7 @@ class FrameStore:
     def get(self, places: Tensor) -> Tensor:
         """[..., C, H, W]: the frames at `places` [...], on the device."""
         found = self._frames.index_select(0, places.flatten().long())
-        return found.view(*places.shape, *self._frames.shape[1:])
+        return found.view(*places.shape, *self._frames.shape[1:]).view(self._dtype)
 
 
 def digests_of(frames: np.ndarray) -> list[bytes]:

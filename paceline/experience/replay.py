@@ -15,7 +15,7 @@ from torch import Tensor
 
 from paceline.errors import UsageError
 from paceline.experience.config import ReplayConfig
-from paceline.experience.rows import as_tensor
+from paceline.experience.rows import as_tensor, signed, zeros
 from paceline.experience.sum_tree import SumTree
 
 
@@ -39,6 +39,8 @@ class Replay:
     def __init__(self, config: ReplayConfig, device: torch.device) -> None:
         self._config, self.device = config, device
         self._columns: dict[str, Tensor] = {}
+        self._types: dict[str, torch.dtype] = {}
+        """Of the columns. Unsigned numbers are kept as signed ones with the same bits."""
         self._numbers = torch.full((config.capacity,), -1, dtype=torch.int64, device=device)
         self._tree = SumTree(config.capacity, device) if config.prioritized else None
         self._max_priority = torch.ones((), dtype=torch.float64, device=device)
@@ -70,11 +72,11 @@ class Replay:
             return
         require_fit(count, self._config.capacity)
         if not self._columns:
-            self._columns = {name: self._allocate(values) for name, values in tensors.items()}
+            self._allocate(tensors)
         numbers = torch.arange(self.inserted, self.inserted + count, device=self.device)
         places = numbers % self._config.capacity
         for name, column in self._columns.items():
-            column[places] = tensors[name]
+            column[places] = signed(tensors[name])
         self._numbers[places] = numbers
         self.inserted += count
         self._update_size()
@@ -94,7 +96,7 @@ class Replay:
             places = self._tree.find(shares)
             chance = self._tree.of(places) / self._tree.total
             weight = (self._size * chance).pow(-self._config.correction).float()
-        rows = {name: column[places] for name, column in self._columns.items()}
+        rows = {name: column[places].view(self._types[name]) for name, column in self._columns.items()}
         return Drawn(rows=rows, places=places, numbers=self._numbers[places], weight=weight)
 
     def set_priorities(self, drawn: Drawn, errors: Tensor) -> None:
@@ -125,7 +127,7 @@ class Replay:
     def rows(self, first: int, last: int) -> dict[str, Tensor]:
         """Transitions number `first` to `last - 1`, on the host. None may be overwritten yet."""
         places = torch.arange(first, last, device=self.device) % self._config.capacity
-        return {name: column[places].cpu() for name, column in self._columns.items()}
+        return {name: column[places].cpu().view(self._types[name]) for name, column in self._columns.items()}
 
     def priorities(self) -> dict[str, Any]:
         """Priorities of all transitions, oldest first (None for uniform sampling), their count, the maximum ever."""
@@ -155,10 +157,10 @@ class Replay:
             if count == 0:
                 continue
             if not self._columns:
-                self._columns = {name: self._allocate(values) for name, values in part.items()}
+                self._allocate(part)
             places = torch.arange(end - count, end, device=self.device) % self._config.capacity
             for name, column in self._columns.items():
-                column[places] = part[name][-count:].to(self.device)
+                column[places] = signed(part[name][-count:]).to(self.device)
             end -= count
         numbers = torch.arange(self._first_number, self.inserted, device=self.device)
         places = numbers % self._config.capacity
@@ -172,8 +174,12 @@ class Replay:
         self._oldest_number.fill_(self.inserted - len(self))
         self._size.fill_(len(self))
 
-    def _allocate(self, example: Tensor) -> Tensor:
-        return torch.zeros((self._config.capacity, *example.shape[1:]), dtype=example.dtype, device=self.device)
+    def _allocate(self, rows: Mapping[str, Tensor]) -> None:
+        self._types = {name: values.dtype for name, values in rows.items()}
+        self._columns = {
+            name: zeros((self._config.capacity, *values.shape[1:]), signed(values[:0]).dtype, self.device)
+            for name, values in rows.items()
+        }
 
 
 FRAMES = "frames/"

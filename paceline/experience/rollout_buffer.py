@@ -67,8 +67,10 @@ class RolloutBuffer(Generic[LayoutT]):
         self.write_decision(decision, self.open(decision, batch))
 
     def begin_inactive(self, batch: StepBatch) -> None:
-        """Rows without a decision for the slots of `batch`. They are never trained on."""
-        self.valid[self._on_device(self.layout.begin(batch))] = False
+        """Rows without a decision for the slots of `batch`. They are never trained on, but losses read them."""
+        rows = self._on_device(self.layout.begin(batch))
+        self.valid[rows] = False
+        self.log_prob[rows] = self.value[rows] = 0.0
 
     def open(self, decision: Decision, batch: StepBatch | None = None) -> Rows:
         """The first half of `begin`: new rows with their observations. The pool overwrites those after `send`."""

@@ -5,6 +5,7 @@ Legend: B slots of a batch, C truncated rows, D numbers of recurrent state.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -108,6 +109,22 @@ class DeviceTruncations:
             return None
         obs = {name: values[:count] for name, values in self._obs.items()}
         return Truncations(rows=self._rows[:count], obs=obs, state=self._state[:count])
+
+
+SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+"""Signed types of the same size."""
+
+
+def signed(values: Tensor) -> Tensor:
+    """The same memory as signed numbers where they are unsigned, because PyTorch can index few unsigned types."""
+    return values.view(SIGNED.get(values.dtype, values.dtype))
+
+
+def zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros. On a host their memory is taken page by page as it is written, because filling gigabytes takes long."""
+    if device.type != "cpu":
+        return torch.zeros(tuple(shape), dtype=dtype, device=device)
+    return torch.from_numpy(np.zeros(tuple(shape), torch.empty(0, dtype=dtype).numpy().dtype))
 
 
 def as_tensor(values: np.ndarray) -> Tensor:

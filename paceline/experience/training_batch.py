@@ -155,7 +155,7 @@ class TrainingBatch:
         advantage = gae(reward, value, next_value, continues, discount=discount, trace_decay=trace_decay)
         advantage = torch.where(valid, advantage, 0.0)
         self._write(self.advantage, advantage)
-        self._write(self.returns, advantage + self._read(self.value))
+        self._write(self.returns, advantage + value)
 
     def _read(self, column: Tensor) -> Tensor:
         """[R] as [L, N]. Where rows are the first of the buffer in order, nothing is copied."""

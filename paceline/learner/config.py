@@ -234,6 +234,6 @@ class D4PGConfig:
         require_at_least(self, "d4pg", 0, "noise", "weight_decay", "random_shift", "evaluation_envs")
         if self.lowest_noise is not None and self.lowest_noise < 0:
             raise UsageError(f"d4pg.lowest_noise must be at least 0, got {self.lowest_noise}")
-        require_above_0(self, "d4pg", "actor_rate", "critic_rate", "max_grad_norm")
+        require_above_0(self, "d4pg", "actor_rate", "critic_rate", "max_grad_norm", "max_action_gradient")
         require_share(self, "d4pg", "discount")
         require_share(self, "d4pg", "target_share", positive=True)

@@ -27,7 +27,7 @@ from paceline.learner.flat import Descending, Encoding, FlatNetwork, TrainedNetw
 from paceline.learner.hyperparameters import OF_D4PG, Hyperparameters
 from paceline.learner.optimizer import load_moments, set_rate
 from paceline.learner.publication import Publication
-from paceline.nets.deterministic import ActionCritic, DeterministicPolicy, control_parts
+from paceline.nets.deterministic import BOUNDS, ActionCritic, DeterministicPolicy, control_parts
 from paceline.nets.parts import saved_form
 from paceline.stop import Stop
 
@@ -80,6 +80,8 @@ class D4PGLearner:
             CompiledUpdate(self._algorithm, networks) if compiled else functools.partial(self._algorithm, networks)
         )
         self.publication = Publication(policy)
+        self._restored: dict[str, Tensor] = {}
+        """What actors acted with when the run was saved, if these were not the latest weights."""
         self.updates = 0
 
     @property
@@ -97,8 +99,11 @@ class D4PGLearner:
         return self.config.actor_rate
 
     def publish(self) -> None:
-        """Make the present weights those that readers of `publication` get."""
+        """Make the present weights those that readers of `publication` get; after a resume, those that they had."""
         self.publication.publish()
+        if self._restored:
+            self.publication.restore(self._restored)
+            self._restored = {}
 
     def update(self, drawn: Drawn) -> tuple[dict[str, Tensor], Tensor]:
         """One step of critic and policy. Returns metrics on the device, and the critic's error for each row."""
@@ -211,9 +216,11 @@ class D4PGLearner:
             "updates": self.updates,
             "hyperparameters": self.hyperparameters.state_dict(),
             "parts": saved_form(self._parts),
+            "published": self._published() if self.config.actors_period > 1 else {},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._restored = state.get("published", {})
         self._critic.module.load_state_dict(state["critic"])
         self._target_policy.module.load_state_dict(state["target_policy"])
         self._target_critic.module.load_state_dict(state["target_critic"])
@@ -221,6 +228,10 @@ class D4PGLearner:
             load_moments(trained.optimizer, state["optimizers"][name])
         self.updates = state["updates"]
         self.hyperparameters.load_state_dict(state.get("hyperparameters", {}))
+
+    def _published(self) -> dict[str, Tensor]:
+        """What actors act with, but for the bounds, which are those of the environment."""
+        return {name: values for name, values in self.publication.state_dict().items() if name not in BOUNDS}
 
 
 def _random_shift(images: Mapping[str, bool], pad: int) -> RandomShift | None:

@@ -51,18 +51,21 @@ class FiniteSteps:
         """Skipped steps: whether the last one, how many in a row now, the most in a row, and all."""
 
     def take(self, optimizer: torch.optim.Optimizer, norm: Tensor) -> None:
-        """One step, unless the `norm` of its gradient is not finite."""
-        if self._on_cpu and math.isfinite(norm.item()):
+        """One step, unless the `norm` of its gradient is not finite, or is 0, as in an update without valid rows, where
+        Adam's momentum alone would move the weights."""
+        length = norm.item() if self._on_cpu else math.nan
+        if math.isfinite(length):
             if self._skipped_last:
                 self._skipped_last = False
                 self.counts[:2] = 0.0
-            optimizer.step()
+            if length > 0:
+                optimizer.step()
             return
         self._skipped_last = True
         count_(self.counts, norm)
         if not self._on_cpu:
-            # Fused Adam changes nothing where this is 1.
-            optimizer.found_inf = self.counts[0]  # type: ignore[attr-defined]
+            # Fused Adam changes nothing where this is 1. A gradient of 0 is not counted as skipped.
+            optimizer.found_inf = torch.maximum(self.counts[0], (norm == 0).float())  # type: ignore[attr-defined]
             optimizer.step()
 
     def counted(self, sums: Tensor) -> Tensor:

@@ -76,7 +76,8 @@ class MiniBatches:
             raise UsageError(
                 "ppo.sequences columns needs rollouts in lock-step; allowed with this system: packed, auto"
             )
-        columns = traced or config.sequences == "columns" or (config.sequences == "auto" and self._likes_columns(batch))
+        columns = traced or config.sequences == "columns"
+        columns |= config.sequences == "auto" and batch.num_streams >= count and self._likes_columns(batch)
         if batch.steps is None or not columns:
             return shuffled_sequences(batch, count, self._generator)
         # With several policies the number of streams varies, and some mini-batches may be empty.

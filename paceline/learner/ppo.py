@@ -18,6 +18,7 @@ from paceline.distributed.runtime import Group
 from paceline.errors import UsageError
 from paceline.experience.sequences import MiniBatch
 from paceline.experience.training_batch import TrainingBatch
+from paceline.learner.advantages import normalize
 from paceline.learner.auxiliary import make_auxiliary
 from paceline.learner.config import OnNonFinite, OptimizerConfig, PPOConfig
 from paceline.learner.entropy import make_entropy_coefficient
@@ -193,7 +194,10 @@ class PPOLearner:
     def _backward(self, batch: TrainingBatch, minibatch: MiniBatch) -> Tensor:
         """Gradients of this rank's mean loss. Returns the sums of the loss's metrics, and the number of rows."""
         self._gradients.zero()
-        if len(minibatch.rows) == 0:  # a rank without valid rows takes part in the reduction with a gradient of 0
+        if len(minibatch.rows) == 0:  # a rank without valid rows takes part in the reductions with a gradient of 0
+            if self.config.traces_minibatches and self.config.normalize_advantage:
+                none = torch.zeros(0, device=self._group.device)
+                normalize(none, none.bool(), self._group)
             return torch.zeros(self._num_sums, device=self._group.device)
         self.before_pass()
         loss, sums = self._loss(self._minibatches.gather(batch, minibatch))

@@ -50,6 +50,18 @@ class Publication:
             self.written = _mark(self.latest[0])
             self.number += 1
 
+    def state_dict(self) -> dict[str, Tensor]:
+        """What readers get now, by name. Nothing without readers."""
+        return dict(zip(self._learned.state_dict(), self.latest, strict=True)) if self._readers else {}
+
+    @torch.no_grad()
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """Publish what a `state_dict` has. What it lacks stays as it is."""
+        latest = self.state_dict()
+        with self.lock:
+            _copy(_by_type([latest[name] for name in state], list(state.values())))
+            self.number += 1
+
 
 class Reader:
     """Copies the published weights into another module."""

@@ -52,9 +52,10 @@ class Targets:
             last_value = last_value[torch.from_numpy(batch.selection.slots).to(batch.device)]
         self._finish(batch, last_value, truncated_value)
 
-    def complete_chunks(self, batch: TrainingBatch, policy: PPOPolicy) -> None:
-        """The same for chunks: the buffer holds the observations after them, and `policy` gives their values."""
-        self._scale_rewards(batch)
+    def complete_chunks(self, batch: TrainingBatch, policy: PPOPolicy, decided: Tensor | None = None) -> None:
+        """The same for chunks: the buffer holds the observations after them, and `policy` gives their values. `decided`
+        are the rows with a decision, also those that are not learned from; None: the valid ones."""
+        self._scale_rewards(batch, decided)
         assert batch.selection.following is not None
         after, truncations = torch.from_numpy(batch.selection.following).to(batch.device), batch.truncations
         last = few_values(policy, {name: values[after] for name, values in batch.obs.items()}, batch.state[after])
@@ -68,7 +69,7 @@ class Targets:
         if not self._config.is_traced:
             batch.set_advantages(self._config.discount, self._config.trace_decay)
 
-    def _scale_rewards(self, batch: TrainingBatch) -> None:
+    def _scale_rewards(self, batch: TrainingBatch, decided: Tensor | None = None) -> None:
         """Normalise the rewards of completed rows. The running return of every slot advances step by step."""
         normalizer = self._normalizer
         if normalizer is None:
@@ -77,7 +78,7 @@ class Targets:
         sums = torch.zeros(3, dtype=torch.float64, device=batch.device)
         turns = batch.in_turns()
         for slots, rows in turns:
-            columns = (batch.reward, batch.terminated, batch.truncated, batch.valid)
+            columns = (batch.reward, batch.terminated, batch.truncated, batch.valid if decided is None else decided)
             sums += normalizer.observe(slots, *(column[rows] for column in columns))
         normalizer.absorb(self._group.sum_(sums))
         for _, rows in turns:

@@ -5,23 +5,40 @@ observations -> normaliser -> encoders (one per image, one for the rest), joined
 
 from __future__ import annotations
 
+import math
+
 from gymnasium import spaces
 from torch import Tensor, nn
 
 from paceline.distributed.runtime import Group
+from paceline.errors import UsageError
 from paceline.nets.config import PolicyConfig
 from paceline.nets.cores import Core, make_core, scan, sequence
 from paceline.nets.heads import make_head
-from paceline.nets.images import is_channels_last, seen_shape
+from paceline.nets.images import is_binary, is_channels_last, seen_shape
 from paceline.nets.layers import LastLayer
 from paceline.nets.normalizer import ObservationNormalizer
 from paceline.nets.planner import PlannedCore
 from paceline.nets.ppo_policy import Evaluation, PPOPolicy, Recall
 from paceline.nets.trunk import Trunk, channels_first
 from paceline.pool.protocol import PoolSpec
+from paceline.pool.spaces import MASK
 
-MASK = "action_mask"
 """An observation of this name says which discrete actions are allowed. Encoders do not see it."""
+
+
+def _require_mask(spec: PoolSpec) -> None:
+    """Refuse masks that would be taken for inputs, or for those of another action."""
+    for leaf in spec.obs:
+        if MASK not in leaf.name.split("."):
+            continue
+        choosing = [one for one in spec.actions if isinstance(one.space, spaces.Discrete | spaces.MultiDiscrete)]
+        fits = choosing == [spec.actions[0]] and math.prod(leaf.shape) == sum(choosing[0].choices)
+        if leaf.name != MASK or not fits:
+            raise UsageError(
+                f"the observation {leaf.name!r} does not fit the actions {spec.action_space}; allowed: one array "
+                f"{MASK!r} with a number for each choice of the only Discrete or MultiDiscrete action, the first one"
+            )
 
 
 class ActorCritic(PPOPolicy):
@@ -29,6 +46,7 @@ class ActorCritic(PPOPolicy):
 
     def __init__(self, spec: PoolSpec, config: PolicyConfig) -> None:
         super().__init__(spec)
+        _require_mask(spec)
         inputs = tuple(leaf for leaf in spec.obs if leaf.name != MASK)
         self.is_masked = len(inputs) < len(spec.obs)
         """Whether observations say which actions are allowed."""
@@ -37,7 +55,9 @@ class ActorCritic(PPOPolicy):
         self._channels_last = [leaf.name for leaf in inputs if is_channels_last(leaf)]
         # Numbers are normalised, one-hot choices are not.
         self.normalizers = nn.ModuleList(
-            ObservationNormalizer(seen_shape(leaf)) if isinstance(leaf.space, spaces.Box) else nn.Identity()
+            ObservationNormalizer(seen_shape(leaf), is_board=is_binary(leaf.space))
+            if isinstance(leaf.space, spaces.Box)
+            else nn.Identity()
             for leaf in inputs
         )
         self.normalizes = config.normalize_obs

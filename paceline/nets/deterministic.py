@@ -9,8 +9,10 @@ or features that the encoder has made of them, so that an update encodes each ob
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Iterable
+from typing import Any, cast
 
+import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
@@ -20,10 +22,10 @@ from paceline.distributed.runtime import Group
 from paceline.errors import UsageError
 from paceline.nets.config import ControlConfig, PolicyConfig
 from paceline.nets.control_encoder import ControlEncoder, Seen
-from paceline.nets.images import is_image
+from paceline.nets.images import is_binary, is_image
 from paceline.nets.layers import has_convolutions, make_activation
 from paceline.nets.normalizer import ObservationNormalizer
-from paceline.nets.parts import IMAGE, REDUCED, Parts, Unit
+from paceline.nets.parts import IMAGE, REDUCED, TORSO, Parts, Unit, features_of
 from paceline.nets.trunk import flat_size
 from paceline.nets.value_heads import make_value_head
 from paceline.pool.protocol import PoolSpec
@@ -31,7 +33,9 @@ from paceline.pool.spaces import Leaf
 
 _LAYERS = ("control.layer_norm", "control.activation", "policy.normalize_obs")
 _VALUES = ("control.value.kind", "control.value.low", "control.value.high")
-_CRITIC = {"torso": "critic.torso", "last layer": "critic.last", "head": "critic.head"}
+_CRITIC = {TORSO: "critic.torso", "last layer": "critic.last", "head": "critic.head"}
+BOUNDS = ("low", "high")
+"""Buffers of the policy with the bounds of the environment's actions."""
 LAST_LAYER = 1e-3
 """Bound of the initial weights of last layers: the first actions and values are close to 0."""
 
@@ -56,13 +60,15 @@ class DeterministicPolicy(nn.Module):
         self.torso = Torso(encoder.out_features, config.actor_hidden, config.layer_norm, config.activation)
         self.last = _last_layer(self.torso.out_features, self.num_actions)
         self.name = action.name
-        self.register_buffer("low", torch.as_tensor(box.low).flatten())
-        self.register_buffer("high", torch.as_tensor(box.high).flatten())
+        self.register_buffer("low", torch.tensor(box.low).flatten())
+        self.register_buffer("high", torch.tensor(box.high).flatten())
         numbers = [leaf for leaf in spec.obs if isinstance(leaf.space, spaces.Box) and not is_image(leaf)]
         self.normalized = [leaf.name for leaf in numbers] if normalizes else []
         """Observations that are normalised: neither images nor choices. `normalizers` are in the same order."""
         if self.normalized:
-            self.normalizers = nn.ModuleList(ObservationNormalizer(leaf.shape) for leaf in numbers)
+            self.normalizers = nn.ModuleList(
+                ObservationNormalizer(leaf.shape, is_board=is_binary(leaf.space)) for leaf in numbers
+            )
 
     has_exact_last_layers = True
     """See `PPOPolicy`."""
@@ -71,6 +77,12 @@ class DeterministicPolicy(nn.Module):
     def has_convolutions(self) -> bool:
         """Whether PyTorch's own kernels compute any convolution."""
         return has_convolutions(self)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """The bounds stay those of the environment, whatever was saved."""
+        super()._load_from_state_dict(
+            state_dict | {f"{prefix}{name}": getattr(self, name) for name in BOUNDS}, prefix, *rest
+        )
 
     def forward(self, seen: Seen) -> Tensor:
         """[B, A]: in [-1, 1]."""
@@ -95,7 +107,9 @@ class DeterministicPolicy(nn.Module):
     def env_actions(self, actions: Tensor) -> Tensor:
         """[B, ...]: actions as the environment takes them. Those that noise moved out of [-1, 1] are clipped first."""
         share = 0.5 * (actions.clamp(-1.0, 1.0) + 1.0)
-        return (self.low + share * (self.high - self.low)).view(-1, *self._shape)
+        scaled = (1.0 - share) * self.low + share * self.high
+        within = torch.minimum(torch.maximum(scaled, self.low), self.high)  # rounding may leave the bounds
+        return within.view(-1, *self._shape)
 
     def initial_state(self, count: int) -> Tensor:
         """[count, 0]: there is no memory."""
@@ -176,20 +190,33 @@ def make_networks(
 
 def control_parts(policy: DeterministicPolicy) -> Parts:
     """Where the parts are in a dictionary of both networks, `policy` and `critic`."""
-    encoder = policy.encoder
-    normalizers = {f"normalizer of {name}": f"policy.normalizers.{i}" for i, name in enumerate(policy.normalized)}
-    torso, last = Unit({"torso": "policy.torso"} | normalizers, _LAYERS), Unit({"last layer": "policy.last"})
+    trunk, reduced = policy.encoder.trunk, _reduced(policy)
+    normalizers = {name: f"policy.normalizers.{index}" for index, name in enumerate(policy.normalized)}
+    features = features_of(trunk, tuple((leaf.name, flat_size(leaf)) for leaf in trunk.leaves), trunk.vectors)
+    modules = {TORSO: "policy.torso"} | {f"normalizer of {n}": normalizers[n] for n in normalizers if n not in reduced}
+    torso, last = Unit(modules, _LAYERS, columns={TORSO: features}), Unit({"last layer": "policy.last"})
+    layers = {f"layers of {name}": path for name, path in reduced.items()}
+    layers |= {f"normalizer of {name}": normalizers[name] for name in reduced if name in normalizers}
+    first = {"reduced": Unit(layers, (*REDUCED, "policy.normalize_obs"))} if reduced else {}
     images = {
         f"{IMAGE}{name}": Unit({"encoder": f"policy.encoder.trunk.images.{index}"}, ("policy.encoder",))
-        for index, name in enumerate(encoder.trunk.image_names)
+        for index, name in enumerate(trunk.image_names)
     }
-    vectors = encoder.trunk.vectors
-    is_reduced = vectors is not None and bool(vectors.embeddings)
-    reduced = {"reduced": Unit({"reduced": "policy.encoder.trunk.vectors"}, REDUCED)} if is_reduced else {}
     return {
-        "encoder": reduced | (images or {"torso": torso}),
-        "policy": ({"torso": torso} if images else {}) | {"last layer": last},
-        "critic": {"critic": Unit(_CRITIC, (*_LAYERS, *_VALUES))},
+        "encoder": first | (images or {TORSO: torso}),
+        "policy": ({TORSO: torso} if images else {}) | {"last layer": last},
+        "critic": {"critic": Unit(_CRITIC, (*_LAYERS, *_VALUES), columns={TORSO: features})},
+    }
+
+
+def _reduced(policy: DeterministicPolicy) -> dict[str, str]:
+    """The layers of reduced observations, by observation."""
+    trunk = policy.encoder.trunk
+    layers: Iterable[nn.Module] = trunk.vectors.embeddings if trunk.vectors is not None else ()
+    return {
+        leaf.name: f"policy.encoder.trunk.vectors.embeddings.{index}"
+        for index, (leaf, own) in enumerate(zip(trunk.leaves, layers, strict=False))
+        if not isinstance(own, nn.Identity)
     }
 
 
@@ -199,5 +226,9 @@ def only_box(spec: PoolSpec) -> tuple[Leaf, spaces.Box]:
     if len(spec.actions) != 1 or not isinstance(space, spaces.Box) or not space.is_bounded():
         raise UsageError(
             f"d4pg needs one bounded Box of actions, got {spec.action_space}; for others: --system ddppo, ver or appo"
+        )
+    if not np.issubdtype(space.dtype, np.floating):
+        raise UsageError(
+            f"d4pg needs a Box of floating-point actions, got {spec.action_space}; allowed: a Box of float32 or float64"
         )
     return spec.actions[0], space

@@ -91,7 +91,7 @@ class ConvEncoder(nn.Module):
         self, leaf_shape: Sequence[int], *, convs: Sequence[Conv], hidden: int, activation: str, gain: float
     ) -> None:
         super().__init__()
-        channels = check_image(leaf_shape, least=_least_side(convs), encoder=type(self).__name__)
+        channels = check_image(leaf_shape, least=_least_side(convs), encoder="nature")
         layers: list[nn.Module] = []
         for conv in convs:
             layers.append(orthogonal(nn.Conv2d(channels, conv.channels, conv.kernel, conv.stride), gain))
@@ -199,7 +199,7 @@ class ImpalaResNet(nn.Module):
 
     def __init__(self, leaf_shape: Sequence[int], *, hidden: int = 256) -> None:
         super().__init__()
-        channels = check_image(leaf_shape, least=1, encoder="ImpalaResNet")
+        channels = check_image(leaf_shape, least=1, encoder="impala")
         sections: list[nn.Module] = []
         for out_channels in (16, 32, 32):
             sections += [
@@ -232,10 +232,15 @@ class _ImpalaBlock(nn.Module):
 def check_image(leaf_shape: Sequence[int], *, least: int, encoder: str) -> int:
     """The channels of an image leaf [C, H, W] with sides of at least `least` pixels; other leaves are refused."""
     if len(leaf_shape) != 3:
-        raise UsageError(f"{encoder} needs images [channels, height, width], got a leaf of shape {tuple(leaf_shape)}")
+        raise UsageError(
+            f"policy.encoder {encoder} needs images [channels, height, width], got a leaf of shape {tuple(leaf_shape)}"
+        )
     channels, height, width = leaf_shape
     if min(height, width) < least:
-        raise UsageError(f"{encoder} needs images of at least {least}x{least} pixels, got {height}x{width}")
+        raise UsageError(
+            f"policy.encoder {encoder} needs images of at least {least}x{least} pixels, got {height}x{width}; allowed: "
+            "impala, which takes any size"
+        )
     return channels
 
 

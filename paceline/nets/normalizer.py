@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -61,19 +62,20 @@ class RunningMoments(nn.Module):
 class ObservationNormalizer(nn.Module):
     """One leaf to zero mean and unit variance, clipped at +-`CLIP`; the identity before any data.
 
-    Images (leaves [C, H, W]) are normalised channel by channel, other leaves element by element. uint8 is scaled to
-    [0, 1] first: the result is floating point, which encoders do not scale again.
+    Images (leaves [C, H, W]) are normalised channel by channel, other leaves, and boards, element by element. uint8 is
+    scaled to [0, 1] first: the result is floating point, which encoders do not scale again.
     """
 
     shift: Tensor
     scale: Tensor
     limit: Tensor
 
-    def __init__(self, leaf_shape: Sequence[int]) -> None:
+    def __init__(self, leaf_shape: Sequence[int], *, is_board: bool = False) -> None:
+        """A board has three dimensions like an image, but any of them may count its planes."""
         super().__init__()
         self.is_frozen = False
         """Whether the statistics stay as they are."""
-        self._image = len(leaf_shape) == 3
+        self._image = len(leaf_shape) == 3 and not is_board
         self._min_std = IMAGE_MIN_STD if self._image else VECTOR_MIN_STD
         shape = (leaf_shape[0], 1, 1) if self._image else tuple(leaf_shape)
         self.moments = RunningMoments(shape)
@@ -82,6 +84,14 @@ class ObservationNormalizer(nn.Module):
         self.register_buffer("shift", torch.zeros(shape))
         self.register_buffer("scale", torch.ones(shape))
         self.register_buffer("limit", torch.full((), math.inf))
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        """Older checkpoints have boards by their first dimension."""
+        for name in ("shift", "scale", "moments.mean", "moments.var"):
+            saved = state_dict.get(prefix + name)
+            if saved is not None and len(self.shift.shape) == 3 and saved.shape == (len(self.shift), 1, 1):
+                state_dict[prefix + name] = saved.expand(self.shift.shape)
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
 
     @torch.no_grad()
     def sums(self, obs: Tensor) -> Tensor:

@@ -17,10 +17,15 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from paceline.nets.actor_critic import ActorCritic
+from paceline.nets.cores import Core
+from paceline.nets.encoders import VectorEncoder
 from paceline.nets.normalizer import ObservationNormalizer
 from paceline.nets.planner import PlannedCore
 from paceline.nets.ppo_policy import PPOPolicy
-from paceline.nets.trunk import flat_size
+from paceline.nets.trunk import Trunk, flat_size
+
+Sizes = tuple[tuple[str, int], ...]
+"""A number for each of several observations, in order."""
 
 
 class Unit(NamedTuple):
@@ -30,8 +35,11 @@ class Unit(NamedTuple):
     """Their paths in the network, by role. A module has the same role in every network that can use its weights."""
     settings: tuple[str, ...] = ()
     """Settings of a run that decide what the weights mean. They must be the same where the weights are used again."""
-    inputs: tuple[tuple[str, int], ...] = ()
-    """What its perceptron, or its core, reads of each observation: the number of values, in order."""
+    inputs: Sizes = ()
+    """What its perceptron reads of each observation: the number of values."""
+    columns: Mapping[str, Sizes] = {}
+    """By role: how many columns of the module's first layer belong to each observation. Further columns follow those:
+    of features that hidden layers have mixed, and of actions."""
 
 
 Parts = dict[str, dict[str, Unit]]
@@ -42,6 +50,16 @@ PERCEPTRON = "perceptron"
 """Name and role of a perceptron."""
 CORE = "core"
 """Name and role of a core."""
+TORSO = "torso"
+"""Role of the layers of D4PG's networks that read observations."""
+FIRST_LAYERS = {
+    PERCEPTRON: "layers.0.weight",
+    TORSO: "layers.0.weight",
+    CORE: "rnn.weight_ih_l0",
+    "head": "linear.weight",
+    "critic": "weight",
+}
+"""The weight of a module's first layer, by role."""
 IMAGE = "encoder of "
 """The name of an image's encoder begins with this, and ends with the name of the image."""
 IMAGES = "trunk.images."
@@ -67,47 +85,73 @@ def parts_of(policy: PPOPolicy) -> Parts:
     inputs = _inputs(policy) if planned is None else planned.inputs_of_controller
     normalizers = _normalizers(policy, {name: f" of {name}" for name, _ in inputs})
     path = "trunk.vectors" if planned is None else "core.perceptron"
-    perceptron = Unit({PERCEPTRON: path} | normalizers, _PERCEPTRON, inputs)
+    layers = policy.trunk.vectors if planned is None else planned.perceptron
+    perceptron = Unit({PERCEPTRON: path} | normalizers, _PERCEPTRON, inputs, _columns_of_perceptron(inputs, layers))
     vectors = {PERCEPTRON: perceptron} if inputs else {}
-    core = Unit(
-        {CORE: "core" if planned is None else "core.controller"}, _CORE, _inputs_of_core(policy, planned, inputs)
-    )
-    critic = Unit({"critic": "critic"}, _CRITIC)
-    if policy.critic_trunk is not None:
-        critic = Unit(critic.modules | {"encoders": "critic_trunk"}, (*_CRITIC, *_ENCODER, *_PERCEPTRON))
+    features = features_of(policy.trunk, inputs, layers)
+    core = Unit({CORE: "core" if planned is None else "core.controller"}, _CORE, columns={CORE: features})
+    read_by_head = features if _passes_on(policy.core if planned is None else planned.controller) else ()
+    head = Unit({"head": "head"}, _HEAD, columns={"head": read_by_head})
     return {
         "encoder": images or vectors,
-        "policy": (vectors if images else {}) | {CORE: core, "head": Unit({"head": "head"}, _HEAD)},
+        "policy": (vectors if images else {}) | {CORE: core, "head": head},
         "planner": _planner(policy, planned) if planned is not None else {},
-        "critic": {"critic": critic},
+        "critic": {"critic": _critic(policy, () if planned is not None else read_by_head)},
     }
 
 
 def _planner(policy: ActorCritic, core: PlannedCore) -> dict[str, Unit]:
     """What is left without the controller: the planner's own perceptron, its core, and the layer that gives goals."""
-    modules, inputs = {"core": "core.planner", "goal": "core.goal"}, _inputs(policy)
+    modules, inputs = {CORE: "core.planner", "goal": "core.goal"}, _inputs(policy)
     if inputs:
         modules[PERCEPTRON] = "trunk.vectors"
     if policy.normalizes and core.goal_name in policy.names:  # a goal of the task, which only the planner sees
         modules["normalizer"] = f"normalizers.{policy.names.index(core.goal_name)}"
-    return {"planner": Unit(modules, ("policy.planner.kind", *_PERCEPTRON), inputs)}
+    layers = policy.trunk.vectors
+    columns = _columns_of_perceptron(inputs, layers) | {CORE: features_of(policy.trunk, inputs, layers)}
+    return {"planner": Unit(modules, ("policy.planner.kind", *_PERCEPTRON), inputs, columns)}
 
 
-def _inputs(policy: ActorCritic) -> tuple[tuple[str, int], ...]:
+def _critic(policy: ActorCritic, features: Sizes) -> Unit:
+    """The last layer of the critic, which reads `features` of single observations, and its own encoders if it has
+    any."""
+    trunk = policy.critic_trunk
+    if trunk is None:
+        return Unit({"critic": "critic"}, _CRITIC, columns={"critic": features})
+    modules = {"critic": "critic"}
+    modules |= {f"{IMAGE}{name}": f"critic_trunk.images.{index}" for index, name in enumerate(trunk.image_names)}
+    inputs, layers = _inputs(policy), trunk.vectors
+    if inputs:
+        modules[PERCEPTRON] = "critic_trunk.vectors"
+    columns = _columns_of_perceptron(inputs, layers) | {"critic": features_of(trunk, inputs, layers)}
+    return Unit(modules, (*_CRITIC, *_ENCODER, *_PERCEPTRON), inputs, columns)
+
+
+def _inputs(policy: ActorCritic) -> Sizes:
     return tuple((leaf.name, flat_size(leaf)) for leaf in policy.trunk.leaves)
 
 
-def _inputs_of_core(
-    policy: ActorCritic, planned: PlannedCore | None, inputs: tuple[tuple[str, int], ...]
-) -> tuple[tuple[str, int], ...]:
-    """What a core reads of each observation. Nothing if hidden layers of the perceptron mix them before."""
-    perceptron = policy.trunk.vectors if planned is None else planned.perceptron
-    images = ("images", policy.trunk.num_image_features)
-    if perceptron is None:
-        return (images,)
-    if len(perceptron.layers):
-        return ()
-    return (images, *((name, width) for (name, _), width in zip(inputs, perceptron.widths, strict=True)))
+def _columns_of_perceptron(inputs: Sizes, perceptron: VectorEncoder | None) -> dict[str, Sizes]:
+    """The columns of its first layer, if it has hidden layers."""
+    return {PERCEPTRON: _joined(inputs, perceptron)} if perceptron is not None and len(perceptron.layers) else {}
+
+
+def features_of(trunk: Trunk, inputs: Sizes, perceptron: VectorEncoder | None) -> Sizes:
+    """The number of features of each observation: of images, and of what else the perceptron reads (`inputs`) unless
+    its hidden layers mix that."""
+    images: Iterable[Any] = trunk.images
+    seen = tuple((name, encoder.out_features) for name, encoder in zip(trunk.image_names, images, strict=True))
+    return seen if perceptron is None or len(perceptron.layers) else seen + _joined(inputs, perceptron)
+
+
+def _joined(inputs: Sizes, perceptron: VectorEncoder) -> Sizes:
+    """The features of each observation where a perceptron joins them."""
+    return tuple((name, width) for (name, _), width in zip(inputs, perceptron.widths, strict=True))
+
+
+def _passes_on(core: nn.Module) -> bool:
+    """Whether a core has no memory, so that features pass unchanged."""
+    return isinstance(core, Core) and core.state_size == 0
 
 
 def _normalizers(policy: ActorCritic, roles: Mapping[str, str]) -> dict[str, str]:
@@ -124,9 +168,26 @@ def _normalizers(policy: ActorCritic, roles: Mapping[str, str]) -> dict[str, str
 def saved_form(parts: Parts) -> dict[str, dict[str, dict[str, Any]]]:
     """Parts as checkpoints hold them."""
     return {
-        part: {name: {"modules": unit.modules, "inputs": dict(unit.inputs)} for name, unit in units.items()}
+        part: {
+            name: {
+                "modules": unit.modules,
+                "inputs": dict(unit.inputs),
+                "columns": {role: dict(sizes) for role, sizes in unit.columns.items()},
+            }
+            for name, unit in units.items()
+        }
         for part, units in parts.items()
     }
+
+
+def names_columns(saved: SavedParts) -> bool:
+    """Whether a checkpoint says which columns belong to which observation. Older checkpoints do not."""
+    return all("columns" in unit for units in saved.values() for unit in units.values())
+
+
+def image_names(parts: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The images that have encoders."""
+    return [name.removeprefix(IMAGE) for name in parts.get("encoder", {}) if name.startswith(IMAGE)]
 
 
 def controller_inputs(saved: SavedParts) -> dict[str, int]:

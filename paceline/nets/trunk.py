@@ -114,5 +114,5 @@ def flatten(values: Tensor, leaf: Leaf) -> Tensor:
         columns = values.flatten(1).unbind(1)
         return torch.cat([functional.one_hot(c, n).float() for c, n in zip(columns, leaf.choices, strict=True)], 1)
     if is_binary(leaf.space):
-        return values.float().flatten(1)
-    return as_float(values).flatten(1)
+        values = values.float()
+    return as_float(values).reshape(values.shape[0], flat_size(leaf))

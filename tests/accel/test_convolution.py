@@ -18,7 +18,7 @@ from paceline.nets.encoders import NatureCNN, SampleFactoryConv, as_float
 from paceline.nets.own_policy import OwnPolicy
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     size=st.integers(1, 5),
     stride=st.integers(1, 4),

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from paceline.accel.perceptron import Perceptron
 from paceline.collect.inference import choose
-from paceline.nets.actor_critic import MASK, ActorCritic
+from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.config import CoreConfig, HeadConfig, PolicyConfig
 from paceline.nets.normalizer import ObservationNormalizer
 from paceline.pool.protocol import PoolSpec
+from paceline.pool.spaces import MASK
 
 CPU = torch.device("cpu")
 NUMBERS = spaces.Box(-np.inf, np.inf, (5,), np.float32)
@@ -55,7 +56,7 @@ def observations(policy: ActorCritic, rows: int) -> dict[str, torch.Tensor]:
     return found
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 10**6),
     rows=st.one_of(st.integers(1, 40), st.integers(300, 310)),
@@ -93,8 +94,15 @@ def test_decisions_equal_those_of_the_policy(
         perceptron = Perceptron(policy)
         perceptron._layers_for = lambda rows: perceptron._by_numpy if by_numpy else perceptron._by_torch
         actions, log_prob, value = perceptron.choose(obs)
-    torch.testing.assert_close(actions, expected.actions, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close((log_prob, value), (expected.log_prob, expected.value), rtol=1e-4, atol=1e-5)
+    # A random number may lie within rounding of the bound between two choices.
+    same = torch.ones(rows, dtype=torch.bool)
+    for name, chosen in actions.items():
+        if not chosen.is_floating_point():
+            same &= (chosen == expected.actions[name]).reshape(rows, -1).all(1)
+    assert int((~same).sum()) <= 1
+    found = {name: chosen[same] for name, chosen in actions.items()}, log_prob[same], value
+    wanted = {name: chosen[same] for name, chosen in expected.actions.items()}, expected.log_prob[same], expected.value
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(obs, before, rtol=0, atol=0)  # the observations are not changed
 
 

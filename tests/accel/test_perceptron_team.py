@@ -14,7 +14,7 @@ from paceline.collect.inference import choose
 from tests.accel.test_perceptron import DONE, SEEN, make, observations
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     seed=st.integers(0, 10**6),
     rows=st.integers(1, 12),

@@ -37,7 +37,7 @@ def fill(replay: Replay, archive: Archive, counts: list[int]) -> None:
             replay.set_priorities(drawn, 10 * torch.rand(4))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.integers(2, 40),
     st.booleans(),

@@ -43,7 +43,7 @@ def play(seed: int, steps: int, slots: int, size: int, waiting: int, turns: int)
         yield world, rollout, offered.popleft()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 10**6), st.integers(1, 5), st.integers(1, 6), st.integers(1, 8), st.integers(0, 2))
 def test_every_decision_is_in_one_chunk_in_order(seed, steps, slots, size, waiting):
     """All decisions of a slot, T at a time, each once; rows are what was decided, whatever was written meanwhile."""
@@ -63,7 +63,7 @@ def test_every_decision_is_in_one_chunk_in_order(seed, steps, slots, size, waiti
             seen[slot] += steps
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 10**6), st.integers(1, 6), st.integers(1, 5), st.integers(1, 8))
 def test_targets_of_a_batch_are_the_oracles(seed, steps, slots, size):
     """With all kinds of ends. The end of a chunk bootstraps V of the slot's next observation."""

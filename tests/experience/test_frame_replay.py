@@ -112,7 +112,7 @@ def assert_draws_are_the_same(plain: Replay, framed: FrameReplay, seed: int) -> 
     framed.set_priorities(other, errors)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(cases)
 def test_draws_are_those_of_the_plain_replay(case):
     """Over ends of episodes, several streams, lost simulators and more transitions than there are places."""
@@ -125,7 +125,7 @@ def test_draws_are_those_of_the_plain_replay(case):
             assert_draws_are_the_same(plain, framed, number)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(cases, st.integers(0, 40))
 def test_it_comes_back_from_disk_as_it_was_and_goes_on_like_the_plain_replay(tmp_path_factory, case, saved_after):
     with pytest.MonkeyPatch.context() as patch:
@@ -156,7 +156,7 @@ def _goes_on(folder, case, saved_after):
 EXAMPLE = Case(0, 40, 3, 3, 2, True, False, 0.1)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(cases, st.integers(0, 20))
 def test_without_room_for_frames_the_oldest_transitions_go(case, spare):
     """What is drawn is whole, and among the latest. A restored replay goes on in the same way."""

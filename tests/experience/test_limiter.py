@@ -14,7 +14,7 @@ from paceline.experience.config import LimiterConfig
 from paceline.experience.limiter import Limiter
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 10**6), st.floats(0.05, 64.0), st.integers(1, 200), st.integers(1, 300), st.integers(1, 40))
 def test_the_ratio_is_held_whoever_is_faster(seed, ratio, minimum, batch, inserts):
     rng = np.random.default_rng(seed)

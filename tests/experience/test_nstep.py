@@ -14,7 +14,7 @@ from paceline.experience.nstep import NStep
 DISCOUNT = 0.9
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 10**6), st.integers(1, 6), st.integers(1, 5), st.integers(1, 60))
 def test_every_decision_starts_one_transition(seed, steps, slots, turns):
     """Mistakes 19 and 20: order of rewards, discount^n, ends, short tails; and nothing of a lost simulator."""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from paceline.experience.return_range import ReturnRange
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(0, 10**6), st.integers(1, 4), st.integers(1, 40))
 def test_it_is_that_of_whole_episodes(seed, slots, turns):
     rng = np.random.default_rng(seed)

@@ -61,7 +61,7 @@ def finish(rollout: Rollout, last_values: torch.Tensor, **options: float) -> Non
     rollout.finish(last_values, cuts, cuts.obs["obs"][:, 0] if cuts is not None else None, **options)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     seed=st.integers(0, 2**32 - 1),
     turns=st.integers(1, 12),

@@ -39,7 +39,7 @@ cases = {
 }
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(**cases)
 def test_every_valid_row_is_trained_on_once(seed, turns, num_slots, count, faults):
     rollout = random_rollout(seed, turns, num_slots, faults)
@@ -53,7 +53,7 @@ def test_every_valid_row_is_trained_on_once(seed, turns, num_slots, count, fault
         assert sorted(torch.cat([batch.rows for batch in batches]).tolist()) == valid
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(**cases)
 def test_sequences_run_on_within_one_episode_of_one_slot(seed, turns, num_slots, count, faults):
     """Mistakes 16, 17: unpacked, every sequence is consecutive turns of a slot, with an episode start only in front."""

@@ -12,7 +12,7 @@ from paceline.experience.sum_tree import SumTree
 CPU = torch.device("cpu")
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(0, 10**6), st.one_of(st.integers(1, 40), st.integers(1, 2000)), st.integers(1, 8))
 def test_places_are_found_by_their_share(seed, capacity, batches):
     rng = np.random.default_rng(seed)

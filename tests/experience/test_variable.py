@@ -172,7 +172,7 @@ def rollouts(seed: int, steps: int, num_slots: int, faults: bool, preempted: boo
         yield world, rollout, begins, last_values
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(**cases)
 def test_no_step_is_lost_and_none_is_there_twice(seed, steps, num_slots, faults, preempted):
     """Over all rollouts, the rows of a slot are its usable decisions, in order, each once."""
@@ -191,7 +191,7 @@ def test_no_step_is_lost_and_none_is_there_twice(seed, steps, num_slots, faults,
         assert seen[slot] == [ordinal for ordinal, step in enumerate(decisions) if usable(step)]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(**cases)
 def test_every_row_has_its_own_outcome(seed, steps, num_slots, faults, preempted):
     for _, rollout, _, _ in rollouts(seed, steps, num_slots, faults, preempted):
@@ -201,7 +201,7 @@ def test_every_row_has_its_own_outcome(seed, steps, num_slots, faults, preempted
         assert torch.equal(rollout.actions["action"][rows].float(), rollout.log_prob[rows])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(**cases)
 def test_advantages_equal_the_oracle(seed, steps, num_slots, faults, preempted):
     """A row in flight ends its slot's account at its own value; a held slot's account ends at V of what is held."""
@@ -218,7 +218,7 @@ def test_advantages_equal_the_oracle(seed, steps, num_slots, faults, preempted):
         torch.testing.assert_close(rollout.returns[rows], rollout.advantage[rows] + rollout.value[rows])
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(**cases)
 def test_every_sequence_has_its_own_pre_step_state(seed, steps, num_slots, faults, preempted):
     """Mistakes 14, 16, 17: sequences are consecutive decisions of one slot in one episode and one rollout."""
@@ -235,7 +235,7 @@ def test_every_sequence_has_its_own_pre_step_state(seed, steps, num_slots, fault
             assert rollout.state[first].item() == (0.0 if rollout.episode_start[first] else names[0].item() + 0.5)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(**cases)
 def test_running_returns_go_on_through_rollouts(seed, steps, num_slots, faults, preempted):
     """Mistake 12: a slot's running return is that of its completed steps, whichever rollouts they are in."""
@@ -262,7 +262,7 @@ def test_running_returns_go_on_through_rollouts(seed, steps, num_slots, faults, 
     assert targets._normalizer.moments.count.item() == observed
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(**cases)
 def test_mini_batches_are_equal_parts(seed, steps, num_slots, faults, preempted):
     for _, rollout, _, _ in rollouts(seed, steps, num_slots, faults, preempted, count=2):
@@ -270,7 +270,7 @@ def test_mini_batches_are_equal_parts(seed, steps, num_slots, faults, preempted)
         assert max(sizes) - min(sizes) <= 1
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 2**32 - 1), steps=st.integers(2, 8), num_slots=st.integers(1, 4))
 def test_a_short_rollout_is_filled_with_the_one_before(seed, steps, num_slots):
     """Its latest rows, with the targets that they had; no row is both, and nothing older comes in (mistake 10)."""
@@ -332,7 +332,7 @@ def test_slots_that_gave_more_than_their_share_weigh_less():
     assert by_slot[1].tolist() == [1.0, 1.0]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 2**32 - 1), steps=st.integers(1, 6), num_slots=st.integers(1, 4))
 def test_a_saved_rollout_goes_on_as_it_would_have(seed, steps, num_slots):
     """Saved between two rollouts with everything taken in: the next one is the same to the bit."""

@@ -136,7 +136,7 @@ def chains(following: torch.Tensor, continues: torch.Tensor, steps: int) -> dict
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(flags(), st.sampled_from(["packed", "columns"]), st.integers(1, 2), st.integers(1, 5), st.floats(0.1, 1.0))
 def test_the_questions_are_about_what_followed(flags, sequences, minibatches, steps, share):
     starts, valid = flags
@@ -170,7 +170,7 @@ def check(questions: Questions, expected: dict[tuple[int, int], int], valid: tor
                 assert answer[q][p] == expected[start, ahead[q][p] + 1]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(**cases)
 def test_what_followed_where_slots_differ_in_steps(seed, steps, num_slots, faults, preempted):
     """Each row is named by its slot and step. Its successor is the next step of that slot, in the same episode and of

@@ -216,7 +216,7 @@ def test_what_it_cannot_learn_is_refused():
     with pytest.raises(UsageError, match="needs one bounded Box of actions"):
         make_networks(discrete, config, PolicyConfig())
     image = PoolSpec(observation_space=spaces.Box(0, 255, (3, 8, 8), np.uint8), action_space=box, num_envs=1)
-    with pytest.raises(UsageError, match="NatureCNN needs images of at least 36x36 pixels, got 8x8"):
+    with pytest.raises(UsageError, match="policy.encoder nature needs images of at least 36x36 pixels, got 8x8"):
         make_networks(image, config, PolicyConfig())
     for options in ({"batch": 0}, {"target_share": 0.0}, {"noise": -1.0}, {"discount": 2.0}, {"actor_rate": 0.0}):
         with pytest.raises(UsageError, match="must be"):

@@ -418,3 +418,19 @@ def test_a_rank_without_valid_rows_takes_part_with_nothing():
         before = flat(policy)
         learner.update(rollout, 0.0)
         assert torch.equal(flat(policy), before), "no gradient, and Adam has no momentum yet"
+
+
+@pytest.mark.parametrize("config", [PolicyConfig(hidden=(8,)), RECURRENT], ids=["mlp", "recurrent"])
+def test_an_update_without_valid_rows_changes_nothing(config):
+    """Adam's momentum of earlier updates must not move the weights."""
+    policy, learner = make(config, epochs=1, minibatches=2)
+    rollout = make_rollout(policy)
+    learner.update(rollout, 0.0)
+    before, steps = flat(policy), [state["step"].item() for state in learner.optimizer.state.values()]
+    rollout.valid[:] = False
+    learner.update(rollout, 0.0)
+    assert torch.equal(flat(policy), before)
+    assert steps == [state["step"].item() for state in learner.optimizer.state.values()]
+    rollout.valid[:] = True
+    learner.update(rollout, 0.0)
+    assert not torch.equal(flat(policy), before)

@@ -9,13 +9,14 @@ from paceline.nets.heads import make_head
 
 
 class Plain(nn.Module):
-    """Without memory. It reads a Box called obs."""
+    """Without memory. It reads a Box called obs, and ignores other observations."""
 
     state_size = 0
 
     def __init__(self, spec, config):
         super().__init__()
-        self.body = nn.Sequential(nn.Linear(spec.obs[0].shape[0], 16), nn.Tanh())
+        size = next(leaf.shape[0] for leaf in spec.obs if leaf.name == "obs")
+        self.body = nn.Sequential(nn.Linear(size, 16), nn.Tanh())
         self.head = make_head(spec.actions, 16, config.head)
         self.critic = nn.Linear(16, 1)
 

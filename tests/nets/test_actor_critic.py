@@ -10,11 +10,12 @@ from gymnasium import spaces
 from paceline.collect.actor import Actor
 from paceline.collect.inference import bucket_of
 from paceline.errors import UsageError
-from paceline.nets.actor_critic import MASK, ActorCritic
+from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.nets.images import is_image
 from paceline.nets.trunk import flatten
 from paceline.pool.protocol import PoolSpec, StepBatch
+from paceline.pool.spaces import MASK
 
 CPU = torch.device("cpu")
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)

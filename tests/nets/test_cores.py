@@ -25,7 +25,7 @@ def step_through(core: Core, sequence: Tensor, state: Tensor) -> Tensor:
     return torch.cat(outs)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     kind=st.sampled_from(KINDS),
     layers=st.integers(1, 2),

@@ -34,7 +34,7 @@ def features(rows: int) -> Tensor:
     return torch.randn(rows, FEATURES)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     sizes=st.lists(st.integers(1, 6), min_size=1, max_size=5), as_tuple=st.booleans(), masked=st.booleans(), seed=seeds
 )
@@ -68,7 +68,7 @@ def test_discrete_actions_match_the_oracle(sizes, as_tuple, masked, seed):
     assert torch.equal(torch.stack(list(mode.values()), 1) if as_tuple else mode["action"], best)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(shape=st.sampled_from([3, 1, (2, 2)]), seed=seeds)
 def test_binary_actions_match_the_oracle(shape, seed):
     torch.manual_seed(seed)
@@ -83,7 +83,7 @@ def test_binary_actions_match_the_oracle(shape, seed):
     assert torch.equal(head.mode(params)["action"].flatten(1).bool(), head.linear(x) > 0)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(shape=st.sampled_from([(3,), (), (2, 2)]), std=st.sampled_from(["parameter", "state"]), seed=seeds)
 def test_gaussian_actions_match_the_oracle(shape, std, seed):
     torch.manual_seed(seed)
@@ -110,7 +110,7 @@ def squashed_oracle(mean: Tensor, log_std: Tensor, low: Tensor, high: Tensor) ->
     return D.TransformedDistribution(base, [D.TanhTransform(), to_bounds])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @example(std="state", seed=132)
 @given(std=st.sampled_from(["parameter", "state"]), seed=seeds)
 def test_squashed_actions_match_the_oracle(std, seed):

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from paceline.errors import UsageError
+from paceline.nets.actor_critic import ActorCritic
+from paceline.nets.config import PolicyConfig
 from paceline.nets.encoders import NatureCNN
 from paceline.nets.normalizer import CLIP, ObservationNormalizer, ReturnNormalizer, RunningMoments
+from paceline.pool.protocol import PoolSpec
 
 splits = st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=3), min_size=1, max_size=5)
 """Rows per rank, for each of several updates; a rank, or all of them, may have none."""
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(splits=splits, offset=st.sampled_from([0.0, -30.0, 1e4]), seed=st.integers(0, 1000))
 def test_any_split_gives_the_moments_of_all_data(splits, offset, seed):
     torch.manual_seed(seed)
@@ -46,7 +51,7 @@ def test_ranks_with_more_rows_weigh_more():
     assert normalizer.moments.var.item() == 3
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     shape=st.sampled_from([(3,), (), (2, 2), (2, 4, 5)]),
     dtype=st.sampled_from(["float32", "uint8"]),
@@ -180,7 +185,7 @@ def row(num_slots: int, *, reward: list[float], terminated=(), truncated=(), not
     }
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(gamma=st.sampled_from([0.0, 0.9, 1.0]), num_steps=st.integers(1, 12), seed=st.integers(0, 1000))
 def test_returns_match_the_oracle(gamma, num_steps, seed):
     """Any slots in any order, with terminations, truncations and rows without a decision."""
@@ -256,3 +261,31 @@ def test_running_returns_survive_a_checkpoint():
 def test_error_messages_say_what_is_allowed():
     with pytest.raises(UsageError, match=r"within \[0, 1\]"):
         ReturnNormalizer(1, gamma=1.5)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+def test_boards_are_scaled_up_however_little_they_vary(dtype):
+    """A plane of zeros and ones has no noise. As an image of bytes it would be almost invisible."""
+    space = spaces.Box(0, 1, (1, 4, 4), dtype)
+    spec = PoolSpec(observation_space=space, action_space=spaces.Discrete(2), num_envs=1)
+    policy = ActorCritic(spec, PolicyConfig(normalize_obs=True, hidden=(4,)))
+    (normalizer,) = policy.normalizers
+    board = torch.from_numpy(np.random.default_rng(0).integers(0, 2, (500, 1, 4, 4)).astype(dtype))
+    normalizer.absorb(normalizer.sums(board))
+    assert normalizer(board).std() == pytest.approx(1.0, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("masks", "actions"),
+    [
+        (spaces.Tuple((spaces.MultiBinary(3), spaces.MultiBinary(2))), spaces.MultiDiscrete([3, 2])),
+        (spaces.Dict(action_mask=spaces.MultiBinary(3)), spaces.Discrete(3)),
+        (spaces.MultiBinary(3), spaces.Dict(move=spaces.Discrete(3), aim=spaces.Discrete(3))),
+        (spaces.MultiBinary(4), spaces.Discrete(3)),
+    ],
+)
+def test_masks_that_would_not_be_obeyed_are_refused(masks, actions):
+    space = spaces.Dict(action_mask=masks, seen=spaces.Box(-1.0, 1.0, (2,), np.float32))
+    spec = PoolSpec(observation_space=space, action_space=actions, num_envs=1)
+    with pytest.raises(UsageError, match="action_mask.* does not fit the actions"):
+        ActorCritic(spec, PolicyConfig(hidden=(4,)))

@@ -22,7 +22,7 @@ def by_hand(values, probabilities, support):
     return result
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(0, 10**6), st.integers(1, 5), st.integers(2, 12), st.floats(0.1, 30.0))
 def test_projection_is_the_papers(seed, rows, count, width):
     rng = np.random.default_rng(seed)

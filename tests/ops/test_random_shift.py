@@ -16,7 +16,7 @@ def padded_and_cropped(image: np.ndarray, row: int, column: int, pad: int) -> np
     return padded[:, row : row + height, column : column + width]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.integers(1, 5),
     st.integers(1, 4),

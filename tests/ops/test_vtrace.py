@@ -51,7 +51,7 @@ def stacked(columns: list[dict[str, np.ndarray]]) -> dict[str, torch.Tensor]:
     return {name: torch.from_numpy(np.stack([c[name] for c in columns], 1)) for name in columns[0]}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.integers(0, 10**6), st.integers(1, 12), st.integers(1, 4), st.sampled_from([(1.0, 1.0), (1.5, 0.7), (9.0, 9.0)])
 )
@@ -87,7 +87,7 @@ def impala(log_rhos, discounts, rewards, values, bootstrap_value):
     return vs, rewards + discounts * vs_after - values
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 10**6), st.integers(1, 20), st.integers(1, 5))
 def test_it_is_impalas_where_episodes_only_terminate(seed, steps, width):
     """That form has no truncations. Its advantages, without rho, are ours at a trace decay of 1."""
@@ -104,7 +104,7 @@ def test_it_is_impalas_where_episodes_only_terminate(seed, steps, width):
     np.testing.assert_allclose(found.advantage.numpy(), advantages, rtol=1e-9, atol=1e-9)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 10**6), st.integers(1, 12), st.sampled_from([0.0, 0.9, 1.0]))
 def test_on_policy_it_is_gae(seed, steps, trace_decay):
     c = stacked([random_column(np.random.default_rng(seed), steps)])
