@@ -43,10 +43,10 @@ class RemoteConfig:
     """Cores per actor. Ray uses this number to place actors on machines."""
     transitions: int = 200
     """The least number of transitions that an actor sends at once."""
-    max_restarts: int = 10
-    """Lost actors to replace before the run ends with an error."""
+    max_restarts_per_hour: int = 10
+    """Lost actors to replace within an hour, times `actors`. All actors share them. More end the run with an error."""
 
     def __post_init__(self) -> None:
-        require_at_least(self, "remote", 0, "actors", "max_restarts")
+        require_at_least(self, "remote", 0, "actors", "max_restarts_per_hour")
         require_at_least(self, "remote", 1, "transitions")
         require_above_0(self, "remote", "cores")

@@ -34,6 +34,7 @@ class Explorer:
     ) -> None:
         """`settings` returns the current noise and discount. The last `evaluation_envs` environments have no noise."""
         self._policy, self._device, self._settings, self._on_device = policy, device, settings, spec.on_device
+        self._turn_based = spec.turn_based
         slots, config = spec.num_slots, settings()
         self._nstep = NStep(config.steps, slots, config.discount)
         self._generator = torch.Generator(device).manual_seed(seed)
@@ -117,6 +118,7 @@ class Explorer:
             "nstep": self._nstep.state_dict(),
             "generator": self._generator.get_state(),
             "boldness": torch.from_numpy(self._boldness.copy()),
+            "pending": torch.from_numpy(self._pending.copy()),
         }
 
     def load_generator(self, state: dict[str, Any]) -> None:
@@ -129,8 +131,12 @@ class Explorer:
         episodes."""
         self._nstep.load_state_dict(state["nstep"])
         self._nstep.drop(anew)
+        continued = np.setdiff1d(np.arange(len(self._boldness)), anew)
+        if "pending" in state:  # in a turn-based game, decisions of agents whose next turn has not come
+            self._pending[continued] = state["pending"].numpy()[continued]
+        elif self._turn_based:  # states of earlier versions do not tell which decisions wait
+            self._nstep.drop(continued)
         if "boldness" in state and self._settings().lowest_noise is not None:
-            continued = np.setdiff1d(np.arange(len(self._boldness)), anew)
             self._boldness[continued] = state["boldness"].numpy()[continued]
 
     def _host(self, values: Any) -> np.ndarray:

@@ -9,7 +9,6 @@ Legend: E environments, A agents of each, N = E * A slots, B slots of a batch.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
@@ -18,6 +17,7 @@ import numpy as np
 import torch
 
 from paceline.collect.kind_slots import all_kinds
+from paceline.collect.matches_of_episodes import CountedEpisodes, NumberedGames
 from paceline.pool.batches import rows_of, span_of
 from paceline.pool.protocol import Array, Episode, PoolSpec, StepBatch
 
@@ -101,14 +101,17 @@ class PolicyAssignment:
         self.kinds = all_kinds(spec)
         self.by_kind = [self.policies] if len(self.kinds) == 1 else [self.policies[kind.slots] for kind in self.kinds]
         """By kind: the policies of its slots. The arrays stay the same; layouts read them."""
+        self.others: list[str] = []
+        """Who plays without learning: past selves, and opponents by name. Matches with others do not continue."""
         self.players: dict[int, str] = {}
         """Names of policies in the results of matches. By default they are numbers."""
         self._players: list[tuple[str, ...]] = [()] * spec.num_envs
         """By environment: the names of those who play the present match."""
         self._is_playing = np.ones(spec.num_slots, bool)
         """[N]: the agent was active when its slot was last received."""
-        self._ended: list[deque[tuple[int, int]]] = [deque() for _ in range(spec.num_slots)]
-        """By slot: the policies and matches of episodes that have ended and were not taken yet."""
+        self._credits: NumberedGames | CountedEpisodes = CountedEpisodes(spec.num_slots)
+        if spec.numbers_games:
+            self._credits = NumberedGames(spec.num_envs, spec.agents_per_env)
         self._unobserved: list[Episode] = []
         """Episodes that the pool reported before their last steps were received."""
         self._match = np.zeros(spec.num_envs, np.int64)
@@ -185,19 +188,38 @@ class PolicyAssignment:
         if self.copies:
             by_copies = np.isin(self.policies[slots], self.copies)
             self._copy_steps += int((by_copies & self._is_playing[slots] & ~lost).sum())
+        if isinstance(self._credits, NumberedGames):
+            assert batch.episode is not None
+            self._observe_numbers(self._credits, slots, self._on_host(batch.episode), lost)
+        else:
+            self._observe_ends(self._credits, slots, ended, lost)
+        self._is_playing[slots] = active
+        return self._take_over(slots)
+
+    def _observe_numbers(self, games: NumberedGames, slots: np.ndarray, numbers: np.ndarray, lost: np.ndarray) -> None:
+        """Matches begin where the number of the game has changed. It changes, too, if a simulator is replaced; `lost`
+        says so for the first batch."""
         agents = self._spec.agents_per_env
-        for slot in slots[ended].tolist():
-            self._ended[slot].append((int(self._drawn[slot]), int(self._match[slot // agents])))
+        differs = games.differ(slots // agents, numbers) | lost
+        if not differs.any():
+            return
+        envs, rows = np.unique(slots[differs] // agents, return_index=True)
+        is_lost = np.isin(envs, slots[lost] // agents)
+        begins = games.are_known(envs) | is_lost  # of the others this is the first batch
+        self._begin_matches(envs[begins], complete=~is_lost[begins])
+        for env, number in zip(envs.tolist(), numbers[differs][rows].tolist(), strict=True):
+            games.note(env, number, int(self._match[env]), tuple(self._of(env).tolist()))
+
+    def _observe_ends(self, counts: CountedEpisodes, slots: np.ndarray, ended: np.ndarray, lost: np.ndarray) -> None:
+        """The pool does not number games: a match begins where nobody who played plays on."""
         if not (ended.any() or lost.any()):
-            self._is_playing[slots] = active
-            return self._take_over(slots) if self._spec.turn_based else slots[:0]
-        # Nobody who played plays on: a new match.
+            return
+        agents, over = self._spec.agents_per_env, slots[ended]
+        counts.note(over, self._drawn[over], self._match[over // agents])
         self._is_playing[slots] &= ~(ended | lost)
         envs = np.unique(slots[ended | lost] // agents)
         envs = envs[~self._is_playing.reshape(-1, agents)[envs].any(1)]
-        self._is_playing[slots] = active
         self._begin_matches(envs, complete=~np.isin(envs, slots[lost] // agents))
-        return self._take_over(slots)
 
     def _begin_matches(self, envs: np.ndarray, complete: np.ndarray) -> None:
         for env in envs[complete].tolist():
@@ -222,18 +244,18 @@ class PolicyAssignment:
         """Episodes that the pool has reported, with their policies, and the matches that are over."""
         agents, named, unobserved = self._spec.agents_per_env, [], []
         for episode in [*self._unobserved, *episodes]:
-            if not self._ended[episode.slot]:
+            if (played_by := self._credits.who_played(episode)) is not None:
+                named.append(replace(episode, policy=played_by.policy))
+                self._early.setdefault((episode.slot // agents, played_by.match), []).append(named[-1])
+            elif not self._credits.is_past(episode):
                 unobserved.append(episode)
-                continue
-            policy, match = self._ended[episode.slot].popleft()
-            named.append(replace(episode, policy=policy))
-            self._early.setdefault((episode.slot // agents, match), []).append(named[-1])
         self._unobserved, matches = unobserved, []
         for env, number, players, policies in self._over:
-            played = self._early.pop((env, number), [])
-            by_agent = tuple(tuple(e for e in played if e.slot % agents == agent) for agent in range(agents))
-            matches.append(PlayedMatch(players, policies, by_agent))
+            if played := self._early.pop((env, number), []):
+                by_agent = tuple(tuple(e for e in played if e.slot % agents == agent) for agent in range(agents))
+                matches.append(PlayedMatch(players, policies, by_agent))
         self._over.clear()
+        self._credits.forget_old()
         # A match whose simulator was lost is never over.
         self._early = {key: found for key, found in self._early.items() if key[1] >= self._match[key[0]]}
         copy_steps, self._copy_steps = self._copy_steps, 0
@@ -244,6 +266,7 @@ class PolicyAssignment:
         envs = np.unique(slots // self._spec.agents_per_env)
         self._is_playing[slots] = True
         self._begin_matches(envs, complete=np.zeros(len(envs), bool))
+        self._credits.start_anew(envs, slots)
         return self._take_over(slots)
 
     def state_dict(self) -> dict[str, Any]:
@@ -255,17 +278,22 @@ class PolicyAssignment:
             "match": torch.from_numpy(self._match.copy()),
             "players": list(self._players),
             "draw": self._draw.state_dict(),
-            "ended": [list(ended) for ended in self._ended],
+            **self._credits.state_dict(),
             "unobserved": [_as_tuple(episode) for episode in self._unobserved],
             "over": list(self._over),
             "early": [(*key, [_as_tuple(episode) for episode in found]) for key, found in self._early.items()],
             "copies": list(self.copies),
+            "others": list(self.others),
             "copy_steps": self._copy_steps,
         }
 
-    def fits(self, state: dict[str, Any]) -> bool:
-        """Whether this rank trains the same policies as in a saved state, so that its matches can continue."""
-        return state.get("copies", []) == self.copies
+    def why_not_continued(self, state: dict[str, Any]) -> str | None:
+        """Why the matches of a saved state cannot continue."""
+        if state.get("others", self.others) != self.others:
+            return "the run has other opponents than its checkpoint"
+        if state.get("copies", []) != self.copies:
+            return "this rank trains other policies than in the checkpoint"
+        return None
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Matches continue."""
@@ -277,7 +305,8 @@ class PolicyAssignment:
         self._match[:] = state["match"].numpy()
         self._players = [tuple(players) for players in state["players"]]
         self._draw.load_state_dict(state["draw"])
-        self._ended = [deque(tuple(entry) for entry in ended) for ended in state["ended"]]
+        if isinstance(self._credits, CountedEpisodes) or "games" in state:  # checkpoints of older versions have none
+            self._credits.load_state_dict(state)
         self._unobserved = [Episode(*fields) for fields in state["unobserved"]]
         self._over = [(env, match, tuple(names), tuple(numbers)) for env, match, names, numbers in state["over"]]
         self._early = {(env, match): [Episode(*f) for f in found] for env, match, found in state["early"]}

@@ -16,6 +16,11 @@ class Collection(Protocol):
         """Outcomes that arrive after the training loop was stopped."""
         ...
 
+    @property
+    def has_advanced(self) -> bool:
+        """Whether a stopped iteration leaves something that a checkpoint keeps: more than was restored."""
+        ...
+
     def rank_state(self, *, stopped: bool) -> dict[str, Any]:
         """The state of this rank. If it was `stopped` in an iteration, the rows of that iteration are dropped."""
         ...

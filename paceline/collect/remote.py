@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import signal
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -28,9 +28,14 @@ from paceline.learner.config import D4PGConfig
 from paceline.nets.config import ControlConfig, PolicyConfig
 from paceline.nets.deterministic import make_deterministic_policy
 from paceline.pool import PoolConfig, make_pool
+from paceline.pool.budget import LastHour
 from paceline.pool.protocol import Episode
+from paceline.signals import handlers_kept
 
 log = logging.getLogger(__name__)
+
+SILENT_SECONDS = 600.0
+"""How long an actor that has sent something may send nothing until a warning says so."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,8 +128,11 @@ class RemoteActors:
         """The publication that was put into Ray's store, and a reference to it."""
         self._number_of: dict[Any, int] = {}
         """By request under way, the number of its actor."""
-        self._made = self._lost = 0
+        self._made = 0
+        self._lost = LastHour()
         self._has_sent: set[int] = set()
+        self._last_harvest: dict[int, float] = {}
+        """When an actor has sent something last. Not those that a warning has named since."""
 
     def start(self) -> None:
         """Connect to Ray, and start all actors."""
@@ -164,9 +172,22 @@ class RemoteActors:
                 continue
             self._insert(dict(harvest.rows), harvest.steps, harvest.returns)
             self._has_sent.add(number)
+            self._last_harvest[number] = time.monotonic()
             episodes += harvest.episodes
             self._request(number)
+        self._warn_of_silence()
         return episodes
+
+    def _warn_of_silence(self) -> None:
+        """Ray notices actors and machines that end, but none that is stopped or hangs."""
+        now = time.monotonic()
+        for number in [number for number, then in self._last_harvest.items() if now - then >= SILENT_SECONDS]:
+            del self._last_harvest[number]
+            log.warning(
+                "remote actor %d has sent nothing for %.0f minutes; it or its simulators may hang",
+                number,
+                SILENT_SECONDS / 60,
+            )
 
     def close(self) -> None:
         for actor in self._actors.values():
@@ -194,16 +215,19 @@ class RemoteActors:
         return self._weights
 
     def _replace(self, number: int, error: Exception) -> None:
-        self._lost += 1
+        self._last_harvest.pop(number, None)
         # Ray says first that an actor died, and last why.
         cause = [line for line in str(error).splitlines() if line.strip()][-1].strip()
         if getattr(error, "actor_init_failed", False) and number not in self._has_sent:
             raise PacelineError(f"a remote actor cannot be made: {cause}") from error
-        if self._lost > self._config.max_restarts:
+        allowed = self._config.max_restarts_per_hour * self._config.actors
+        if len(self._lost) >= allowed:
             raise PacelineError(
-                f"{self._lost} remote actors were lost, more than remote.max_restarts; the last one: {cause}"
+                f"{len(self._lost) + 1} remote actors were lost within an hour; remote.max_restarts_per_hour allows "
+                f"{self._config.max_restarts_per_hour} times {self._config.actors} actors; the last one: {cause}"
             ) from error
-        log.warning("remote actor %d was lost and is replaced (%d so far): %s", number, self._lost, cause)
+        self._lost.add()
+        log.warning("remote actor %d was lost and is replaced (%d in an hour): %s", number, len(self._lost), cause)
         self._start_actor(number)
 
 
@@ -214,8 +238,5 @@ def _connect(ray: Any, config: RemoteConfig) -> None:
     else:
         cores = max(1, int(np.ceil(config.actors * config.cores)))
         options = {"address": "local", "num_cpus": cores, "include_dashboard": False}
-    # Ray would end the process at a SIGTERM, without a checkpoint.
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    ray.init(log_to_driver=False, logging_level=logging.WARNING, **options)
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
+    with handlers_kept():  # Ray would end the process at a SIGTERM, without a checkpoint
+        ray.init(log_to_driver=False, logging_level=logging.WARNING, **options)

@@ -54,6 +54,8 @@ class ReplaySampler:
         """Exploration steps collected so far, on all actors of this rank."""
         self._counted = 0
         """Those of them that were counted as steps of the run."""
+        self._restored = limiter.state_dict()
+        """The draws and insertions at the beginning of the run, or of its resumption."""
         self._evaluated: deque[float] = deque(maxlen=EVALUATION_WINDOW)
         self._has_warned = value.kind != "categorical"
 
@@ -117,6 +119,11 @@ class ReplaySampler:
         returns = list(self._evaluated)  # another thread adds to them
         return {"evaluation_return": sum(returns) / len(returns)} if returns else {}
 
+    @property
+    def has_advanced(self) -> bool:
+        """Every transition and every update is kept."""
+        return self.limiter.state_dict() != self._restored
+
     def rank_state(self, *, stopped: bool) -> dict[str, Any]:
         return {
             "replay": self._archive.state(),
@@ -130,6 +137,7 @@ class ReplaySampler:
         self.limiter.load_state_dict(state["limiter"])
         if len(self.replay) < min(self._minimum, self.replay.capacity):  # not all of it was restored
             self.limiter.load_state_dict({"inserted": len(self.replay), "drawn": 0})
+        self._restored = self.limiter.state_dict()
         self.collected, self._counted = state["uncounted"], 0
         self.explorer.load_generator(state["explorer"])
 

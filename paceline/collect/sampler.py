@@ -231,6 +231,11 @@ class Sampler:
         episodes = self.pool.take_episodes()
         return Finished(episodes) if self.assignment is None else self.assignment.take_finished(episodes)
 
+    @property
+    def has_advanced(self) -> bool:
+        """No: the rows of a stopped iteration are dropped."""
+        return False
+
     def rank_state(self, *, stopped: bool) -> dict[str, Any]:
         """This rank's slots. If the training loop was `stopped` in an iteration, its collected rows are dropped."""
         keeps = bool(self._buffers) and isinstance(self._buffers[0].layout, Variable) and not stopped
@@ -267,8 +272,9 @@ class Sampler:
             log.warning("the run has other opponents than its checkpoint: all matches are drawn anew")
             self._start_anew(np.arange(self.pool.spec.num_slots))
             return
-        if self.assignment is not None and not self.assignment.fits(state["assignment"]):
-            log.warning("this rank trains other policies than in the checkpoint: all matches are drawn anew")
+        problem = None if self.assignment is None else self.assignment.why_not_continued(state["assignment"])
+        if problem is not None:
+            log.warning("%s: all matches are drawn anew", problem)
             self._start_anew(np.arange(self.pool.spec.num_slots))
             return
         for actor, own in zip(self.actors, saved, strict=True):

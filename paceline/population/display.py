@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Sequence
@@ -31,7 +32,7 @@ class PopulationTable:
         self._title, self._members, self._objective, self._line_seconds = title, members, objective, line_seconds
         self._console = console or shared_console()
         self._began = self._shown_at = time.monotonic()
-        self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
+        self._live = Live(console=self._console, auto_refresh=False) if self._console.is_interactive else None
 
     def __enter__(self) -> PopulationTable:
         if self._live is not None:
@@ -40,8 +41,9 @@ class PopulationTable:
 
     def __exit__(self, *_: object) -> None:
         if self._live is not None:
-            self._live.update(self._table(), refresh=True)
-            self._live.stop()
+            with contextlib.suppress(OSError):  # the terminal was closed
+                self._live.update(self._table(), refresh=True)
+                self._live.stop()
 
     def update(self) -> None:
         """Show the present state, if the last one was shown some time ago."""
@@ -50,7 +52,8 @@ class PopulationTable:
             return
         self._shown_at = now
         if self._live is not None:
-            self._live.update(self._table(), refresh=True)
+            with contextlib.suppress(OSError):
+                self._live.update(self._table(), refresh=True)
         else:
             print_line(f"[{duration(now - self._began)}] " + "; ".join(map(self._line, self._members)))
 

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from paceline.checkpoint import Checkpoint, CheckpointFolder
 from paceline.files import replace_text
-from paceline.population.folders import EXCHANGE
+from paceline.run_folder import EXCHANGE
 
 log = logging.getLogger(__name__)
 

@@ -7,13 +7,11 @@ from pathlib import Path
 
 from paceline.errors import UsageError
 from paceline.population.history import FILE
-
-EXCHANGE = "exchange"
-"""The folder in which members publish their results."""
+from paceline.run_folder import EXCHANGE, MEMBERS_FILE
 
 
 def is_population(folder: Path) -> bool:
-    return (folder / EXCHANGE).is_dir() and not (folder / "checkpoints").exists()
+    return any((folder / name).exists() for name in (EXCHANGE, MEMBERS_FILE)) and not (folder / "checkpoints").exists()
 
 
 def require_run(folder: Path) -> None:

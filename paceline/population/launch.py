@@ -24,6 +24,8 @@ from paceline.signals import INTERRUPTED, signals_handled_by
 POLL_SECONDS = 0.2
 RESTART_SECONDS = 1.0
 """A failed member is started again after this time, in which its simulators end."""
+STOP_SECONDS = 30.0
+"""If this command fails, members have this time to save a checkpoint and end."""
 SEED_DISTANCE = 100_000
 """Seeds of neighbouring members differ by this. A run derives the seeds of its ranks and simulators from its own."""
 
@@ -89,6 +91,18 @@ class MemberProcess:
             self._signals += 1
             self._process.send_signal(signal.SIGINT) if self._signals < 3 else self.kill()
 
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def stop(self) -> bool:
+        """Let the process save a checkpoint and end. Returns whether it is running. It gets one signal: a second one
+        would end it without a checkpoint."""
+        if self._process is not None and self.is_running and self._signals == 0:
+            self._signals = 1
+            self._process.send_signal(signal.SIGINT)
+        return self.is_running
+
     def kill(self) -> None:
         if self._process is not None:
             kill_tree(self._process)
@@ -143,7 +157,7 @@ class PopulationProcesses:
 
     def run(self, show: Callable[[], None]) -> int:
         """Start all members and wait until all have ended. Calls `show` again and again. Returns the exit code."""
-        with signals_handled_by(self._count), killed_at_the_end(self.members):
+        with signals_handled_by(self._count), ended_at_the_end(self.members, lambda: self._signals):
             while any(member.status == "training" for member in self.members):
                 for member in self.members:
                     member.watch(self._signals)
@@ -157,12 +171,17 @@ class PopulationProcesses:
 
 
 @contextlib.contextmanager
-def killed_at_the_end(members: Iterable[MemberProcess]) -> Iterator[None]:
-    """Kill all `members` that run when the context ends, also after an exception."""
+def ended_at_the_end(members: Iterable[MemberProcess], signals: Callable[[], int]) -> Iterator[None]:
+    """End all `members` that run when the context ends, also after an exception. They may save a checkpoint first,
+    unless this command gets another one of its `signals` meanwhile."""
     try:
         yield
     finally:
-        for member in members:
+        running = [member for member in members if member.stop()]
+        deadline, before = time.monotonic() + STOP_SECONDS, signals()
+        while time.monotonic() < deadline and signals() == before and any(member.is_running for member in running):
+            time.sleep(POLL_SECONDS)
+        for member in running:
             member.kill()
 
 

@@ -231,6 +231,11 @@ class League:
         self._occupants[seat], self._matches[seat] = snapshot, 0
         self.assignment.players[self._first + seat] = player_name(*snapshot)
 
+    @property
+    def others(self) -> list[str]:
+        """Who plays without learning: past selves, and opponents by name."""
+        return ["past self"] * len(self._modules) + list(self._names.values())
+
     def name_opponents(self) -> None:
         self.assignment.players |= self._names
 

@@ -58,7 +58,7 @@ def train_member(
     if config.pbt.every is None:
         raise UsageError("a member of a population needs --pbt.every, the steps between two rounds")
     tuned = tuned_by(config)
-    exchange, name = ExchangeFolder(population), folder.resolve().name
+    exchange, name = ExchangeFolder(population.absolute()), folder.resolve().name
     with options_in_messages(), contextlib.ExitStack() as stack:
         if RankInfo.find().rank == 0:
             own = exchange.of(name)
@@ -88,6 +88,8 @@ class RunMember:
 
     def train(self, *, is_new: bool) -> None:
         """Train to the end of the run, with a round every `pbt.every` steps. `is_new`: the run was not resumed."""
+        # A rank that a signal interrupts between two parts would leave the others waiting.
+        self._session.state.stop.only_sets_flag = True
         if is_new and self._settings.spread > 1:
             self._spread_out()
         if self._group.is_first:
@@ -97,7 +99,7 @@ class RunMember:
         try:
             while not self._session.is_over:
                 self._session.run(until=self._settings.next_round(self._session.state.step))
-                if not self._session.state.stop.is_requested:
+                if not self._group.any(self._session.state.stop.is_requested):
                     self._publish()
                 if not self._session.is_over:
                     self._take_part()
@@ -184,7 +186,7 @@ class RunMember:
             return False
         assert found is not None
         adopt(self._learner, found.weights, found.state)
-        self._session.state.episodes.sums.clear()  # they are those of the replaced weights
+        self._session.state.episodes.clear()  # they are those of the replaced weights
         return True
 
     def _refuse_other_networks(self) -> None:

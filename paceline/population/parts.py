@@ -103,6 +103,7 @@ class PopulationParts:
         if league is not None:
             league.assignment = assignment
             league.name_opponents()
+            assignment.others = league.others
             refreshes.append(league.refresh)
         rewards = None
         if spec.reward_weights:

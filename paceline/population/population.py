@@ -70,12 +70,14 @@ class Population:
         self._objective = config.pbt.objective
         self._reported: set[str] = set()
         """Names of numbers in the last `info` of episodes of this rank. Only where the objective is one of them."""
-        self._tuned = self._tuned_paths() if config.pbt.every is not None else ()
+        # A member of a population of runs, which has opponents, has its rounds elsewhere.
+        self._has_rounds = config.pbt.every is not None and len(learners) > 1
+        self._tuned = self._tuned_paths() if self._has_rounds else ()
         if self._tuned and config.pbt.spread > 1:
             generator = round_generator(config.seed, 0)
             for policy, values in enumerate(spread_out(self._tuned_values(0), len(learners), config.pbt, generator)):
                 self._set(policy, values)
-        self._next_round = config.pbt.next_round(0)
+        self._next_round = config.pbt.next_round(0) if self._has_rounds else None
         self._copy_steps = 0
         """Steps so far of copies of other ranks' policies, over all ranks. No rank learns from them."""
         self._matches = SharedMatches(self._group)
@@ -113,9 +115,10 @@ class Population:
         return float(episode.length) if self._objective == "length" else episode.info.get(self._objective)
 
     def _count(self, match: PlayedMatch) -> None:
-        """The result of a match: by `win` if all its agents report it, otherwise by their returns. A match of a player
-        against itself is not counted."""
-        reported = all("win" in episode.info for episodes in match.episodes for episode in episodes)
+        """The result of a match: by `win` if all its agents report a finite one, otherwise by their returns. A match of
+        a player against itself is not counted."""
+        wins = [episode.info.get("win", math.nan) for episodes in match.episodes for episode in episodes]
+        reported = all(map(math.isfinite, wins))
         scores: dict[str, float] = {}
         for name, episodes in zip(match.players, match.episodes, strict=True):
             if episodes and name not in scores:
@@ -139,6 +142,19 @@ class Population:
         """By policy: the mean objective of its latest episodes."""
         return [objective.mean for objective in self._objectives]
 
+    @property
+    def merit_name(self) -> str:
+        """See `Run.merit_name`."""
+        return "elo" if self._league is not None else f"objective {self._objective}"
+
+    def merit(self, num_slots: int) -> float | None:
+        """See `Run.merit`. The policies share `num_slots`."""
+        if self._league is not None:
+            return max(self._latest_ratings(WINDOW).values(), default=None)
+        least = max(WINDOW, num_slots // len(self._learners))
+        known = [one.mean for one in self._objectives if one.mean is not None and one.seen >= least]
+        return max(known, default=None)
+
     def metrics(self) -> dict[str, float | None]:
         """For a report: every policy, and the spread between them."""
         found: dict[str, float | None] = {}
@@ -146,7 +162,9 @@ class Population:
         if known and len(self._learners) > 1:
             mean = sum(known) / len(known)
             spread = math.sqrt(sum((value - mean) ** 2 for value in known) / len(known))
-            found |= {"population/best": max(known), "population/mean": mean, "population/spread": spread}
+            best = max(known)
+            found |= {"population/best": best, "population/mean": mean, "population/spread": spread}
+            found["population/best_policy"] = self.objectives.index(best)
         if self._ownership.is_spread:
             found["copy_steps"] = self._copy_steps
         for policy, (learner, episodes) in enumerate(zip(self._learners, self._episodes, strict=True)):
@@ -164,15 +182,19 @@ class Population:
         if time.monotonic() < self._rated_until:
             return self._elo
         self._rated_until = time.monotonic() + ELO_SECONDS
+        if latest := self._latest_ratings(LEAST_MATCHES):
+            self._elo = {"elo": max(latest.values()), **{f"policy_{name}/elo": elo for name, elo in latest.items()}}
+        return self._elo
+
+    def _latest_ratings(self, least_matches: int) -> dict[str, float]:
+        """By policy: the rating of its latest player with so many matches."""
         table = self._matches.table
         counts = dict(zip(table.players, table.counts.sum(1).tolist(), strict=True))
-        known = [name for name, count in counts.items() if is_own(name) and count >= LEAST_MATCHES]
-        if len(counts) > 1 and known:
-            rated = elo_ratings(table, anchor=self._matches.first_player)
-            latest = {name.split("@")[0]: rated[name].elo for name in sorted(known, key=step_of)}
-            own = {f"policy_{policy}/elo": elo for policy, elo in latest.items()}
-            self._elo = {"elo": max(latest.values()), **own}
-        return self._elo
+        known = [name for name, count in counts.items() if is_own(name) and count >= least_matches]
+        if len(counts) < 2 or not known:
+            return {}
+        rated = elo_ratings(table, anchor=self._matches.first_player)
+        return {name.split("@")[0]: rated[name].elo for name in sorted(known, key=step_of)}
 
     # ---------------------------------------------------------------- what changes
 
@@ -220,7 +242,7 @@ class Population:
     def _replace(self, policy: int, donor: int) -> None:
         """Donors are never replaced in the same round, so the order does not matter."""
         self._learners[policy].take_over(self._ownership.from_owner(donor, partial(self._handover, donor)))
-        self._episodes[policy].sums.clear()
+        self._episodes[policy].clear()
         self._objectives[policy] = _Mean()
 
     def _handover(self, donor: int) -> Handover:
@@ -315,21 +337,25 @@ class Population:
             "next_round": self._next_round,
             "copy_steps": self._copy_steps,
             "matches": self._matches.table.state_dict(),
-            "until": self._until,
             "rewards": None if self._rewards is None else self._rewards.state_dict(),
             "snapshots": None if self._snapshots is None else self._snapshots.state_dict(),
         }
 
-    def load_state_dict(self, state: dict[str, Any], step: int) -> None:
+    def load_state_dict(self, state: dict[str, Any] | None, step: int) -> None:
+        """Continue at `step`. The state is None if the saved run had no population."""
+        self._next_round = self._config.pbt.next_round(step) if self._has_rounds else None
+        if state is not None:
+            self._load(state)
+        self._name_players(step)
+        self._assignment.name_first_matches()  # unless the matches of the checkpoint are restored
+
+    def _load(self, state: dict[str, Any]) -> None:
         for episodes, sums in zip(self._episodes, state["episodes"], strict=True):
             episodes.sums = deque(tuple(entry) for entry in sums)
         for objective, sums in zip(self._objectives, state["objectives"], strict=True):
             objective.sums = deque(tuple(entry) for entry in sums)
-        self._next_round = self._config.pbt.next_round(step)
         self._copy_steps = state.get("copy_steps", 0)
         self._matches.load_state_dict(state["matches"])
-        self._name_players(state["until"] - 1)
-        self._assignment.name_first_matches()  # unless the matches of the checkpoint are restored
         if self._rewards is not None and state["rewards"] is not None:
             self._rewards.load_state_dict(state["rewards"])
         if self._snapshots is not None and state["snapshots"] is not None:
@@ -344,8 +370,11 @@ class _Mean:
 
     def __init__(self) -> None:
         self.sums: deque[tuple[float, float]] = deque()
+        self.seen = 0
+        """Values so far, since this process began."""
 
     def add(self, count: float, total: float) -> None:
+        self.seen += int(count)
         if count:
             self.sums.append((count, total))
         while len(self.sums) > 1 and sum(entry[0] for entry in self.sums) - self.sums[0][0] >= WINDOW:

@@ -21,6 +21,8 @@ PRIOR_POINTS = 1000.0
 MEAN = 1000.0
 """The mean rating where no player is the anchor."""
 NORMAL_95 = 1.959963984540054
+MOST_STEPS = 100
+"""Steps of Newton's method at most. Ten are usual."""
 TOLERANCE = 1e-9
 
 
@@ -160,12 +162,13 @@ def elo_ratings(matches: Matches, *, anchor: str | None = None) -> dict[str, Rat
 def _fit(scores: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The most likely strengths [P] in log-odds, and their covariance [P, P], by Newton's method.
 
-    The log-likelihood is concave, so halving a step that does not improve it always leads to the maximum.
+    The log-likelihood is concave, so halving a step that does not improve it always leads to the maximum. With very
+    many matches, rounding errors are larger than the tolerance; the last of `MOST_STEPS` steps is then as good.
     """
     precision = (POINTS / PRIOR_POINTS) ** 2
     strength = np.zeros(len(scores))
     value = _objective(strength, scores, precision)
-    while True:
+    for _ in range(MOST_STEPS):
         probability = 1 / (1 + np.exp(strength[None, :] - strength[:, None]))
         gradient = (scores - counts * probability).sum(1) - precision * strength
         information = counts * probability * (1 - probability)
@@ -175,7 +178,8 @@ def _fit(scores: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray
             step /= 2
         strength, value = strength + step, found
         if len(strength) == 0 or np.abs(step).max() <= TOLERANCE:
-            return strength, np.linalg.inv(hessian)
+            break
+    return strength, np.linalg.inv(hessian)
 
 
 def _objective(strength: np.ndarray, scores: np.ndarray, precision: float) -> float:

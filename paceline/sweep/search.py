@@ -7,6 +7,7 @@ as a new trial, which continues the run of the old one.
 from __future__ import annotations
 
 import json
+import statistics
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -27,7 +28,7 @@ FILE = "optuna.jsonl"
 NUM_POINTS = 20
 """A run's objective is compared with that of other trials at so many points of its steps."""
 FREE_TRIALS, FREE_POINTS = 5, 4
-"""The first trials are never pruned, and no trial is before this point."""
+"""No trial is pruned before so many are complete, or before this point."""
 
 Outcome = Literal["complete", "pruned", "failed"]
 
@@ -50,20 +51,37 @@ class TrialResult:
     """How many trials before it had the same settings."""
 
 
+class PointPruner(optuna.pruners.BasePruner):
+    """Prunes a trial that is worse, at its last point, than the median of the complete trials at that point.
+
+    Optuna's own pruner compares the best value so far, and so never stops a trial that began well and collapsed.
+    """
+
+    def prune(self, study: optuna.Study, trial: FrozenTrial) -> bool:
+        point = trial.last_step
+        complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        if point is None or point < FREE_POINTS or len(complete) < FREE_TRIALS:
+            return False
+        others = [one.intermediate_values[point] for one in complete if point in one.intermediate_values]
+        if not others:
+            return False
+        value, median = trial.intermediate_values[point], statistics.median(others)
+        return value > median if study.direction == optuna.study.StudyDirection.MINIMIZE else value < median
+
+
 class Search:
     """A study of Optuna in `folder`, new or continued."""
 
     def __init__(self, folder: Path, space: Space, *, minimize: bool, prune: bool, seed: int) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._space, self.minimize = space, minimize
-        pruner: Any = optuna.pruners.MedianPruner(FREE_TRIALS, FREE_POINTS) if prune else optuna.pruners.NopPruner()
         try:
             self.study = optuna.create_study(
                 storage=JournalStorage(JournalFileBackend(str(folder / FILE))),
                 study_name="sweep",
                 direction="minimize" if minimize else "maximize",
                 load_if_exists=True,
-                pruner=pruner,
+                pruner=PointPruner() if prune else optuna.pruners.NopPruner(),
             )
         except (ValueError, KeyError) as error:
             raise PacelineError(f"{folder / FILE} cannot be read: {type(error).__name__}: {error}") from error

@@ -11,7 +11,7 @@ import numpy as np
 
 from paceline.errors import UsageError, closest
 from paceline.evaluation.history import History
-from paceline.population.launch import MemberPlan, MemberProcess, killed_at_the_end
+from paceline.population.launch import MemberPlan, MemberProcess, ended_at_the_end
 from paceline.signals import INTERRUPTED, signals_handled_by
 from paceline.sweep.objective import Objective
 from paceline.sweep.search import NUM_POINTS, Search, SearchTrial
@@ -53,6 +53,8 @@ class TrialProcesses:
         self._steps, self._seconds = steps, seconds
         self._running: list[RunningTrial] = []
         self._signals = 0
+        self._has_looked = False
+        """Whether the first reports of a run were searched for the metric."""
 
     def run(self, num_trials: int, jobs: int, show: Callable[[str], None]) -> int:
         """Run trials until `num_trials` have ended, `jobs` at a time. Each line for the user goes to `show`.
@@ -60,7 +62,7 @@ class TrialProcesses:
         Returns the exit code.
         """
         processes = (running.process for running in self._running)  # those that run when the context ends
-        with signals_handled_by(self._count), killed_at_the_end(processes):
+        with signals_handled_by(self._count), ended_at_the_end(processes, lambda: self._signals):
             while self._running or (self._has_next(num_trials) and not self._signals):
                 while len(self._running) < jobs and self._has_next(num_trials) and not self._signals:
                     self._start(jobs, show)
@@ -88,13 +90,17 @@ class TrialProcesses:
             self._end(running, show)
         elif not self._signals and not running.is_pruned and time.monotonic() - running.read_at >= READ_SECONDS:
             running.read_at = time.monotonic()
-            self._compare(running)
+            self._compare(running, show)
 
-    def _compare(self, running: RunningTrial) -> None:
+    def _compare(self, running: RunningTrial, show: Callable[[str], None]) -> None:
         """Note the objective at the points that the run has passed, and stop it if Optuna says so."""
         history = _history(running)
         if history is None:
             return
+        if not self._has_looked:
+            self._has_looked = True
+            if (problem := self._missing(history)) is not None:
+                show(f"{problem}. Some metrics come later; if this one does not, the sweep ends after this run")
         progress = self._progress(history)
         while running.next_point < NUM_POINTS and progress[-1] >= running.next_point / NUM_POINTS:
             passed = history.columns["step"][progress <= running.next_point / NUM_POINTS]
@@ -133,10 +139,16 @@ class TrialProcesses:
 
     def _require_metric(self, history: History | None) -> None:
         """End the sweep if no run can have the metric."""
-        if history is not None and self._objective.metric not in history.columns:
-            known = sorted(history.columns)
-            hint = closest(self._objective.metric, known)
-            raise UsageError(f"runs have no metric {self._objective.metric!r}{hint}; allowed: {', '.join(known)}")
+        if history is not None and (problem := self._missing(history)) is not None:
+            raise UsageError(problem)
+
+    def _missing(self, history: History) -> str | None:
+        """What is wrong if the run has not reported the metric."""
+        if self._objective.metric in history.columns:
+            return None
+        known = sorted(history.columns)
+        hint = closest(self._objective.metric, known)
+        return f"runs have no metric {self._objective.metric!r}{hint}; allowed: {', '.join(known)}"
 
     def _count(self, number: int, frame: object) -> None:
         self._signals += 1

@@ -147,7 +147,7 @@ def play(
                 side.rollout.start_rollout()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     seed=st.integers(0, 2**32 - 1),
     num_slots=st.integers(1, 6),
@@ -298,7 +298,7 @@ def play_as_a_team(
                 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     seed=st.integers(0, 2**32 - 1),
     num_slots=st.integers(1, 9),
@@ -319,14 +319,14 @@ def test_a_recorded_turn_of_several_policies_on_a_gpu(core):
         play_as_a_team(seed, 9, 4, 3, core, "cuda", recorded_by(CudaGraph))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 2**32 - 1), num_slots=st.integers(1, 6), variable=st.booleans())
 def test_a_turn_whose_actions_are_sent_first_is_the_same_turn(seed, num_slots, variable):
     """Though its memory is the simulators' again before anything is written down."""
     play(seed, num_slots, "none", variable, "cpu", send_first, obs=spaces.Dict({"numbers": OBS["numbers"]}))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 2**32 - 1), num_slots=st.integers(1, 9), num_policies=st.integers(1, 4))
 def test_a_turn_of_several_perceptrons_is_the_turn_of_each(seed, num_slots, num_policies):
     """Also where some have no slot, and where PyTorch computes the rows of one and NumPy those of another."""

@@ -95,7 +95,7 @@ def _interrupt_when_ready(plans, times: int) -> None:
         time.sleep(0.02)
     for _ in range(times):
         os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.1)
+        time.sleep(0.5)  # two at a time would count as one
 
 
 def test_nothing_is_left_behind_if_this_process_fails(tmp_path):
@@ -110,7 +110,56 @@ def test_nothing_is_left_behind_if_this_process_fails(tmp_path):
         processes.run(fail_when_ready)
     (file,) = endless.folder.iterdir()
     process = processes.members[0]._process
-    assert process is not None and process.pid == int(file.name) and process.wait(10) == -signal.SIGKILL
+    assert process is not None and process.pid == int(file.name) and process.wait(10) == -signal.SIGINT
+
+
+def fail_when_ready(member: MemberPlan) -> PopulationProcesses:
+    """Run a member until it is ready, and then fail in this process."""
+    processes = PopulationProcesses([member], 0)
+
+    def look() -> None:
+        if (member.folder / "ready").exists():
+            raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"):
+        processes.run(look)
+    return processes
+
+
+def test_members_save_if_this_process_fails(tmp_path):
+    """A fault of the display, or of another trial of a sweep, must not cost the others their work."""
+    saves = "signal.signal(signal.SIGINT, lambda *_: ((here / 'saved').touch(), sys.exit(130)))"
+    saving = plan(tmp_path, "saving", f"{saves}; (here / 'ready').touch(); time.sleep(60)")
+    fail_when_ready(saving)
+    assert (saving.folder / "saved").exists()
+
+
+def test_members_that_are_saving_are_left_to_it(tmp_path):
+    """A second signal would end them without a checkpoint."""
+    count = "n = [0]\ndef count(*_):\n  n[0] += 1\n  (here / f'signal_{n[0]}').touch()\n"
+    count += "signal.signal(signal.SIGINT, count)\n"
+    wait = "while n == [0]: time.sleep(0.02)\ntime.sleep(1); (here / 'saved').touch()"
+    saving = plan(tmp_path, "saving", f"exec({count!r}); (here / 'ready').touch()\n{wait}")
+    processes = PopulationProcesses([saving], 0)
+
+    def stop_and_fail() -> None:
+        if (saving.folder / "signal_1").exists():
+            raise RuntimeError("mine")
+        if (saving.folder / "ready").exists() and not processes._signals:
+            processes._count(signal.SIGINT, None)
+
+    with pytest.raises(RuntimeError, match="mine"):
+        processes.run(stop_and_fail)
+    assert (saving.folder / "saved").exists() and not (saving.folder / "signal_2").exists()
+
+
+def test_members_that_do_not_stop_are_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr(launch, "STOP_SECONDS", 0.2)
+    deaf = plan(
+        tmp_path, "deaf", "signal.signal(signal.SIGINT, signal.SIG_IGN); (here / 'ready').touch(); time.sleep(60)"
+    )
+    process = fail_when_ready(deaf).members[0]._process
+    assert process is not None and process.wait(10) == -signal.SIGKILL
 
 
 def test_members_have_their_share_of_the_machine(tmp_path):

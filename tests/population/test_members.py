@@ -231,6 +231,7 @@ def test_the_hyperparameters_of_each_system():
 
 def test_results_that_are_none_are_left_out(tmp_path, caplog):
     exchange, weights = ExchangeFolder(tmp_path), {"w": torch.arange(3.0)}
+    exchange.of("a").mkdir(parents=True)
     result = MemberResult(
         name="a", step=5, objective=-1.5, hyperparameters={"ppo.clip": 0.1}, checkpoint="step_5", network="n"
     )
@@ -250,6 +251,7 @@ def test_results_that_are_none_are_left_out(tmp_path, caplog):
 
 def test_a_result_can_be_loaded_until_the_one_after_the_next(tmp_path):
     exchange = ExchangeFolder(tmp_path)
+    exchange.of("a").mkdir(parents=True)
     results = [
         MemberResult(name="a", step=step, objective=None, hyperparameters={}, checkpoint=f"step_{step}", network="n")
         for step in (1, 2, 3)

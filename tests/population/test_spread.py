@@ -331,7 +331,7 @@ def test_steps_of_copies_that_were_not_reported_yet_are_saved():
     lost = slots == 1
     first.observe(StepBatch(slots, {}, np.zeros(6), no, no, {}, ~no, lost, np.zeros(6)))
     second.load_state_dict(first.state_dict())
-    assert second.fits(first.state_dict()) and first.state_dict()["copies"] == [1]
+    assert second.why_not_continued(first.state_dict()) is None and first.state_dict()["copies"] == [1]
     for assignment in (first, second):
         assert assignment.take_finished([]).copy_steps == 2, "three slots, one of them lost"
         assert assignment.take_finished([]).copy_steps == 0

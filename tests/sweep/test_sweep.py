@@ -120,6 +120,27 @@ def test_a_bad_trial_is_pruned_at_a_fifth_of_its_steps_or_seconds(tmp_path, monk
     assert any("pruned" in line for line in lines)
 
 
+@pytest.mark.parametrize("minimize", [False, True])
+def test_a_trial_is_compared_with_the_median_at_the_same_point(tmp_path, minimize):
+    """A good beginning does not protect a trial that collapses, and a bad one does not end a trial that is good."""
+    sign = -1.0 if minimize else 1.0
+
+    def stops_at(values: dict[int, float]) -> list[int]:
+        trial = search.ask()
+        return [point for point, value in values.items() if trial.should_stop(point, sign * value)]
+
+    search = Search(tmp_path, SPACE, minimize=minimize, prune=True, seed=1)
+    for number in range(5):
+        assert stops_at(dict.fromkeys(range(1, 20), -500.0)) == [], "five trials are complete first"
+        trial = search.ask()
+        assert not any(trial.should_stop(point, sign * (10 * point + number)) for point in range(1, 20))
+        trial.complete(sign * (190 + number))
+    assert stops_at({1: 999.0, 3: -500.0, 4: 41.0, 5: 52.0, 6: 62.1, 7: 71.9, 19: 200.0}) == [4, 7]
+    assert stops_at(dict.fromkeys(range(1, 20), 999.0)) == []
+    search = Search(tmp_path, SPACE, minimize=minimize, prune=False, seed=1)
+    assert stops_at(dict.fromkeys(range(1, 20), -500.0)) == []
+
+
 def test_a_stopped_sweep_continues_its_trials_and_leaves_no_process(tmp_path):
     def interrupt(processes, line):
         def wait() -> None:
@@ -136,6 +157,20 @@ def test_a_stopped_sweep_continues_its_trials_and_leaves_no_process(tmp_path):
     (result,) = search.results()
     assert code == 0 and result.folder == "trial_0000" and result.number == 1
     assert search.study.trials[1].params == values, "the same settings again, in the same run folder"
+
+
+def test_a_misspelt_metric_is_said_at_the_first_report(tmp_path, monkeypatch):
+    """A trial may take hours."""
+    monkeypatch.setattr("paceline.sweep.trials.READ_SECONDS", 0.05)
+    lines: list[str] = []
+
+    def stop(processes, line):
+        lines.append(line)
+        if "no metric" in line:
+            processes._count(2, None)
+
+    _, code, _ = sweep(tmp_path, ["hang"], metric="episode_retrun", jobs=1, show=stop)
+    assert code == 130 and "did you mean 'episode_return'" in lines[1] and "Some metrics come later" in lines[1]
 
 
 def test_a_metric_that_no_run_has_ends_the_sweep(tmp_path):
@@ -184,6 +219,17 @@ def test_bad_usage_is_one_line_before_anything_starts(tmp_path, monkeypatch, cap
     assert run_command(monkeypatch, *arguments, "--run-dir", tmp_path / "sweep") == 2
     (line,) = capsys.readouterr().err.strip().split("\n")
     assert message in line and not (tmp_path / "sweep").exists()
+
+
+@pytest.mark.parametrize(
+    "given", [["--policy.no-normalize-obs"], ["--policy.normalize_obs"], ["--policy.normalize-obs", "--seed", "3"]]
+)
+def test_a_flag_that_is_also_searched_is_refused(tmp_path, monkeypatch, capsys, given):
+    space = tmp_path / "space.json"
+    space.write_text('{"policy.normalize_obs": {"choices": [true, false]}}')
+    monkeypatch.setattr("paceline.cli.sweep._search", lambda *args: 0)
+    assert run_command(monkeypatch, "cartpole", "--space", space, "--run-dir", tmp_path / "sweep", *given) == 2
+    assert "--policy.normalize_obs is also in" in capsys.readouterr().err and not (tmp_path / "sweep").exists()
 
 
 def test_a_sweep_of_nothing_does_not_propose_to_resume(monkeypatch, capsys):
