@@ -225,7 +225,22 @@ def write_onnx(function: PolicyFunction, path: Path) -> None:
             output_names=outputs,
             dynamic_axes={name: {0: "batch"} for name in [*inputs, *outputs]},
         )
-    onnx.checker.check_model(str(path), full_check=True)
+    model = onnx.load(str(path))
+    _declare_inputs(model.graph, function.inputs)
+    onnx.checker.check_model(model, full_check=True)
+    path.write_bytes(model.SerializeToString())
+
+
+def _declare_inputs(graph: Any, ports: Sequence[Port]) -> None:
+    """Give an ONNX graph all of the inputs. PyTorch leaves out those that the policy does not read."""
+    from onnx import helper
+
+    inputs = []
+    for port in ports:
+        kind = helper.np_dtype_to_tensor_dtype(np.dtype(port.dtype))
+        inputs.append(helper.make_tensor_value_info(port.name, kind, ["batch", *port.shape]))
+    del graph.input[:]
+    graph.input.extend(inputs)
 
 
 def read_onnx(path: Path) -> tuple[str, Runner] | None:

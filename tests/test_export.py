@@ -17,6 +17,7 @@ from paceline.export import SUFFIX, ExportError, PolicyFunction, export, read_on
 from paceline.files import DiskFull
 from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.config import CoreConfig, HeadConfig, PolicyConfig
+from paceline.nets.own_policy import OwnPolicy
 from paceline.pool.protocol import PoolSpec
 from tests.evaluation.runs import make_run
 from tests.forks import run_paceline
@@ -225,3 +226,29 @@ def test_a_tuple_of_actions_can_be_exported(tmp_path, format):
     only = PoolSpec(observation_space=spec.obs[0].space, action_space=spec.action_space, num_envs=1)
     ports = PolicyFunction(ActorCritic(only, PolicyConfig(hidden=(8,))), only).outputs
     assert [port.name for port in ports] == ["action.0", "action.1", "value"]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_observations_that_the_policy_ignores_are_inputs(tmp_path, format):
+    """PyTorch leaves them out of an ONNX graph, and a user could not feed what `Exported.inputs` names."""
+    if format == "onnx":
+        pytest.importorskip("onnx")
+    box = spaces.Box(-1.0, 1.0, (3,), np.float32)
+    spec = PoolSpec(
+        observation_space=spaces.Dict(first=spaces.Discrete(4), obs=box, rest=spaces.Box(0, 255, (2, 2), np.uint8)),
+        action_space=spaces.Discrete(3),
+        num_envs=1,
+    )
+    policy = OwnPolicy(spec, PolicyConfig(kind="tests.nets.own_policies:Plain")).eval().requires_grad_(False)
+    function = PolicyFunction(policy, spec)
+    path = tmp_path / f"policy{SUFFIX[format]}"
+    (module.write_onnx if format == "onnx" else module.write_torchscript)(function, path)
+    verify(open_exported(path), policy, function)
+    if format == "onnx":
+        onnx = pytest.importorskip("onnx")
+        found = [(node.name, node.type.tensor_type) for node in onnx.load(path).graph.input]
+        assert [(name, kind.elem_type, len(kind.shape.dim)) for name, kind in found] == [
+            ("first", onnx.TensorProto.INT64, 1),
+            ("obs", onnx.TensorProto.FLOAT, 2),
+            ("rest", onnx.TensorProto.UINT8, 3),
+        ]

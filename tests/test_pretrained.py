@@ -55,7 +55,8 @@ def test_play_writes_a_gif_and_a_page_and_prints_the_result(tmp_path, monkeypatc
         "sys.argv", ["paceline", "play", "cartpole", "--episodes", "1", "--output", str(tmp_path / "new")]
     )
     cli.main()
-    first, second = capsys.readouterr().out.strip().split("\n")
+    first, second, third = capsys.readouterr().out.strip().split("\n")
+    assert third.startswith("trained by: paceline train cartpole")
     assert first == "cartpole: mean return 500 over 1 episode"
     gif, page = map(Path, second.split())
     assert Image.open(gif).n_frames > 50

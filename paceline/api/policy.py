@@ -20,6 +20,7 @@ from paceline.evaluation.player import Playable
 from paceline.evaluation.saved import SavedRun
 from paceline.keywords import keywords_in_messages
 from paceline.own_code import give
+from paceline.pool.finite_values import all_finite, describe, first_bad
 from paceline.pool.protocol import PoolSpec
 from paceline.pool.spaces import Leaf, own_values
 
@@ -124,16 +125,15 @@ class TrainedPolicy:
 
     def _tensors(self, observation: Any) -> tuple[dict[str, Tensor], int | None]:
         """The leaves of an observation [B, ...], and B; None for a single observation, which is a batch of one."""
-        arrays = {leaf.name: np.asarray(_find(observation, leaf)) for leaf in self.obs}
+        arrays = {leaf.name: _array_of(observation, leaf) for leaf in self.obs}
         counts = {leaf.name: _batch_of(arrays[leaf.name], leaf) for leaf in self.obs}
         if len(set(counts.values())) > 1:
             raise UsageError(f"the entries of the observation have different numbers of rows: {counts}")
         count = next(iter(counts.values()))
         tensors = {}
         for leaf in self.obs:
-            values = arrays[leaf.name] - leaf.offset if np.any(leaf.offset) else arrays[leaf.name]
-            values = values if count is not None else values[None]
-            tensors[leaf.name] = torch.tensor(np.asarray(values, leaf.dtype), device=self.device)
+            values = _canonical(arrays[leaf.name], leaf)
+            tensors[leaf.name] = torch.tensor(values if count is not None else values[None], device=self.device)
         return tensors, count
 
 
@@ -155,6 +155,15 @@ def _find(observation: Any, leaf: Leaf) -> Any:
     return observation
 
 
+def _array_of(observation: Any, leaf: Leaf) -> np.ndarray:
+    """The entry of an observation as an array, or a `UsageError`."""
+    entry = _find(observation, leaf)
+    try:
+        return np.asarray(entry.detach().cpu() if isinstance(entry, Tensor) else entry)
+    except ValueError as error:  # lists of different lengths
+        raise UsageError(f"observation {leaf.name!r} is no array: {error}") from error
+
+
 def _batch_of(array: np.ndarray, leaf: Leaf) -> int | None:
     """The number of observations in a batch; None for a single one."""
     if array.shape == leaf.shape:
@@ -164,6 +173,35 @@ def _batch_of(array: np.ndarray, leaf: Leaf) -> int | None:
     raise UsageError(
         f"observation {leaf.name!r} has shape {array.shape}; allowed: {leaf.shape}, or {('B', *leaf.shape)} for a batch"
     )
+
+
+def _canonical(values: np.ndarray, leaf: Leaf) -> np.ndarray:
+    """Values [..., *leaf.shape] of the environment as the network takes them. `UsageError` if training refuses them."""
+    kept = leaf.dtype
+    are_integers = kept.kind in "iu" and values.dtype.kind in "iu"
+    if not are_integers and not np.can_cast(values.dtype, kept, "same_kind"):
+        raise UsageError(f"observation {leaf.name!r} has dtype {values.dtype}; allowed: {leaf.source.dtype}")
+    counted = _from_zero(values, leaf) if leaf.choices else values
+    with np.errstate(over="ignore"):  # numbers beyond float32 become infinite
+        found = counted.astype(kept, copy=False)
+    if leaf.is_floating and not all_finite(found):
+        index = first_bad(found)
+        raise UsageError(
+            f"observation {leaf.name!r} is {describe(float(values[index]), index)}; allowed: finite numbers"
+        )
+    if are_integers and not np.can_cast(counted.dtype, kept) and (wrong := found != counted).any():
+        low, high = np.iinfo(kept).min, np.iinfo(kept).max
+        raise UsageError(f"observation {leaf.name!r} has the number {values[wrong][0]}; allowed: {low} to {high}")
+    return found
+
+
+def _from_zero(values: np.ndarray, leaf: Leaf) -> np.ndarray:
+    """Discrete values, counted from zero and not from the environment's own start."""
+    counted = values - leaf.offset
+    limits = np.reshape(leaf.choices, leaf.shape)
+    if (wrong := (counted < 0) | (counted >= limits)).any():
+        raise UsageError(f"observation {leaf.name!r} has the number {values[wrong][0]}; allowed: {leaf.source}")
+    return counted
 
 
 def _nested(space: spaces.Space, path: tuple[Any, ...], leaves: Mapping[Any, Leaf], arrays: Mapping[str, Any]) -> Any:

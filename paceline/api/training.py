@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,11 +17,12 @@ from paceline.api.policy import TrainedPolicy, load
 from paceline.config import Config, leaves
 from paceline.distributed.rank_info import RankInfo
 from paceline.envs import given
+from paceline.envs.registry import with_absolute_paths
 from paceline.errors import UsageError
 from paceline.evaluation.history import History
 from paceline.keywords import keywords_in_messages
 from paceline.other_names import meant_by
-from paceline.own_code import is_path, path_of, require_main_program, with_absolute_path
+from paceline.own_code import is_path, path_of, require_main_program
 from paceline.recipes.defaults import default_config
 from paceline.session import Session, require_population
 from paceline.systems import readers
@@ -76,7 +78,7 @@ def train(
     require_main_program()
     folder = None if folder is None else Path(folder).expanduser()
     if env is not None:
-        settings["env"] = with_absolute_path(env) if isinstance(env, str) else given.id_of(env)
+        settings["env"] = with_absolute_paths(env) if isinstance(env, str) else given.id_of(env)
     base = _resumed(start, folder, env, settings, trust=trust) if resume else _started(start, env, settings)
     config = configured(base, settings)
     require_population(config)
@@ -162,11 +164,13 @@ def _resumed(
 
 
 def _as_dict(value: Any) -> Any:
-    """Settings of a section as a dictionary, with classes and functions by their import paths."""
+    """Settings of a section as a dictionary, with classes and functions by their import paths, and paths as text."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)
     if isinstance(value, list | tuple):
         return [_as_dict(part) for part in value]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
     if callable(value):
         return path_of(value)
     return {name: _as_dict(part) for name, part in value.items()} if isinstance(value, Mapping) else value

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from paceline.envs.registry import with_absolute_paths
 from paceline.evaluation import charts, report_page
 from paceline.evaluation.report_page import cell
 from paceline.evaluation.report_words import duration
@@ -27,7 +28,7 @@ def runs_section(groups: Sequence[RunGroup], metrics: Mapping[str, tuple[str, st
     for group, run in pairs:
         task = [cell(run.task)] if several else []
         rows.append([cell(run.name), cell(group.name), *task, *_numbers(run, metrics[run.task][0]), _evaluation(run)])
-    lead = "Evaluations are those of `paceline eval RUN`; the latest of each run is shown."
+    lead = "Of each run the latest `paceline eval RUN` is shown; one on `train` only if there is no other."
     table = report_page.table(header, rows)
     return report_page.section("runs", "Runs", lead, table, report_page.GAP, _commands([run for _, run in pairs]))
 
@@ -44,17 +45,21 @@ def _numbers(run: ComparedRun, metric: str) -> list[str]:
 
 def _evaluation(run: ComparedRun) -> str:
     """The latest evaluation of the policy of a run in its own environment. Past selves do not count."""
+    own = with_absolute_paths(run.config.env)
     results = [
         result
         for result in evaluations_of(run.folder)
-        if result.get("env", run.config.env) == run.config.env and "@" not in str(result.get("policy", ""))
+        if with_absolute_paths(result.get("env", own)) == own and "@" not in str(result.get("policy", ""))
     ]
     if not results:
         return cell("-", "none yet")
-    latest = results[-1]
+    # An evaluation on the split of training is shown only if there is no other.
+    latest = ([one for one in results if one.get("split") != "train"] or results)[-1]
     shown = [f"{name} {_interval(value, bounds)}" for name, value, bounds in measures_of(latest)[:MAIN_MEASURES]]
     actions = "sampled" if latest.get("sampled") else "deterministic"
-    note = f"{latest.get('episodes', '?')} episodes, {latest.get('checkpoint', '?')}, {actions}"
+    facts = [f"{latest.get('episodes', '?')} episodes", latest.get("split"), latest.get("checkpoint", "?"), actions]
+    facts += [f"policy {latest['policy']}"] if latest.get("policies", 1) > 1 else []
+    note = ", ".join(fact for fact in facts if fact)
     return cell("; ".join(shown) or "-", note)
 
 

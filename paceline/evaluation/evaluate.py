@@ -106,6 +106,8 @@ def play(pool: Pool, player: Acts, num_episodes: int, show: Callable[[int], None
     Each `recv` waits for all simulators that still play, so batches and results do not depend on timing.
     """
     remaining = quotas(num_episodes, pool.spec.num_slots)
+    games = GamesToPlay(pool.spec, remaining)
+    wanted = remaining.reshape(pool.spec.num_envs, -1).sum(0).tolist()
     finished: list[list[Episode]] = [[] for _ in remaining]
     num_lost = 0
     patience_ends = time.monotonic() + PATIENCE_SECONDS
@@ -119,7 +121,12 @@ def play(pool: Pool, player: Acts, num_episodes: int, show: Callable[[int], None
                 finished[episode.slot].append(episode)
                 if show is not None:
                     show(num_episodes - int(remaining.sum()))
+        absent = [slot for slot in games.slots_without(batch).tolist() if not finished[slot]]
+        remaining[absent] = 0
+        if show is not None and absent:
+            show(num_episodes - int(remaining.sum()))
         if not remaining.any():
+            _warn_of_absent_agents(pool.spec, wanted, finished)
             return Played([episode for slot in finished for episode in slot], num_lost)
         if time.monotonic() > patience_ends:
             patience_ends = math.inf
@@ -127,6 +134,37 @@ def play(pool: Pool, player: Acts, num_episodes: int, show: Callable[[int], None
                 _warn_of_endless_episodes()
         actions = player.act(batch, on_device=pool.spec.on_device)
         send_needed(pool, actions, batch, remaining.reshape(pool.spec.num_envs, -1).max(1) > 0)
+
+
+class GamesToPlay:
+    """Counts the games of every environment, where the pool numbers them. An agent may play in none of them."""
+
+    def __init__(self, spec: PoolSpec, quotas: np.ndarray) -> None:
+        """`quotas` [N]: how many episodes each slot should play."""
+        self._agents = spec.agents_per_env
+        self._games = quotas.reshape(spec.num_envs, -1).max(1)
+        self._first = np.full(spec.num_envs, -1)
+        """[E]: the number of the first game that counts."""
+
+    def slots_without(self, batch: StepBatch) -> np.ndarray:
+        """The slots whose environments have played as many games as their agents should play episodes."""
+        if batch.episode is None or self._agents == 1:
+            return np.zeros(0, np.int64)
+        envs, rows = np.unique(batch.slots // self._agents, return_index=True)
+        numbers = batch.episode[rows]
+        self._first[envs] = np.where(self._first[envs] < 0, numbers, self._first[envs])
+        self._first[np.unique(batch.slots[batch.lost] // self._agents)] += 1  # a lost game is played again
+        over = envs[numbers - self._first[envs] >= self._games[envs]]
+        return (over[:, None] * self._agents + np.arange(self._agents)).ravel()
+
+
+def _warn_of_absent_agents(spec: PoolSpec, wanted: list[int], finished: Sequence[Sequence[Episode]]) -> None:
+    """`wanted` are the episodes that each agent should have played."""
+    counts = np.array([len(episodes) for episodes in finished]).reshape(spec.num_envs, -1).sum(0)
+    names = spec.agents or tuple(map(str, range(spec.agents_per_env)))
+    absent = [name for name, count, of in zip(names, counts.tolist(), wanted, strict=True) if of and not count]
+    if absent:
+        log.warning("agents that played in no game: %s", ", ".join(absent))
 
 
 def _warn_of_endless_episodes() -> None:

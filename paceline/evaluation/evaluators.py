@@ -17,6 +17,7 @@ import tyro
 from rich.console import RenderableType
 
 from paceline.envs.ids import EnvId
+from paceline.envs.registry import with_absolute_paths
 from paceline.errors import UsageError
 from paceline.evaluation.report_page import ReportPart
 
@@ -32,6 +33,8 @@ EVALUATORS = {
 DEFAULT = "paceline.evaluation.evaluate"
 SEED = 1_000_000
 """The same for all runs, so that they play the same episodes, and far from the seeds of training."""
+REPORT_EPISODES = 200
+"""Played for a report if no number is given. A fixed list with fewer episodes is played as a whole."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +74,8 @@ class EvaluationOptions:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise UsageError(f"{name} must be at least {least}, got {value}")
+        if self.env is not None:
+            object.__setattr__(self, "env", with_absolute_paths(self.env))  # the run remembers it with the result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,15 +90,18 @@ class Evaluator:
     """Which of the optional `split` and `samples` it supports."""
     baselines: tuple[str, ...] = ()
     """Other agents than the policy of one run, by the names that --agent takes."""
+    baselines_of_runs: tuple[str, ...] = ()
+    """Those of them that play with the policies of runs."""
     evaluate_baseline: Callable[[str, EvaluationOptions], dict[str, Any]] | None = None
     """Plays the same episodes with a baseline: NAME, or NAME?OPTION=VALUE&... if it has options."""
     rates: tuple[str, ...] = ("success",)
     """Measures of training episodes between 0 and 1. A report draws them in one chart."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """Labels of measures in reports, where the name with spaces does not do."""
-    report: Callable[[Path, int], ReportPart] | None = None
-    """Plays this many episodes with the latest checkpoint of a run folder, and shows them."""
-    report_baseline: Callable[[str, str, int], ReportPart] | None = None
+    report: Callable[[Path, int | None], ReportPart] | None = None
+    """Plays this many episodes, by default `REPORT_EPISODES`, with the latest checkpoint of a run folder, and shows
+    them."""
+    report_baseline: Callable[[str, str, int | None], ReportPart] | None = None
     """The same for a baseline, in an environment id: agent, id and number of episodes."""
 
 
@@ -120,7 +128,10 @@ def evaluate_baseline(agent: str, options: EvaluationOptions) -> tuple[Evaluator
         raise UsageError("--sampled and --samples are for the policy of a run, not for --agent")
     for env in [options.env] if options.env else EVALUATORS:
         evaluator = evaluator_of(env)
-        if agent.partition("?")[0] in evaluator.baselines and evaluator.evaluate_baseline is not None:
+        name = agent.partition("?")[0]
+        if name in evaluator.baselines and evaluator.evaluate_baseline is not None:
+            if options.checkpoint != EvaluationOptions.checkpoint and name not in evaluator.baselines_of_runs:
+                raise UsageError(f"--checkpoint is for the policy of a run, not for --agent {name}")
             return evaluator, evaluator.evaluate_baseline(agent, dataclasses.replace(options, env=env))
     problem = f"does not play {options.env}" if options.env else "does not exist"
     allowed = [f"{', '.join(evaluator_of(family).baselines)} in {family}" for family in EVALUATORS]

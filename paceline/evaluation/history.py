@@ -57,7 +57,8 @@ def _read(path: Path) -> list[dict[str, Any]]:
             damaged.append(number)
             continue
         # A run that was resumed from an earlier checkpoint repeats these steps: the old reports do not count.
-        while rows and rows[-1]["step"] >= row["step"]:
+        last = min(row["step"] - 1, row.pop("resumed_from", row["step"]))
+        while rows and rows[-1]["step"] > last:
             rows.pop()
         rows.append(row)
     if damaged and damaged[-1] == len(lines):

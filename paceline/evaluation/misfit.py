@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from paceline.errors import UsageError
-from paceline.nets.actor_critic import MASK
 from paceline.pool.protocol import PoolSpec
-from paceline.pool.spaces import Leaf
+from paceline.pool.spaces import MASK, Leaf
 
 
 class ImageMisfit(UsageError):

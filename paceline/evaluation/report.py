@@ -38,14 +38,14 @@ def write_report(
     *,
     others: Sequence[Path] = (),
     metric: str | None = None,
-    evaluate_episodes: int = 200,
+    evaluate_episodes: int | None = None,
     output: Path | None = None,
 ) -> Path:
     """Write the report of the run in `folder` to `output`, by default report.html in `folder`; the file's path.
 
     `folder` may also be that of a population of whole runs. A simulator that adds sections to the report of a run plays
-    `evaluate_episodes` episodes for them. With `others` the report compares all runs by `metric`, and its file is
-    comparison.html in `folder`.
+    `evaluate_episodes` episodes for them, by default `REPORT_EPISODES`. With `others` the report compares all runs by
+    `metric`, and its file is comparison.html in `folder`.
     """
     path = output or folder / ("comparison.html" if others else "report.html")
     members = member_folders(folder)
@@ -67,7 +67,7 @@ def write_report(
     return _write(path, title, kind, about, body)
 
 
-def write_baseline_report(agent: str, env: str, path: Path, *, episodes: int = 200) -> Path:
+def write_baseline_report(agent: str, env: str, path: Path, *, episodes: int | None = None) -> Path:
     """Write what the simulator of `env` shows of a baseline to `path`; the file's path."""
     evaluator = evaluator_of(env)
     if evaluator.report_baseline is None:
@@ -81,8 +81,8 @@ def write_baseline_report(agent: str, env: str, path: Path, *, episodes: int = 2
     return _write(path, env, "baseline", f"{agent}, an agent without training.", body)
 
 
-def _check(path: Path, episodes: int) -> None:
-    if episodes < 1:
+def _check(path: Path, episodes: int | None) -> None:
+    if episodes is not None and episodes < 1:
         raise UsageError(f"episodes must be at least 1, got {episodes}")
     if not path.absolute().parent.is_dir():
         raise UsageError(f"output {str(path)!r}: the folder {path.absolute().parent} does not exist")
@@ -97,7 +97,7 @@ def _write(path: Path, title: str, kind: str, about: str, body: str) -> Path:
     return path
 
 
-def _run(folder: Path, config: Config, episodes: int) -> str:
+def _run(folder: Path, config: Config, episodes: int | None) -> str:
     """Tiles and sections of one run."""
     history, evaluator = History.load(folder), evaluator_of(config.env)
     tiles = _tiles(config, history)
@@ -153,8 +153,7 @@ def _tiles(config: Config, history: History) -> list[Tile]:
     ]
     last = history.last("episode_return")
     if last is not None:
-        values = history.columns["episode_return"]
-        tiles.append(Tile("Episode return", charts.short(last), f"best {charts.short(float(np.nanmax(values)))}"))
+        tiles.append(Tile("Episode return", charts.short(last), "in training, at the end"))
     length = history.last("episode_length")
     if length is not None:
         tiles.append(Tile("Episode length", f"{length:,.1f}", "steps, at the end"))

@@ -168,17 +168,20 @@ class SavedRun:
         spec = self.seen_by_policy(spec)
         classes = named_classes(self.config.policy, self.config.control)
         may_run(None, self.folder / "config.json", trust=self.trust, classes=classes)
-        policy: PPOPolicy | DeterministicPolicy
         try:
-            if SYSTEMS[self.config.system].family == "d4pg":
-                policy = make_deterministic_policy(spec, self.config.control, self.config.policy)
-            else:
-                policy = make_policy(spec, self.config.policy)
+            policy = untrained_policy(spec, self.config)
             policy.load_state_dict(self.weights)
         except (RuntimeError, UsageError) as error:
             run = f"the policy of {self.folder}, trained in {self.config.env},"
             raise misfit(run, self._saved_spec(), spec, error, classes) from error
         return policy.to(device).eval().requires_grad_(False)
+
+
+def untrained_policy(spec: PoolSpec, config: Config) -> PPOPolicy | DeterministicPolicy:
+    """A policy with the network of a run."""
+    if SYSTEMS[config.system].family == "d4pg":
+        return make_deterministic_policy(spec, config.control, config.policy)
+    return make_policy(spec, config.policy)
 
 
 def past_selves(folder: Path) -> list[tuple[int, int]]:

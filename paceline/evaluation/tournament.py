@@ -50,12 +50,13 @@ def play_tournament(folder: Path, options: EvaluationOptions) -> dict[str, Any]:
             player_of(run, sampled=options.sampled, seed=options.seed + index)
             for index, run in enumerate(runs.values())
         ]
-        fixtures = np.concatenate([pair_fixtures(per_pair, pool.spec.agents_per_env, *pair) for pair in pairs])
+        fixtures = np.concatenate([both_ways(per_pair, pool.spec.agents_per_env, *pair) for pair in pairs])
         played, num_lost = play_matches(pool, makers, fixtures, device)
     names, matches = list(runs), Matches(list(runs))
     for match in played:
-        # The one agent that the others play against is the first of its pair, which has the lower number.
-        player, other = min(match.policies), max(match.policies)
+        # The one that is alone. Of two agents it may be either, since the counts are symmetric.
+        player = min(set(match.policies), key=match.policies.count)
+        (other,) = set(match.policies) - {player}
         if (result := result_of(match, player)) is not None:
             won = {1: "wins", 0: "draws", -1: "losses"}[result.outcome]
             matches.add_counts(names[player], names[other], **{won: 1})
@@ -72,6 +73,16 @@ def play_tournament(folder: Path, options: EvaluationOptions) -> dict[str, Any]:
         "ratings": {name: [rating.elo, rating.low, rating.high] for name, rating in elo_ratings(matches).items()},
         "lost_matches": num_lost,
     }
+
+
+def both_ways(num_matches: int, num_agents: int, player: int, other: int) -> np.ndarray:
+    """[M, A]: matches of two players. With more than two agents, one is alone against all others, who have it easier to
+    win: each player is alone in half of the matches."""
+    if num_agents == 2:
+        return pair_fixtures(num_matches, num_agents, player, other)
+    half = (num_matches + 1) // 2
+    alone = [pair_fixtures(half, num_agents, player, other), pair_fixtures(half, num_agents, other, player)]
+    return np.stack(alone, 1).reshape(-1, num_agents)[:num_matches]
 
 
 def _players(first: SavedRun, options: EvaluationOptions) -> dict[str, SavedRun]:

@@ -26,6 +26,7 @@ from paceline.errors import MissingExtra, UsageError, extra_hint
 from paceline.evaluation.saved import SavedRun
 from paceline.evaluation.seated_players import Acts, make_player
 from paceline.files import replacing
+from paceline.nets.images import is_channels_last, is_image
 from paceline.pool import Pool, make_pool
 from paceline.pool.config import PoolConfig
 from paceline.pool.protocol import PoolSpec, StepBatch
@@ -212,11 +213,11 @@ class ObservationCamera:
     """The first image among the observations of slot 0."""
 
     def __init__(self, env: str, spec: PoolSpec, why: str) -> None:
-        images = [leaf for leaf in spec.obs if len(leaf.shape) == 3]
+        images = [leaf for leaf in spec.obs if is_image(leaf)]
         if not images:
             raise UsageError(
                 f"there is nothing to film in {env}: {why}, and none of its observations "
-                f"({', '.join(leaf.name for leaf in spec.obs)}) is an image (three dimensions)"
+                f"({', '.join(leaf.name for leaf in spec.obs)}) is an image (three dimensions, and no board of 0 and 1)"
             )
         log.info("the video shows the observation %r of %s: %s", images[0].name, env, why)
         self.frames_per_second = max(1.0, FRAMES_PER_SECOND / spec.frameskip)
@@ -241,17 +242,24 @@ def as_frame(picture: Any) -> Frame:
 
 
 def from_observation(image: np.ndarray, leaf: Leaf) -> Frame:
-    """An observed image [channels, height, width] as a frame. Of a stack, the newest colours or grey values."""
-    if image.dtype != np.uint8:
-        assert isinstance(leaf.space, spaces.Box)
-        low, high = leaf.space.low.astype(np.float64), leaf.space.high.astype(np.float64)
-        bounded = np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()
-        share = (image - low) / (high - low) if bounded else image
-        image = (np.clip(share, 0.0, 1.0) * 255).astype(np.uint8)
+    """An observed image as a frame. Of a stack, the newest colours or grey values."""
+    image = _as_bytes(image, leaf)
+    image = np.moveaxis(image, -1, 0) if is_channels_last(leaf) else image
     num_channels, height, width = image.shape
     frame = image[-3:] if num_channels % 3 == 0 else np.repeat(image[-1:], 3, axis=0)
     scale = max(1, SMALLEST_SIDE // min(height, width))
     return frame.transpose(1, 2, 0).repeat(scale, axis=0).repeat(scale, axis=1)
+
+
+def _as_bytes(image: np.ndarray, leaf: Leaf) -> np.ndarray:
+    """The image as uint8. In other dtypes the bounds become 0 and 255, or else the numbers 0 and 1."""
+    if image.dtype == np.uint8:
+        return image
+    assert isinstance(leaf.space, spaces.Box)
+    low, high = leaf.space.low.astype(np.float64), leaf.space.high.astype(np.float64)
+    bounded = np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()
+    share = (image - low) / (high - low) if bounded else image
+    return (np.clip(share, 0.0, 1.0) * 255).astype(np.uint8)
 
 
 @contextlib.contextmanager

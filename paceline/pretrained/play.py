@@ -30,6 +30,8 @@ class Shown:
     gif: Path
     page: Path
     summary: str
+    command: str
+    """By which the policy was trained."""
 
 
 def play(name: str, output: Path, *, episodes: int | None = None, seed: int = SEED) -> Shown:
@@ -44,7 +46,8 @@ def play(name: str, output: Path, *, episodes: int | None = None, seed: int = SE
     result = _played(policy, folder, options)
     summary = f"{name}: {_in_words(policy, result)}"
     replace_text(page, _page(name, policy, folder, result, summary, gif))
-    return Shown(gif, page, summary)
+    made = json.loads((folder / "about.json").read_text())
+    return Shown(gif, page, summary, made["command"])
 
 
 def _played(policy: PretrainedPolicy, folder: Path, options: EvaluationOptions) -> dict[str, Any]:

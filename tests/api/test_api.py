@@ -83,6 +83,14 @@ def test_settings_are_merged_and_checked():
         configured(pl.Config(), {"stpes": 3})
 
 
+def test_the_folder_of_a_run_is_a_setting(tmp_path):
+    """`folder` of what train returns is a Path, and the setting a text."""
+    small = SMALL | {"rollout_steps": 16, "steps": 64}
+    first = pl.train(env=Corridor, folder=tmp_path / "first", **small)
+    second = pl.train(env=Corridor, folder=tmp_path / "second", init_from=first.folder, init="encoder", **small)
+    assert second.config.init_from == str(tmp_path / "first")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -180,8 +188,93 @@ def test_nested_observations_and_actions(tmp_path):
         run.policy.predict({"place": 1})
     with pytest.raises(pl.UsageError, match=r"'parts.1' has shape \(2,\); allowed: \(3,\), or \('B', 3\)"):
         run.policy.predict({"place": 1, "parts": (np.zeros(2), np.zeros(2))})
+    with pytest.raises(pl.UsageError, match=r"observation 'parts.1' is no array: .*inhomogeneous"):
+        run.policy.predict({"place": 1, "parts": (np.zeros(2), [[1.0, 2.0], [3.0]])})
+    as_tensors = {"place": 1, "parts": (torch.zeros(2, requires_grad=True), torch.zeros(3, dtype=torch.int8))}
+    assert env.action_space.contains(run.policy.predict(as_tensors)[0])
     with pytest.raises(pl.UsageError, match="trained with the observations Dict.*has Box"):
         pl.evaluate(run.policy, Corridor, episodes=1)
+
+
+class Sees(Corridor):
+    """The corridor, seen in every way."""
+
+    observation_space = gym.spaces.Dict(
+        camera=gym.spaces.Box(0, 255, (36, 36, 3), np.uint8),
+        dice=gym.spaces.MultiDiscrete([2, 6], start=[0, 1]),
+        place=gym.spaces.Discrete(4, start=2),
+        speed=gym.spaces.Box(-1, 1, (3,), np.float32),
+        worn=gym.spaces.MultiBinary(2),
+    )
+
+    def _observe(self):
+        return self.observation_space.sample()
+
+
+@pytest.fixture(scope="module")
+def seeing(tmp_path_factory):
+    """A policy, and an observation for it."""
+    small = SMALL | {"steps": 64, "rollout_steps": 16, "policy": {"encoder_size": 8, "hidden": (8,)}}
+    run = pl.train(env=Sees, folder=tmp_path_factory.mktemp("sees"), **small)
+    observation = {
+        "camera": np.full((36, 36, 3), 200, np.uint8),
+        "dice": np.array([1, 6]),
+        "place": 5,
+        "speed": np.zeros(3, np.float32),
+        "worn": np.ones(2, np.int8),
+    }
+    return run.policy, observation
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("camera", np.full((36, 36, 3), 0.5, np.float32), "has dtype float32; allowed: uint8"),
+        ("camera", np.full((36, 36, 3), -300), "has the number -300; allowed: 0 to 255"),
+        ("camera", np.full((36, 36, 3), 256, np.uint16), "has the number 256; allowed: 0 to 255"),
+        ("speed", [0.0, np.nan, 0.0], r"is nan at index \[1\]; allowed: finite numbers"),
+        ("speed", [0.0, 0.0, np.inf], r"is inf at index \[2\]; allowed: finite numbers"),
+        ("speed", [1e300, 0.0, 0.0], r"is 1e\+300 at index \[0\], which is beyond float32; allowed: finite numbers"),
+        ("speed", ["a", "b", "c"], r"has dtype <U\d+; allowed: float32"),
+        ("place", 6, r"has the number 6; allowed: Discrete\(4, start=2\)"),
+        ("place", np.uint8(1), r"has the number 1; allowed: Discrete\(4, start=2\)"),
+        ("place", 3.0, "has dtype float64; allowed: int64"),
+        ("dice", [1, 7], r"has the number 7; allowed: MultiDiscrete\(\[2 6\], start=\[0 1\]\)"),
+        ("worn", [0.0, 1.0], "has dtype float64; allowed: int8"),
+        ("worn", [0, 200], "has the number 200; allowed: -128 to 127"),
+    ],
+)
+def test_predict_refuses_what_training_refuses(seeing, name, value, message):
+    """It would act on other numbers, such as zeros for a float image."""
+    policy, observation = seeing
+    wrong = observation | {name: value}
+    message = f"^observation '{name}' {message}$"
+    with pytest.raises(pl.UsageError, match=message):
+        policy.predict(wrong)
+    right, wrong = ({key: np.asarray(one)[None] for key, one in either.items()} for either in (observation, wrong))
+    batch = {key: np.concatenate([right[key], wrong[key]]) for key in right}
+    with pytest.raises(pl.UsageError, match=message.replace(r"index \[", r"index \[1, ")):
+        policy.predict(batch)
+
+
+def test_predict_takes_other_dtypes_with_the_same_numbers(seeing):
+    policy, observation = seeing
+    seen = []
+    hook = policy.network.trunk.register_forward_pre_hook(lambda module, given: seen.append(given[0]))
+    policy.predict(observation)
+    policy.predict(
+        {
+            "camera": np.full((36, 36, 3), 200).tolist(),
+            "dice": np.array([1, 6], np.uint8),
+            "place": np.int32(5),
+            "speed": [0, 0, 0],
+            "worn": [True, True],
+        }
+    )
+    hook.remove()
+    for name in observation:
+        assert torch.equal(seen[0][name], seen[1][name]) and seen[0][name].dtype == seen[1][name].dtype
+    assert seen[0]["place"].item() == 3 and seen[0]["dice"].tolist() == [[1, 5]]
 
 
 def test_a_policy_loads_without_its_simulator(tmp_path):

@@ -17,6 +17,7 @@ from paceline.evaluation.compared_runs import measures_of
 from paceline.evaluation.report import write_report
 from paceline.evaluation.run_groups import ComparedRun, grouped
 from paceline.run_records import commit_of, evaluations_of, record_evaluation, starts_of
+from paceline.sims.navigation.plans.examples import plan_text
 from tests.evaluation.runs import make_run
 from tests.evaluation.test_report import check
 
@@ -155,6 +156,27 @@ def test_evaluations_elsewhere_and_of_past_selves_are_not_those_of_the_run(tmp_p
     record_evaluation(run, own | {"policy": "0@100", "episodes": 9})
     text = write_report(run, others=[fake_run(tmp_path / "other")]).read_text()
     assert "7 episodes" in text and "8 episodes" not in text and "9 episodes" not in text
+
+
+def test_an_evaluation_in_the_runs_own_plans_is_its_own_however_they_are_named(tmp_path, monkeypatch):
+    """Runs of earlier versions have relative paths."""
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "studio.json").write_text(plan_text("studio"))
+    monkeypatch.chdir(tmp_path)
+    run = make_run(tmp_path / "run", "pointnav?plans=home")
+    own = {"env": f"pointnav?plans={tmp_path.resolve()}/home", "mean_return": 2.5, "ci95_return": [2.0, 3.0]}
+    record_evaluation(run, own | {"policy": "0", "episodes": 7})
+    assert "7 episodes" in write_report(run, others=[fake_run(tmp_path / "other")]).read_text()
+
+
+def test_a_comparison_says_what_was_played(tmp_path):
+    """Episodes of training do not stand beside those of another run's validation."""
+    run = make_run(tmp_path / "run", "gym:CartPole-v1")
+    own = {"policy": "1", "policies": 2, "mean_return": 20.5, "ci95_return": [20.0, 21.0], "checkpoint": "step_256"}
+    record_evaluation(run, own | {"split": "val", "episodes": 7})
+    record_evaluation(run, own | {"split": "train", "episodes": 8})
+    text = write_report(run, others=[fake_run(tmp_path / "other")]).read_text()
+    assert "7 episodes, val, step_256, deterministic, policy 1" in text and "8 episodes" not in text
 
 
 def test_damaged_records_are_left_out(tmp_path):

@@ -12,8 +12,9 @@ from PIL import Image
 from paceline.errors import MissingExtra, UsageError
 from paceline.evaluation import video
 from paceline.evaluation.saved import SavedRun
-from paceline.evaluation.video import film, from_observation
+from paceline.evaluation.video import ObservationCamera, film, from_observation
 from paceline.nets.config import PolicyConfig
+from paceline.pool.protocol import PoolSpec
 from paceline.pool.spaces import leaves
 from tests.evaluation.runs import make_run
 
@@ -133,3 +134,32 @@ def test_observations_of_every_kind_become_frames():
     assert frame(layers(0.0, 0.5, 1.0, dtype=np.float32), 0.0, 1.0) == [0, 127, 255]
     assert frame(layers(-1.0, 0.0, 1.0, dtype=np.float32), -1.0, 1.0) == [0, 127, 255]
     assert frame(layers(-9.0, 0.0, 9.0, dtype=np.float32), -np.inf, np.inf) == [0, 0, 255]
+
+
+def test_images_with_channels_last_become_the_same_frames():
+    """Policies take both layouts. Each number has bounds of its own, which lie in the layout of the image."""
+
+    def frame(image, low=0, high=255):
+        (leaf,) = leaves(spaces.Box(low, high, image.shape, image.dtype), "obs")
+        return from_observation(image, leaf)
+
+    rng = np.random.default_rng(1)
+    for channels in (1, 3):
+        image = rng.integers(0, 256, (40, 60, channels)).astype(np.uint8)
+        found = frame(image)
+        assert found.shape == (240, 360, 3) and (found[::6, ::6] == image).all()
+        assert (found == frame(image.transpose(2, 0, 1))).all()
+    low = rng.uniform(-2, -1, (40, 60, 3)).astype(np.float32)
+    found = frame(0.5 * low, low, np.zeros_like(low))
+    assert found.shape == (240, 360, 3) and (found == 127).all()
+
+
+def test_images_are_filmed_and_boards_are_not():
+    def filmed(**obs):
+        spec = PoolSpec(observation_space=spaces.Dict(obs), action_space=spaces.Discrete(2), num_envs=1)
+        return ObservationCamera("env", spec, "why")._leaf.name
+
+    planes, image = spaces.Box(0, 1, (2, 8, 8), np.int8), spaces.Box(0, 255, (36, 36, 3), np.uint8)
+    assert filmed(board=planes, screen=image) == "screen"
+    with pytest.raises(UsageError, match="is an image .three dimensions, and no board"):
+        filmed(board=planes)
