@@ -122,12 +122,18 @@ class CheckpointFolder:
         """Write `step_N`, and point `latest` to it, and `best` if it is the best. `other_weights` are those of further
         policies.
 
-        Raises `DiskFull` if it does not fit. Older checkpoints are then unchanged.
+        Raises `DiskFull` if it does not fit. Older checkpoints are then unchanged. The run folder must exist: a moved
+        one is not made again, because a checkpoint without the configuration would be of no use.
         """
+        if not self._folder.parent.is_dir():
+            raise PacelineError(
+                f"the checkpoint of step {step:,} cannot be saved: {self._folder.parent} was moved or deleted while "
+                "the run was training; a moved run continues by --resume --run-dir with its new place"
+            )
         final = self.path_of(step)
         needed = _bytes_of((weights, state, pools, list(other_weights)), set()) + ROOM
         with _explained(final, needed):
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(exist_ok=True)
             check_room(final, needed)
             temporary, replaced = temporary_name(final), temporary_name(self._folder / f"replaced_{final.name}")
             shutil.rmtree(temporary, ignore_errors=True)
@@ -158,20 +164,28 @@ class CheckpointFolder:
         A damaged checkpoint is an error that names another one to use. Only if `latest` is damaged, the newest complete
         checkpoint is read instead, with a warning.
         """
-        pointer = self._folder / which
-        name = pointer.read_text(errors="replace").strip() if pointer.is_file() else which
+        name = self._name_of(which)
         others = [other for other in reversed(self._by_age()) if other != name] if which == "latest" else []
         problems: list[CheckpointError] = []
         for candidate in [name, *others]:
             try:
                 found = self._load(candidate)
             except CheckpointError as error:
+                if not problems and self._name_of(which) != name:
+                    return self.load(which)  # the run is training, and has replaced it while it was read
                 problems.append(error)
                 continue
             for problem in problems:
                 log.warning("%s; %s is used instead", problem.cause, candidate)
             return found
         raise problems[0]
+
+    def _name_of(self, which: str) -> str:
+        """The checkpoint that `latest` or `best` names; any other name stays."""
+        try:
+            return (self._folder / which).read_text(errors="replace").strip()
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError, ValueError):
+            return which
 
     def _load(self, name: str) -> Checkpoint:
         folder = self._folder / name
@@ -219,7 +233,10 @@ class CheckpointFolder:
             path = folder / Path(name).name
             if not path.exists():
                 raise self._damaged(folder, f"{name} is missing")
-            found = _fingerprint(path)
+            try:
+                found = _fingerprint(path)
+            except OSError as error:
+                raise self._damaged(folder, f"{name} cannot be read ({error.strerror})") from error
             if found["bytes"] != sizes[name]:
                 raise self._damaged(folder, f"{name} has {found['bytes']} bytes instead of {sizes[name]}")
             if found != expected:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
 import types
 import typing
 from collections.abc import Iterable
@@ -35,7 +36,7 @@ from paceline.signatures import sign
 from paceline.systems import SYSTEMS, System, readers, unread_by
 
 Kind = TypeVar("Kind")
-RETIRED = ("batching.inference_workers",)
+RETIRED = ("batching.inference_workers", "remote.max_restarts")
 """Settings that earlier versions had and wrote to config.json. Loading drops them."""
 RENAMED = {"appo": {"beside": "concurrent"}, "d4pg": {"beside": "concurrent"}}
 """By section: old names of settings in config.json, and their present names."""
@@ -146,9 +147,15 @@ class Config:
         convert_numbers(self)
         require_device(self.device)
         require_choices(self, "")
-        require_at_least(self, "", 1, "steps", "rollout_steps")
+        require_at_least(self, "", 1, "steps", "rollout_steps", "threads")
         require_at_least(self, "", 0, "seed")
+        if self.seed >= 2**63:
+            raise UsageError(f"seed must be below 2^63, got {self.seed}")
         require_above_0(self, "", "seconds", "log_seconds")
+        for name in ("seconds", "log_seconds"):
+            if getattr(self, name) == math.inf:
+                none = ", or None for no limit" if name == "seconds" else ""
+                raise UsageError(f"{name} is inf; allowed: a finite number{none}")
         self._require_read_settings()
         self._require_parts()
         # Where no row lags, both settings are the same.

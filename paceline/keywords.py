@@ -26,6 +26,7 @@ NAMES = {
 }
 """Options that are no settings, and how Python calls them."""
 OPTION = re.compile(r"(?<![\w-])--([a-z][a-z0-9.-]*[a-z0-9])")
+COMMAND = re.compile(r"(paceline [a-z]+(?: --[a-z-]+)+)")
 ENV = re.compile(r"(?<![\w-])--env ([^\s;,]+:[^\s;,]+)")
 
 _is_command = ContextVar("_is_command", default=False)
@@ -57,12 +58,16 @@ def keywords_in_messages(function: FunctionT) -> FunctionT:
 
 
 def as_keywords(message: str) -> str:
-    """A message with Python's names of all options that it mentions.
+    """A message with Python's names of all options that it mentions. Whole commands stay.
 
     >>> as_keywords("fewer --pool.num-envs, or --replay.no-prioritized; --resume continues it")
     'fewer pool.num_envs, or replay.prioritized=False; resume=True continues it'
+    >>> as_keywords("paceline population --resume continues it")
+    'paceline population --resume continues it'
     """
-    return OPTION.sub(_as_keyword, ENV.sub(r'env="\1"', message))
+    parts = COMMAND.split(message)
+    parts[::2] = [OPTION.sub(_as_keyword, ENV.sub(r'env="\1"', part)) for part in parts[::2]]
+    return "".join(parts)
 
 
 def _as_keyword(option: re.Match[str]) -> str:

@@ -66,14 +66,20 @@ def require_same_spaces(
         )
 
 
-def require_unfinished(checkpoint: Checkpoint, config: Config) -> None:
-    """Raise `RunFinished` if the checkpoint is the end of the run."""
+def require_unfinished(checkpoint: Checkpoint, config: Config, saved: Config) -> None:
+    """Raise `RunFinished` if the checkpoint is the end of the run, and a `UsageError` if more steps than those of the
+    `saved` run are wanted, but its time is over."""
     step, seconds = checkpoint.state["step"], checkpoint.state["seconds"]
     if step >= config.steps:
         raise RunFinished(
             f"the run is finished: {step:,} of {config.steps:,} steps are trained; a larger --steps extends it"
         )
     if config.seconds is not None and seconds >= config.seconds:
+        if config.steps > saved.steps and config.seconds == saved.seconds:
+            raise UsageError(
+                f"--steps {config.steps} cannot be reached: the run has trained for {seconds:.0f} of "
+                f"{config.seconds:g} seconds; allowed: also a larger --seconds, or --seconds None"
+            )
         raise RunFinished(
             f"the run is finished: it has trained for {seconds:.0f} of {config.seconds:g} seconds; a larger --seconds "
             "extends it"

@@ -58,11 +58,16 @@ class PopulationStatistics(Protocol):
         """A checkpoint was written."""
         ...
 
+    def merit(self, num_slots: int) -> float | None: ...
+
+    @property
+    def merit_name(self) -> str: ...
+
     def state_dict(self) -> dict[str, Any]:
         """What all ranks share. All ranks call it together."""
         ...
 
-    def load_state_dict(self, state: dict[str, Any], step: int) -> None: ...
+    def load_state_dict(self, state: dict[str, Any] | None, step: int) -> None: ...
 
 
 class Run:
@@ -100,6 +105,9 @@ class Run:
         """Saves what is due. All ranks call it together before each iteration."""
         self.save: Callable[[], None]
         """Writes a checkpoint. All ranks call it together, with all slots held."""
+        self.keep_state: Callable[[], None]
+        """With all slots held: a deterministic run that is stopped in this iteration goes on from here. A rank calls it
+        alone. The run has no population."""
         self.collection: Collection
         self.iterations = 0
         self.has_begun = False
@@ -137,6 +145,26 @@ class Run:
     def _is_out_of_time(self) -> bool:
         """Whether the deadline is reached. Another rank may have reached it a moment earlier, and stopped this one."""
         return self.config.seconds is not None and self.seconds >= self.config.seconds - CLOCK_SECONDS
+
+    @property
+    def merit(self) -> float | None:
+        """What the checkpoint `best` has most of. None as long as too few episodes have ended.
+
+        It is the mean return of the latest episodes; with several policies, the objective of the best one; against past
+        selves and other opponents, the Elo rating.
+        """
+        num_slots = self.pool.spec.num_slots * self.group.size
+        return self.episodes.mean_return(num_slots) if self.population is None else self.population.merit(num_slots)
+
+    @property
+    def merit_name(self) -> str:
+        """What `merit` is. Different ones cannot be compared."""
+        return "return" if self.population is None else self.population.merit_name
+
+    @property
+    def checkpoint_is_late(self) -> bool:
+        """Whether the last checkpoint is as old as the next one may be."""
+        return time.monotonic() - self.last_checkpoint_at >= self.config.checkpoint.seconds
 
     @property
     def progress(self) -> float:
@@ -200,10 +228,9 @@ class Run:
 
         `finished` has ended since the last report.
         """
-        is_due = time.monotonic() - self.last_checkpoint_at >= self.config.checkpoint.seconds
         # Opponents that do not learn have higher numbers.
         learned = [episode for episode in finished.episodes if episode.policy < len(self.learners)]
-        mine = [float(steps), float(is_due), *self.episodes.sums_of(learned)]
+        mine = [float(steps), float(self.checkpoint_is_late), *self.episodes.sums_of(learned)]
         mine += [float(self.pool.restarts), self.seconds / self.group.size, float(self.callbacks.wants_stop)]
         mine += digest_sums(learner.hyperparameters for learner in self.learners)
         mine += self.population.sums_of(finished) if self.population is not None else []

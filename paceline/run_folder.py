@@ -7,9 +7,11 @@ import errno
 import fcntl
 import logging
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from paceline.errors import PacelineError, UsageError
@@ -17,6 +19,20 @@ from paceline.files import DiskFull, cannot_write, flush, remove_temporaries
 
 log = logging.getLogger(__name__)
 
+UNFINISHED_CONFIG = re.compile(r"\.config(\.json)?\.\d+\.(json|sig)")
+"""Matches what a killed run leaves of config.json and its signature."""
+REPORTS = ("metrics.jsonl", "tensorboard", "population.jsonl", "ratings.json")
+"""What a run adds to while it trains."""
+MEMBERS_FILE, EXCHANGE, SWEEP_FILE = "members.json", "exchange", "sweep.json"
+"""In the folder of a population: the file with the number of members, and the folder in which they publish results. In
+the folder of a sweep: the file that says what it searches."""
+HELD = {
+    "checkpoints/latest": ("run", "--resume"),
+    MEMBERS_FILE: ("population", "paceline population --resume"),
+    EXCHANGE: ("population", "paceline population --resume"),
+    SWEEP_FILE: ("sweep", "its own command"),
+}
+"""By a file in the folder: what the folder then holds, and the command that continues it."""
 TRIAL_BYTES = 64 * 1024
 """Size of the trial file. If it does not fit on the disk, the first report would not fit either."""
 
@@ -50,10 +66,13 @@ def open_run_folder(folder: Path) -> Iterator[OpenFolder]:
         raise
 
 
-def require_no_run(folder: Path) -> None:
-    """Refuse to begin a new run in a folder that holds one."""
-    if (folder / "checkpoints" / "latest").exists():
-        raise UsageError(f"{folder} holds a run already; --resume continues it, another --run-dir starts a new one")
+def require_nothing_in(folder: Path, of_run: str = "--resume") -> None:
+    """Refuse to begin a run or a population in a folder that holds a run, a population or a sweep. `of_run` continues a
+    run."""
+    for name, (kind, command) in HELD.items():
+        if (folder / name).exists():
+            how = of_run if kind == "run" else command
+            raise UsageError(f"{folder} holds a {kind} already; {how} continues it, another --run-dir starts a new one")
 
 
 def check_run_folder(folder: Path) -> None:
@@ -65,10 +84,24 @@ def check_run_folder(folder: Path) -> None:
         _remove_empty(made)
 
 
+def set_reports_aside(folder: Path) -> None:
+    """A run has ended in this folder before its first checkpoint: move its reports to `ended_1`, or the next free
+    number. The new run has curves of its own."""
+    found = [path for path in (folder / name for name in REPORTS) if path.exists()]
+    if not found or not (folder / "config.json").exists():  # without, they are not those of a run
+        return
+    aside = next(path for path in (folder / f"ended_{number}" for number in count(1)) if not path.exists())
+    aside.mkdir()
+    for path in found:
+        os.replace(path, aside / path.name)
+    log.warning("%s has the reports of a run that ended before its first checkpoint", aside)
+
+
 def remove_leftovers(folder: Path) -> None:
     """Delete partial files of killed runs, but not those of `report` and `export`, which may be running."""
     for path in folder.glob(".config.*"):
-        path.unlink(missing_ok=True)
+        if UNFINISHED_CONFIG.fullmatch(path.name):  # others are the user's
+            path.unlink(missing_ok=True)
     remove_temporaries(folder / "checkpoints")
     for replay in folder.glob("replay/rank_*"):
         remove_temporaries(replay)

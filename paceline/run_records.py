@@ -25,11 +25,13 @@ GIT_SECONDS = 5.0
 """A commit that git does not tell within this time is not recorded."""
 
 
-def record_start(folder: Path) -> None:
-    """Note the command of this process, the commit of the current folder, and Paceline's version and commit."""
+def record_start(folder: Path, scenes_label: str | None = None) -> None:
+    """Note the command of this process, the commit of the current folder, Paceline's version and commit, and the label
+    of the user's own scenes."""
     own = commit_of(Path(__file__).parent)
     version = f"{__version__}, {own}" if own else __version__
-    _append(folder / STARTS, {"command": this_command(), "commit": commit_of(Path.cwd()), "paceline": version})
+    line = {"command": this_command(), "commit": commit_of(Path.cwd()), "paceline": version}
+    _append(folder / STARTS, line if scenes_label is None else {**line, "scenes_label": scenes_label})
 
 
 def record_evaluation(folder: Path, result: Mapping[str, Any]) -> None:
@@ -40,6 +42,12 @@ def record_evaluation(folder: Path, result: Mapping[str, Any]) -> None:
 def starts_of(folder: Path) -> list[dict[str, Any]]:
     """The starts of a run, oldest first. Empty for a run of an older version."""
     return _read(folder / STARTS)
+
+
+def scenes_label_of(folder: Path) -> str | None:
+    """The label of the user's own scenes at the latest start of a run. None if it had none, or has not recorded it."""
+    starts = starts_of(folder)
+    return starts[-1].get("scenes_label") if starts else None
 
 
 def evaluations_of(folder: Path) -> list[dict[str, Any]]:

@@ -21,6 +21,7 @@ from paceline.distributed.gather import gather
 from paceline.errors import PacelineError, UsageError
 from paceline.files import DiskFull
 from paceline.learner.finite import require_finite
+from paceline.pool.seeds import pool_seed
 from paceline.run import Run
 
 log = logging.getLogger(__name__)
@@ -62,15 +63,21 @@ class Saver:
         """The iteration of the last checkpoint."""
         self._before_iteration: Snapshot | None = None
         """The state before the present iteration of a deterministic run. A stopped run repeats it on resume."""
+        self._has_warned = False
+        """Whether the log says that a deterministic run has simulators that cannot be saved."""
 
     def before_iteration(self) -> None:
         """Save if a checkpoint is due."""
         run = self._run
         if run.config.deterministic:
+            self.keep_state()  # first: a run that is stopped here goes on from here
             run.stop.raise_if_agreed()
-            self._before_iteration = copy.deepcopy(self._take())
         if run.checkpoint_due:
             self._write(self._before_iteration) if self._before_iteration is not None else self.save()
+
+    def keep_state(self) -> None:
+        """A deterministic run that is stopped goes on from here."""
+        self._before_iteration = copy.deepcopy(self._take())
 
     def save(self, *, final: bool = False) -> None:
         """Write a checkpoint between two iterations."""
@@ -84,8 +91,8 @@ class Saver:
     def save_stopped(self) -> None:
         """Write a checkpoint after the training loop was stopped in an iteration."""
         run = self._run
-        if self._restored_at == run.iterations:
-            return  # nothing was trained since the checkpoint that the run continued from, which is exact
+        if self._restored_at == run.iterations and not run.group.any(self._collection.has_advanced):
+            return  # nothing is kept since the checkpoint that the run continued from, which is exact
         if self._before_iteration is not None:
             self._write(self._before_iteration, final=True)
             return
@@ -103,8 +110,8 @@ class Saver:
             pool_state: bytes | None = run.pool.state(state_seconds)
         except UsageError as error:
             pool_state = None
-            log.debug("simulators are not in the checkpoint: %s", error)
-        mean = run.episodes.means()["episode_return"]
+            self._say_unsaved(error)
+        merit = run.merit
         mine, problem = None, None
         try:
             stopped = stopped or run.pool.num_in_flight > 0
@@ -116,7 +123,8 @@ class Saver:
         shared = {
             "step": run.step,
             "seconds": run.seconds,
-            "best": self._best if mean is None else max(self._best, mean),
+            "best": self._best if merit is None else max(self._best, merit),
+            "best_by": run.merit_name,
             "episodes": list(run.episodes.sums),
             "trained_by": list(run.ownership.ranks),
         }
@@ -132,9 +140,23 @@ class Saver:
             shared=shared,
             mine={"rng": torch.get_rng_state(), "cuda_rng": cuda_rng, "agent": mine},
             pool=pool_state,
-            best=mean is not None and mean > self._best,
+            # Of equals the latest. Before there is a first merit, the latest checkpoint is the best.
+            best=self._best == -float("inf") if merit is None else merit >= self._best,
             problem=problem,
         )
+
+    def _say_unsaved(self, why: UsageError) -> None:
+        run = self._run
+        if not run.config.deterministic or not run.group.is_first:
+            log.debug("simulators are not in the checkpoint: %s", why)
+        elif not self._has_warned:
+            self._has_warned = True
+            log.warning(
+                "the simulators of %s are not in checkpoints: a resumed run will begin new episodes, and will not give "
+                "the same bits as one without a stop; %s",
+                run.config.env,
+                why,
+            )
 
     def _write(self, snapshot: Snapshot, *, final: bool = False) -> None:
         """Write a checkpoint of all ranks' snapshots. If the disk is full, only the `final` one is an error. Any other
@@ -210,10 +232,12 @@ class Saver:
             learner.publish()
         if own:
             self._collection.load_rank_state(mine["agent"])
-        run.step, run.seconds_before, self._best = state["step"], state["seconds"], state["best"]
+        run.step, run.seconds_before = state["step"], state["seconds"]
+        if state.get("best_by", "return") == run.merit_name:
+            self._best = state["best"]
         run.agreed_seconds = run.seconds_before
-        if run.population is not None and "population" in state:
-            run.population.load_state_dict(state["population"], run.step)
+        if run.population is not None:
+            run.population.load_state_dict(state.get("population"), run.step)
         run.episodes.sums = deque(tuple(entry) for entry in state["episodes"])
         run.last_report = (time.monotonic(), run.step)
         self._restored_at = run.iterations
@@ -244,7 +268,7 @@ class Saver:
             anew = pool.restore(pool_state)
         except UsageError as error:  # for example another number of environments, or classes of another program
             log.warning("all episodes start anew: %s", error)
-            pool.reset(run.config.seed + 1000 * run.group.rank)
+            pool.reset(pool_seed(run.config.seed, run.group.rank, run.step))
             return
         self._collection.restore_episodes(mine, anew)
         kinds = all_kinds(pool.spec)

@@ -17,28 +17,31 @@ from paceline.assembly import Services, assemble
 from paceline.callbacks import Callbacks, require_callbacks
 from paceline.checkpoint import Checkpoint, CheckpointFolder
 from paceline.checks import as_number
+from paceline.collect.kind_slots import all_kinds
 from paceline.config import Config
 from paceline.distributed.failures import describe_last_checkpoint
 from paceline.distributed.ownership import Ownership
 from paceline.distributed.rank_info import RankInfo
 from paceline.distributed.runtime import Group
 from paceline.envs import given
-from paceline.envs.registry import resolve
+from paceline.envs.registry import resolve, scenes_label, with_absolute_paths
 from paceline.errors import UsageError
 from paceline.keywords import keywords_in_messages, options_in_messages
 from paceline.learner.finite import NonFiniteError
 from paceline.learner.protocol import Learner
 from paceline.nets.config import PolicyConfig
 from paceline.nets.images import is_image
-from paceline.own_code import require_main_program, with_absolute_path
+from paceline.nets.scales import warn_of_images, warn_of_scale
+from paceline.own_code import require_main_program
 from paceline.pool import PoolConfig, make_pool
 from paceline.pool.protocol import PoolSpec
+from paceline.pool.seeds import pool_seed
 from paceline.population.parts import require_possible
 from paceline.process_settings import be_deterministic, restored_settings
 from paceline.recipes import RECIPES
 from paceline.resume import require_same_network, require_same_spaces, require_unfinished
 from paceline.run import Run
-from paceline.run_folder import OpenFolder, open_run_folder, remove_leftovers, require_no_run
+from paceline.run_folder import OpenFolder, open_run_folder, remove_leftovers, require_nothing_in, set_reports_aside
 from paceline.run_names import new_run_folder
 from paceline.run_records import record_start
 from paceline.saved_spaces import save_spaces
@@ -99,11 +102,12 @@ class Session:
             raise UsageError(f"a Session needs a Config, not {config!r}; train(...) takes the name of a recipe")
         if env is not None:
             config = dataclasses.replace(config, env=env if isinstance(env, str) else given.id_of(env))
-        config = dataclasses.replace(config, env=with_absolute_path(config.env))
+        config = dataclasses.replace(config, env=with_absolute_paths(config.env))
         self.config, self._trust = config, trust
         self._env = None if isinstance(env, str) else env
         self._resume = "latest" if resume is True else resume or None
-        self.folder = new_run_folder(config) if folder is None else Path(folder).expanduser()
+        folder = new_run_folder(config) if folder is None else Path(folder).expanduser()
+        self.folder = folder.absolute()  # a simulator may change the working directory
         if not isinstance(callbacks, Iterable):
             raise UsageError(f"callbacks is a {type(callbacks).__name__}; allowed: a list of callbacks")
         self._callbacks = list(callbacks)
@@ -160,7 +164,7 @@ class Session:
             if RankInfo.find().rank == 0:
                 opened = stack.enter_context(open_run_folder(self.folder))
                 if self._resume is None:
-                    require_no_run(self.folder)
+                    require_nothing_in(self.folder)
             group = stack.enter_context(Group.join(self.config.device, self.config.group, self.folder))
             self._open(group, stack)
             self._opened, self._stack = opened, stack.pop_all()
@@ -246,7 +250,7 @@ class Session:
         pool = make_pool(
             env,
             pool_config(config, env, group.device),
-            seed=config.seed + 1000 * group.rank,
+            seed=pool_seed(config.seed, group.rank, 0 if checkpoint is None else checkpoint.state["step"]),
             device=str(group.device),
             phases=phases,
         )
@@ -254,6 +258,12 @@ class Session:
         stop.on_request(pool.wake)
         if checkpoint is None:
             require_images(config, pool.spec)
+            is_ppo = SYSTEMS[config.system].family == "ppo"
+            for kind in all_kinds(pool.spec) if group.is_first else ():
+                normalizes = is_ppo and config.policy.normalize_obs  # d4pg normalises no images
+                warn_of_images(kind.spec, config.policy, config.env, normalizes=normalizes)
+                if is_ppo:
+                    warn_of_scale(kind.spec, config.policy, config.env)
         services = Services(group=group, ownership=ownership, stop=stop, clock=clock, phases=phases)
         learners, collection, population = assemble(config, services, pool, folder, initial)
         stack.enter_context(contextlib.closing(collection))
@@ -272,11 +282,8 @@ class Session:
             callbacks=callbacks,
         )
         self._state, self._saver = state, Saver(state, collection)
-        state.before_iteration, state.save, state.collection = (
-            self._saver.before_iteration,
-            self._saver.save,
-            collection,
-        )
+        state.before_iteration, state.save = self._saver.before_iteration, self._saver.save
+        state.keep_state, state.collection = self._saver.keep_state, collection
         if population is not None:
             state.population = population
             stack.callback(population.close)
@@ -289,22 +296,28 @@ class Session:
                 log.info("continuing from step %s, checkpoint %s", f"{state.step:,}", checkpoint.folder)
         if group.is_first:
             remove_leftovers(folder)
+            if checkpoint is None:
+                set_reports_aside(folder)
             config.save(folder / "config.json")
             save_spaces(pool.spec, folder)
-            record_start(folder)
+            record_start(folder, scenes_label(config.env))
             if initial is not None:
                 log.info("%s", initial.table())
                 initial.write(folder)
             as_dict = dataclasses.asdict(config)
-            state.metrics = MetricsWriter(folder, wandb_project=config.wandb_project, config=as_dict)
+            resumed_from = None if checkpoint is None else state.step
+            state.metrics = MetricsWriter(
+                folder, wandb_project=config.wandb_project, config=as_dict, resumed_from=resumed_from
+            )
             stack.callback(state.metrics.close)
 
     def _checkpoint_to_resume(self) -> Checkpoint:
         """The checkpoint to continue from, if this configuration can, and if there is anything left to train."""
         assert self._resume is not None
-        require_same_network(Config.load(self.folder / "config.json"), self.config, self.folder)
+        saved = Config.load(self.folder / "config.json")
+        require_same_network(saved, self.config, self.folder)
         checkpoint = CheckpointFolder(self.folder / "checkpoints").load(self._resume)
-        require_unfinished(checkpoint, self.config)
+        require_unfinished(checkpoint, self.config, saved)
         return checkpoint
 
 

@@ -1,4 +1,4 @@
-"""Temporary handlers of Ctrl-C and SIGTERM."""
+"""Temporary handlers of Ctrl-C, of SIGTERM, and of SIGHUP, which a terminal that is closed sends."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that stop a run."""
 INTERRUPTED = 130
 """Exit code of a command that a signal stopped."""
 
@@ -19,14 +21,16 @@ def is_interactive() -> bool:
 
 @contextlib.contextmanager
 def signals_handled_by(handler: Callable[[int, object], None]) -> Iterator[None]:
-    """Inside the context `handler` handles SIGINT and SIGTERM; afterwards the old handlers do.
+    """Inside the context `handler` handles SIGINT, SIGTERM and SIGHUP; afterwards the old handlers do.
 
-    Outside the main thread, which alone may change handlers, nothing changes.
+    Under nohup SIGHUP stays ignored. Outside the main thread, which alone may change handlers, nothing changes.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if not _in_main_thread():
         yield
         return
-    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    under_nohup = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    numbers = [number for number in STOPPING if not (under_nohup and number == signal.SIGHUP)]
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
@@ -34,10 +38,35 @@ def signals_handled_by(handler: Callable[[int, object], None]) -> Iterator[None]
             signal.signal(number, previous)
 
 
+def take_back(handler: Callable[[int, object], None]) -> None:
+    """Let `handler` handle the signals again that other code has taken from it, but for SIGHUP under nohup."""
+    if not _in_main_thread():
+        return
+    for number in STOPPING:
+        present = signal.getsignal(number)
+        if present is not handler and not (number == signal.SIGHUP and present == signal.SIG_IGN):
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def handlers_kept() -> Iterator[None]:
+    """At the end of the context the handlers are those of its beginning: a simulator may install its own inside."""
+    if not _in_main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in STOPPING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if handler is not None and signal.getsignal(number) is not handler:
+                signal.signal(number, handler)
+
+
 @contextlib.contextmanager
 def signals_blocked() -> Iterator[None]:
-    """Inside the context SIGINT and SIGTERM wait for its end. Processes that are started in it never get them."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    """Inside the context SIGINT, SIGTERM and SIGHUP wait for its end. Processes started in it never get them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     try:
         yield
     finally:
@@ -50,8 +79,7 @@ def termination_as_interrupt() -> Iterator[None]:
 
     A handler that is already there stays. Outside the main thread nothing changes.
     """
-    is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+    if not _in_main_thread() or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -59,3 +87,7 @@ def termination_as_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()

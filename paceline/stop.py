@@ -28,12 +28,15 @@ from collections.abc import Callable, Iterator
 from typing import Literal
 
 from paceline.distributed.runtime import Group
-from paceline.signals import INTERRUPTED, is_interactive, signals_handled_by
+from paceline.signals import INTERRUPTED, is_interactive, signals_handled_by, take_back
+from paceline.telemetry.console import show_cursor
 
 log = logging.getLogger(__name__)
 
 ECHO_SECONDS = 1.0
 """Repeated signals within this window are ignored: one Ctrl-C may reach a process several times."""
+KEEP_SECONDS = 0.5
+"""How often a run looks whether a simulator has taken its signals."""
 POLL_SECONDS = 0.5
 """How often a rank checks whether another rank stops."""
 
@@ -50,10 +53,15 @@ class Stop:
     def __init__(self, group: Group) -> None:
         self._group = group
         self._wakes: list[Callable[[], None]] = []
+        self._handle: Callable[[int, object], None] | None = None
+        self._keep_at = 0.0
+        """When `keep_signals` next looks."""
         self.reason: Reason | None = None
         """The first reason; None while the run continues."""
         self.loop_is_running = False
         """Whether a training loop checks the flag. Before that, a signal raises `KeyboardInterrupt`."""
+        self.only_sets_flag = False
+        """Whether a signal only sets the flag, also between two calls of `Session.run`."""
 
     @property
     def is_requested(self) -> bool:
@@ -130,7 +138,7 @@ class Stop:
             thread.join()
 
     def on_signals(self) -> contextlib.AbstractContextManager[None]:
-        """Inside the context, the first Ctrl-C or SIGTERM requests a stop; the second ends the process at once.
+        """Inside the context, the first Ctrl-C, SIGTERM or SIGHUP requests a stop; the second ends the process at once.
 
         In a notebook or an interactive interpreter the second one raises `KeyboardInterrupt`, because the process holds
         the user's other work.
@@ -143,14 +151,24 @@ class Stop:
                 if time.monotonic() - first_at <= ECHO_SECONDS:
                     return
                 if not is_interactive():
+                    show_cursor()
                     os._exit(INTERRUPTED)
                 raise KeyboardInterrupt
             first_at = time.monotonic()
             self.reason = "signal"  # replaces any other reason: the user wants the stop, too
-            if not self.loop_is_running:
+            if not (self.loop_is_running or self.only_sets_flag):
                 raise KeyboardInterrupt
             self.request("signal")
             if self._group.is_first:
                 log.warning("stopping; a checkpoint will be saved. Press Ctrl-C again to stop at once, without one")
 
+        self._handle = handle
         return signals_handled_by(handle)
+
+    def keep_signals(self) -> None:
+        """Take signals back from a simulator in this process that has installed handlers of its own. The main thread
+        calls it again and again while it collects."""
+        now = time.monotonic()
+        if self._handle is not None and now >= self._keep_at:
+            self._keep_at = now + KEEP_SECONDS
+            take_back(self._handle)

@@ -6,7 +6,7 @@ The other run's folder is only read, and no code that it names is run: tensors a
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -17,12 +17,31 @@ from torch import Tensor, nn
 from paceline.checkpoint import WEIGHTS, CheckpointFolder
 from paceline.config import Config, leaves
 from paceline.errors import UsageError
-from paceline.evaluation.saved import ranking_of, read_weights, run_config
+from paceline.evaluation.saved import ranking_of, read_weights, run_config, untrained_policy
 from paceline.files import replace_text
-from paceline.nets.config import PARTS
-from paceline.nets.parts import CORE, IMAGE, IMAGES, PERCEPTRON, Parts, SavedParts, Unit, controller_inputs, freeze
+from paceline.nets.config import PARTS, named_classes
+from paceline.nets.deterministic import DeterministicPolicy, control_parts
+from paceline.nets.parts import (
+    CORE,
+    FIRST_LAYERS,
+    IMAGE,
+    IMAGES,
+    PERCEPTRON,
+    Parts,
+    SavedParts,
+    Sizes,
+    Unit,
+    controller_inputs,
+    freeze,
+    image_names,
+    names_columns,
+    parts_of,
+    saved_form,
+)
 from paceline.nets.planner import GOAL_SIZE
+from paceline.pool.protocol import PoolSpec
 from paceline.pretrained import folder_of
+from paceline.saved_spaces import load_spaces
 from paceline.systems import SYSTEMS
 from paceline.wording import counted
 
@@ -65,8 +84,8 @@ class InitialWeights:
     weights: Mapping[str, Tensor]
     """Of D4PG, those of the critic too."""
     parts: SavedParts | None
-    """Where they are among the weights, as `saved_form` gives it. None if the checkpoint does not say it: where this
-    run's are."""
+    """Where they are among the weights, as `saved_form` gives it. None if the folder does not say it: where this run's
+    are."""
     reports: list[list[UnitReport]] = field(default_factory=list)
     """By policy of this run."""
 
@@ -83,7 +102,7 @@ class InitialWeights:
                 f"init_from {folder} is a run of {saved.system}, whose networks differ from those of {config.system}; "
                 f"allowed: a run of {allowed}"
             )
-        name, parts, networks = _networks(folder, checkpoint)
+        name, parts, networks = _networks(folder, checkpoint, saved)
         if families[0] == "d4pg":
             weights = {f"{network}.{key}": values for network, own in networks.items() for key, values in own.items()}
         else:
@@ -94,8 +113,13 @@ class InitialWeights:
 
     def _require_goal(self, config: Config) -> None:
         """Refuse a planner whose goal the policy of the other run does not observe."""
-        if config.policy.planner.kind == "none" or self.parts is None:
+        if config.policy.planner.kind == "none":
             return
+        if self.parts is None:
+            raise UsageError(
+                f"policy.planner.kind {config.policy.planner.kind} cannot steer {self.name}, which does not say what "
+                "its policy observes; allowed: a run with spaces.json in its folder, and without classes of your own"
+            )
         goal, observed = config.policy.planner.goal, controller_inputs(self.parts)
         if observed.get(goal) != GOAL_SIZE:
             goals = [name for name, size in observed.items() if size == GOAL_SIZE]
@@ -128,7 +152,7 @@ class InitialWeights:
         other = self._counterpart(part, name, parts)
         problem = self._differs(unit, config)
         if problem is None:
-            problem = f"there is no {name}" if other is None else _lacks(other, unit)
+            problem = f"there is no {name}" if other is None else _lacks(other, unit, own.keys())
         if problem is not None or other is None:
             return Fit(part, name, [], problem)
         theirs = self._tensors(other, unit)
@@ -136,7 +160,7 @@ class InitialWeights:
             here, there = (_size(tensors.get(key)) for tensors in (own, theirs))
             if here != there:
                 return Fit(part, name, [], f"{unit.modules[key[0]]}.{key[1]} is {there} there and {here} here")
-        left_out = ", ".join(observation for observation, _ in other.inputs if observation not in dict(unit.inputs))
+        left_out = ", ".join(observation for observation in _read(other) if observation not in _read(unit))
         return Fit(part, name, [(own[key], theirs[key]) for key in own], left_out=left_out)
 
     def _differs(self, unit: Unit, config: Config) -> str | None:
@@ -146,20 +170,47 @@ class InitialWeights:
         return f"{different[0]} is {before[different[0]]} there and {now[different[0]]} here" if different else None
 
     def _counterpart(self, part: str, name: str, parts: Parts) -> Unit | None:
-        """The unit of the other run. The encoder of a single image needs no equal name."""
+        """The unit of the other run. If both runs have a single image, its name there is the one here."""
         if self.parts is None:
             return parts[part][name]
-        theirs = self.parts.get(part, {})
-        if len(theirs) == len(parts[part]) == 1 and all(unit.startswith(IMAGE) for unit in (name, *theirs)):
-            name = next(iter(theirs))
-        if name not in theirs:
+        there, here = image_names(self.parts), image_names(parts)
+        renamed = dict(zip(there, here, strict=True)) if len(there) == len(here) == 1 else {}
+        encoders = {f"{IMAGE}{old}": f"{IMAGE}{new}" for old, new in renamed.items()}
+        found = {encoders.get(other, other): unit for other, unit in self.parts.get(part, {}).items()}.get(name)
+        if found is None:
             return None
-        return Unit(theirs[name]["modules"], inputs=tuple(theirs[name]["inputs"].items()))
+        modules = {encoders.get(role, role): path for role, path in found["modules"].items()}
+        inputs = tuple(found["inputs"].items())
+        if "columns" not in found:
+            return self._older(modules, inputs, parts[part][name], here)
+        columns = {
+            role: tuple((renamed.get(observation, observation), size) for observation, size in sizes.items())
+            for role, sizes in found["columns"].items()
+        }
+        return Unit(modules, inputs=inputs, columns=columns)
+
+    def _older(self, modules: dict[str, str], inputs: Sizes, unit: Unit, images: list[str]) -> Unit:
+        """A unit of an older checkpoint, which names no columns. Where it says
+        nothing, those of `unit` are assumed.
+
+        `inputs` of a core without a perceptron's hidden layers are its columns. The first one counts the features of
+        all images.
+        """
+        if PERCEPTRON in modules:
+            columns = tuple((name, self.config.policy.joined(name, size)) for name, size in inputs)
+            said = {PERCEPTRON: columns} if PERCEPTRON in unit.columns else {}
+            return Unit(modules, inputs=inputs, columns={**unit.columns, **said})
+        if CORE in unit.columns and inputs:
+            seen = tuple((name, size) for name, size in unit.columns[CORE] if name in images)
+            fits = sum(size for _, size in seen) == inputs[0][1]
+            return Unit(modules, columns={CORE: (seen if fits else inputs[:1]) + inputs[1:]})
+        return Unit(modules, columns=unit.columns)
 
     def _tensors(self, other: Unit, unit: Unit) -> dict[tuple[str, str], Tensor]:
         """The tensors of the other run by role and name, as `unit` uses them.
 
-        It may read more observations. Their embeddings, and their columns of the first layer, are left out.
+        It may read more observations, and in another order. Their embeddings, and their columns of the first layers,
+        are moved or left out.
         """
         found = {
             (role, key.removeprefix(f"{path}.")): values
@@ -167,18 +218,16 @@ class InitialWeights:
             for key, values in self.weights.items()
             if key.startswith(f"{path}.")
         }
-        names = [name for name, _ in other.inputs]
-        kept = [names.index(name) for name, _ in unit.inputs]
+        kept = _places(other.inputs, unit.inputs)
         embedded = [key for role, key in found if role == PERCEPTRON and key.startswith("embeddings.")]
         for key, values in [(key, found.pop((PERCEPTRON, key))) for key in embedded]:
             _, number, kind = key.split(".", 2)
             if int(number) in kept:
                 found[PERCEPTRON, f"embeddings.{kept.index(int(number))}.{kind}"] = values
-        first = (PERCEPTRON, "layers.0.weight") if PERCEPTRON in unit.modules else (CORE, "rnn.weight_ih_l0")
-        if kept and first in found:
-            widths = self.config.policy.joined if PERCEPTRON in unit.modules else lambda _, size: size
-            columns = found[first].split([widths(name, size) for name, size in other.inputs], 1)
-            found[first] = torch.cat([columns[number] for number in kept], 1)
+        for role, columns in unit.columns.items():
+            first = role, FIRST_LAYERS[role]
+            if first in found:
+                found[first] = _chosen(found[first], other.columns.get(role, ()), columns)
         return found
 
     def _require_fit(self, fits: list[Fit], wanted: tuple[str, ...], config: Config) -> None:
@@ -238,16 +287,32 @@ def prepare(network: nn.Module, parts: Parts, config: Config, initial: InitialWe
     freeze(network, parts, config.frozen_parts)
 
 
-def _networks(folder: Path, checkpoint: str) -> tuple[str, SavedParts | None, dict[str, dict[str, Tensor]]]:
+def _networks(
+    folder: Path, checkpoint: str, config: Config
+) -> tuple[str, SavedParts | None, dict[str, dict[str, Tensor]]]:
     """The folder of the weights, where their parts are, and the weights by network. A pretrained policy of d4pg has
     no critic."""
     if (folder / WEIGHTS).is_file():
-        return str(folder), None, {"policy": read_weights(folder / WEIGHTS)}
+        return str(folder), _parts_by_spaces(folder, 0, config), {"policy": read_weights(folder / WEIGHTS)}
     loaded = CheckpointFolder(folder / "checkpoints").load(checkpoint)
     policy = ranking_of(loaded)[0]
     agent = loaded.learner_state(policy)
     networks = {"policy": loaded.weights_of(policy)} | ({"critic": agent["critic"]} if "critic" in agent else {})
-    return str(loaded.folder), agent.get("parts"), networks
+    parts = agent.get("parts")
+    if parts is None or not names_columns(parts):
+        parts = _parts_by_spaces(folder, policy, config) or parts
+    return str(loaded.folder), parts, networks
+
+
+def _parts_by_spaces(folder: Path, policy: int, config: Config) -> SavedParts | None:
+    """The parts of a saved policy, by its settings and spaces. None if the folder has no spaces, or names classes of
+    somebody's own: their code does not run."""
+    saved = load_spaces(folder, policy)
+    if saved is None or named_classes(config.policy, config.control):
+        return None
+    with torch.random.fork_rng(devices=[]):
+        network = untrained_policy(PoolSpec(observation_space=saved[0], action_space=saved[1], num_envs=1), config)
+    return saved_form(control_parts(network) if isinstance(network, DeterministicPolicy) else parts_of(network))
 
 
 def _folder_and_checkpoint(path: Path) -> tuple[Path, str]:
@@ -255,16 +320,44 @@ def _folder_and_checkpoint(path: Path) -> tuple[Path, str]:
     return (path.parent.parent, path.name) if path.parent.name == "checkpoints" else (path, "latest")
 
 
-def _lacks(other: Unit, unit: Unit) -> str | None:
-    """What the perceptron or the core of the other run does not read."""
-    if bool(other.inputs) != bool(unit.inputs):
-        return "it reads other features there"
-    theirs = dict(other.inputs)
-    for name, size in unit.inputs:
-        if theirs.get(name) != size:
-            there = f"{theirs[name]} values" if name in theirs else "missing"
-            return f"the observation {name} is {there} there and {size} values here"
+def _lacks(other: Unit, unit: Unit, tensors: Collection[tuple[str, str]]) -> str | None:
+    """What the unit of the other run does not read. `tensors` are those of `unit`, by role and name."""
+    pairs = [(other.inputs, unit.inputs)]
+    pairs += [(other.columns.get(role, ()), unit.columns.get(role, ())) for role in unit.modules]
+    for theirs, own in pairs:
+        if bool(theirs) != bool(own):
+            return "it reads other features there"
+        for name, size in own:
+            found = dict(theirs).get(name)
+            if found != size:
+                there = "missing" if found is None else f"{found} values"
+                return f"the observation {name} is {there} there and {size} values here"
+    for role, columns in unit.columns.items():
+        if other.columns.get(role, ()) != columns and (role, FIRST_LAYERS[role]) not in tensors:
+            return f"{unit.modules[role]} reads other observations there, or in another order"
     return None
+
+
+def _read(unit: Unit) -> list[str]:
+    """The observations that a unit reads."""
+    return list(dict.fromkeys(name for sizes in (unit.inputs, *unit.columns.values()) for name, _ in sizes))
+
+
+def _places(theirs: Sizes, own: Sizes) -> list[int]:
+    """Where the observations of this run are among those of the other run."""
+    names = [name for name, _ in theirs]
+    return [names.index(name) for name, _ in own]
+
+
+def _chosen(weight: Tensor, theirs: Sizes, own: Sizes) -> Tensor:
+    """The columns of the observations of this run, and the further columns. All if the widths are not those of
+    `theirs`: then the shapes differ, which is reported."""
+    widths = [size for _, size in theirs]
+    further = weight.shape[1] - sum(widths)
+    if theirs == own or further < 0:
+        return weight
+    columns = weight.split([*widths, further], 1)
+    return torch.cat([*(columns[place] for place in _places(theirs, own)), columns[-1]], 1)
 
 
 def _report(fit: Fit, wanted: tuple[str, ...]) -> UnitReport:

@@ -7,11 +7,11 @@ saved simulators, which are pickles (`may_unpickle`). Files with this user's sig
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from paceline.distributed.rank_info import RankInfo
 from paceline.envs.registry import code_named_by
 from paceline.errors import UsageError
 from paceline.signatures import why_foreign
@@ -70,8 +70,7 @@ def may_unpickle(manifest: Path, *, trust: bool = False) -> bool:
 
 def _ask(question: str) -> bool:
     """Ask on the terminal. False if there is no terminal, or if there are several ranks."""
-    several = any(os.environ.get(name, "1") != "1" for name in ("WORLD_SIZE", "SLURM_NTASKS"))
-    if several or not (sys.stdin and sys.stdin.isatty() and sys.stderr and sys.stderr.isatty()):
+    if RankInfo.find().size > 1 or not (sys.stdin and sys.stdin.isatty() and sys.stderr and sys.stderr.isatty()):
         return False
     sys.stderr.write(f"paceline: {question} [y/N] ")
     sys.stderr.flush()

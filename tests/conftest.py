@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import os
@@ -32,8 +33,16 @@ __all__ = [
 
 
 def pytest_configure() -> None:
-    """PyTorch's compiler believes what the processor says of itself: to try out each of its instruction sets takes ten
-    seconds, and two more in every process. And it starts no helpers, which only large models are worth."""
+    """Random cases of Hypothesis have no time limit.
+
+    PyTorch's compiler believes what the processor says of itself: to try out each of its instruction sets takes ten
+    seconds, and two more in every process. And it starts no helpers, which only large models are worth.
+    """
+    with contextlib.suppress(ImportError):  # tests that need a GPU run without Hypothesis, too
+        import hypothesis
+
+        hypothesis.settings.register_profile("unhurried", deadline=None)
+        hypothesis.settings.load_profile("unhurried")
     os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
+import gymnasium
 import pytest
 import tyro
 
@@ -97,6 +98,24 @@ def test_envs_lists_families_names_and_one_environment():
     assert "gym:CartPole-v1" in paceline("envs", "gym").stdout.splitlines()
     one = paceline("envs", "gym:CartPole-v1")
     assert "float32 [4]" in one.stdout and "Discrete(2)" in one.stdout and "µs" in one.stdout
+
+
+def batched(num_envs: int, device: str):
+    return gymnasium.make_vec("CartPole-v1", num_envs=num_envs, vectorization_mode="sync")
+
+
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        ("tensor:pong", ["float32 [8]", "Discrete(3)", "win", "in a batch of 64 environments"]),
+        (f"{__name__}:batched", ["float32 [4]", "Discrete(2)", "in a batch of 64 environments"]),
+        ("hand:catch", ["float32 [70]", "held", "% of a core"]),
+    ],
+)
+def test_every_environment_is_described(env, words):
+    one = paceline("envs", env)
+    assert one.returncode == 0, one.stderr
+    assert all(word in one.stdout for word in words), one.stdout
 
 
 @pytest.mark.parametrize(
@@ -243,7 +262,7 @@ for line in json.loads(sys.argv[1]):
 def endings() -> dict[str, tuple[int, bool]]:
     """The exit code of each command line, and whether it imported PyTorch."""
     command = [sys.executable, "-c", EACH_IN_A_PROCESS_OF_ITS_OWN, json.dumps(list(WITHOUT_PYTORCH))]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
     said = [json.loads(line.removeprefix("ended:")) for line in done.stdout.splitlines() if line.startswith("ended:")]
     return {line: (code, imported) for line, code, imported in said}
 

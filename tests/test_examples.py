@@ -195,6 +195,6 @@ def test_python_of_the_documentation(tmp_path, page):
     printed = run(["page.py"], tmp_path, measured=page.name == "first_run.md").splitlines()
     if page.name == "python.md":
         folder_and_return, evaluated, lengths, stopped, session = printed
-        assert folder_and_return.startswith("runs/cartpole-") and " to " in evaluated
+        assert folder_and_return.startswith(f"{tmp_path}/runs/cartpole-") and " to " in evaluated
         assert all(float(number) >= 10 for number in lengths.split()), "the corridor is ten steps long"
         assert int(stopped) < 200_000 and int(session.split()[0]) >= 8_000

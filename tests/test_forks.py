@@ -33,7 +33,7 @@ def test_an_exception_ends_the_program_with_a_traceback(tmp_path):
 def test_pools_of_no_particular_kind_can_be_serial(tmp_path):
     program = "from paceline.pool import PoolConfig, make_pool\n"
     program += "for kind in ('auto', 'process'):\n"
-    program += "    with make_pool('gym:CartPole-v1', PoolConfig(kind=kind, num_envs=1, workers=1)) as pool:\n"
+    program += "    with make_pool('gym:CartPole-v1', PoolConfig(kind=kind, num_envs=1)) as pool:\n"
     program += "        print(type(pool).__name__)"
     (tmp_path / "program.py").write_text(program)
     done = run_python("program.py", cwd=tmp_path, prepare=serial_pools)

@@ -150,15 +150,17 @@ def output_of(command: list[str], folder: Path, seconds: float) -> str:
     return (folder / "out").read_text()
 
 
+@pytest.mark.timeout(1200)
 def test_code_of_rllib_runs(tmp_path):
-    """On one processor, which the first algorithm must leave to the second."""
+    """On one processor, which the first algorithm must leave to the second. It takes up to a minute, most of it to
+    import RLlib in several processes."""
     for package in RLLIB_NEEDS:
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed")
     (tmp_path / "page.py").write_text(replaced(code("rllib.md"), SHORTER_RLLIB))
     # Not below `tmp_path`: the names of Ray's sockets would be too long.
     with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder:
-        printed = output_of([sys.executable, "-c", ON_ONE_PROCESSOR, folder], tmp_path, seconds=240)
+        printed = output_of([sys.executable, "-c", ON_ONE_PROCESSOR, folder], tmp_path, seconds=1000)
         action, iterations, started = json.loads(printed.splitlines()[-1])
         assert len(started) > 2 and await_end(started) == []
     assert action in (0, 1) and iterations == 3, "one after two that were restored"

@@ -33,7 +33,7 @@ def run(*command: str | Path, cwd: Path, ok: bool = True) -> subprocess.Complete
         env=outside | ({"PYTHONPATH": hatchling} if "hatchling" in command else {}),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert (done.returncode == 0) is ok, done.stderr
     return done
@@ -150,7 +150,7 @@ print(json.dumps(missing))
 """Hides what the wheel's metadata does not declare, without extras. Prints what the import of a module lacks."""
 IMPORTED_LATE = (
     (r"\.(envs\.envpool|pool\.envpool\w*)$", "envpool"),
-    (r"\.sims\.(control|rearrangement\.dynamics)\.", "mujoco"),
+    (r"\.(envs\.dmc_state|sims\.(control|rearrangement\.dynamics)\..*)$", "mujoco"),
     (r"\.sweep\.", "optuna"),
     (r"_triton$", "triton"),
 )

@@ -11,7 +11,7 @@ from paceline import files
 from paceline.config import Config
 from paceline.errors import PacelineError, UsageError
 from paceline.files import DiskFull, replace_text, replacing
-from paceline.run_folder import check_run_folder, open_run_folder, remove_leftovers
+from paceline.run_folder import check_run_folder, open_run_folder, remove_leftovers, set_reports_aside
 from paceline.session import train
 
 
@@ -168,3 +168,14 @@ def test_a_checkpoint_that_was_being_replaced_is_restored(tmp_path):
     with open_run_folder(tmp_path):
         assert (tmp_path / "checkpoints" / "step_128" / "manifest.json").exists()
     assert not hidden.exists()
+
+
+def test_files_of_the_user_stay_in_a_folder_that_was_no_run(tmp_path):
+    """For example a project's own folder, as in --run-dir ."""
+    own = [".config.json", ".config.yaml", "metrics.jsonl", ".config.d"]
+    for name in own[:3]:
+        (tmp_path / name).write_text("mine")
+    (tmp_path / ".config.d").mkdir()
+    remove_leftovers(tmp_path)
+    set_reports_aside(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(own)

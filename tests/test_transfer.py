@@ -8,8 +8,10 @@ import json
 import logging
 import random
 import shutil
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,15 +26,18 @@ from paceline.config import Config
 from paceline.distributed.rank_info import RankInfo
 from paceline.distributed.runtime import Group
 from paceline.errors import UsageError
-from paceline.evaluation.saved import SavedRun
+from paceline.evaluation.saved import SavedRun, run_config
 from paceline.experience.config import LimiterConfig
 from paceline.learner.config import D4PGConfig, OptimizerConfig, PPOConfig
 from paceline.learner.ppo import PPOLearner
 from paceline.nets.actor_critic import ActorCritic
-from paceline.nets.config import ControlConfig, CoreConfig, PolicyConfig
-from paceline.nets.parts import freeze, parts_of, saved_form
+from paceline.nets.config import ControlConfig, CoreConfig, HeadConfig, PlannerConfig, PolicyConfig
+from paceline.nets.deterministic import control_parts, make_networks
+from paceline.nets.heads import ActionHead
+from paceline.nets.parts import Parts, freeze, image_names, parts_of, saved_form
 from paceline.pool.config import PoolConfig
 from paceline.pool.protocol import PoolSpec
+from paceline.pretrained import folder_of
 from paceline.session import Session, train
 from paceline.transfer import InitialWeights
 from tests.experience.rollouts import move, refill
@@ -154,30 +159,45 @@ def naively_taken(old: ActorCritic, new: ActorCritic, before: Config, now: Confi
         theirs, mine = ([found for name in new_names for found in normalizer(network, name)] for network in (old, new))
         part = "policy" if new_images else "encoder"  # without images the perceptron is the encoder
         copied(part, [narrow, *theirs], [new.trunk.vectors, *mine])
+    features = [columns_of(n, c.policy, alone) for n, c in ((old, before), (new, now))]
+    memories = [[("memory", i) for i in range(8)] if c.policy.core.kind == "gru" else None for c in (before, now)]
+    read = [memory or columns for memory, columns in zip(memories, features, strict=True)]
     if before.policy.core.kind == now.policy.core.kind:
-        copied("policy", [narrow_core(old, new, before, now)], [new.core])
-        copied("policy", [old.head], [new.head])
-    copied("critic", [old.critic], [new.critic])
+        copied("policy", [narrowed(old.core, "rnn.weight_ih_l0", *features)], [new.core])
+        copied("policy", [narrowed(old.head, "linear.weight", *read)], [new.head])
+    copied("critic", [narrowed(old.critic, "weight", *read)], [new.critic])
     return taken
 
 
-def narrow_core(old: ActorCritic, new: ActorCritic, before: Config, now: Config) -> nn.Module:
-    """The old core without the observations that only the old network has; nothing if the cores read other things."""
-    old_names, new_names = ([leaf.name for leaf in network.trunk.leaves] for network in (old, new))
-    mixed_before, mixed_now = (bool(names and c.policy.hidden) for names, c in ((old_names, before), (new_names, now)))
-    if mixed_before != mixed_now:
+Column = tuple[str, int]
+
+
+def columns_of(network: ActorCritic, policy: PolicyConfig, alone: bool) -> list[Column]:
+    """What each feature is: a number of an image or of another observation, or of a mixture."""
+    images = zip(network.trunk.image_names, network.trunk.images, strict=True)
+    seen = [("image" if alone else name, i) for name, encoder in images for i in range(encoder.out_features)]
+    if not network.trunk.leaves:
+        return seen
+    if policy.hidden:
+        return seen + [("mixture", i) for i in range(policy.hidden[-1])]
+    return seen + [(leaf.name, i) for leaf in network.trunk.leaves for i in range(policy.embedding or leaf.shape[0])]
+
+
+def narrowed(module: nn.Module, name: str, theirs: list[Column], own: list[Column]) -> nn.Module:
+    """A copy that reads only what the new network has; nothing if the two read other things."""
+    mixtures = ("mixture", "memory")
+    named = [[column for column in columns if column[0] not in mixtures] for columns in (theirs, own)]
+    mixed = [[i for kind, i in columns if kind in mixtures] for columns in (theirs, own)]
+    sizes = [Counter(kind for kind, _ in columns) for columns in named]
+    fits = bool(named[0]) == bool(named[1]) and mixed[0] == mixed[1]
+    if not fits or any(sizes[0][kind] != size for kind, size in sizes[1].items()):
         return nn.Module()
-    if mixed_now or before.policy.core.kind == "none":
-        return old.core
-    size, images = before.policy.embedding, old.trunk.num_image_features
-    fits = images == new.trunk.num_image_features and set(new_names) <= set(old_names)
-    if not fits or any((size or VECTORS[name]) != (now.policy.embedding or VECTORS[name]) for name in new_names):
-        return nn.Module()
-    core = copy.deepcopy(old.core)
-    widths = [images, *(size or VECTORS[name] for name in old_names)]
-    columns = dict(zip(["images", *old_names], core.rnn.weight_ih_l0.split(widths, 1), strict=True))
-    core.rnn.weight_ih_l0 = nn.Parameter(torch.cat([columns[name] for name in ("images", *new_names)], 1))
-    return core
+    module = copy.deepcopy(module)
+    if name in dict(module.named_parameters()):
+        weight = module.get_parameter(name)
+        kept = [theirs.index(column) for column in named[1]]
+        weight.data = torch.cat([weight.data[:, kept], weight.data[:, len(named[0]) :]], 1)
+    return module
 
 
 def test_random_networks_take_what_a_naive_copy_takes():
@@ -487,6 +507,302 @@ def test_a_run_with_frozen_parts_is_evaluated_as_usual(source, tmp_path):
     run = SavedRun.load(tmp_path / "run")
     policy = run.policy(run.spec(), torch.device("cpu"))
     assert same(policy.state_dict(), weights_of(source), "core.", "head.")
+
+
+# What a layer reads: columns belong to observations, by name.
+
+
+def vectors(**sizes: int) -> dict[str, spaces.Space]:
+    return {name: spaces.Box(-1, 1, (size,), np.float32) for name, size in sizes.items()}
+
+
+def pictures(*names: str) -> dict[str, spaces.Space]:
+    return {name: spaces.Box(0, 255, (1, 16, 16), np.uint8) for name in names}
+
+
+def spec_with(leaves: dict[str, spaces.Space], action: spaces.Space | None = None) -> PoolSpec:
+    """Observations in this order."""
+    return PoolSpec(
+        observation_space=spaces.Dict(list(leaves.items())), action_space=action or spaces.Discrete(2), num_envs=1
+    )
+
+
+def sample(spec: PoolSpec) -> dict[str, Tensor]:
+    return {leaf.name: torch.from_numpy(np.stack([leaf.space.sample() for _ in range(5)])) for leaf in spec.obs}
+
+
+def taken(old: nn.Module, old_parts: Parts, new: nn.Module, parts: Parts, config: Config, init: str) -> dict[str, str]:
+    """Take parts of one network in another. Returns the note about each unit."""
+    initial = InitialWeights(name="there", config=config, weights=old.state_dict(), parts=saved_form(old_parts))
+    initial.copy_to(new, parts, dataclasses.replace(config, init_from="there", init=init))
+    return {row.unit: row.note for row in initial.reports[0]}
+
+
+def taken_in_ppo(old: ActorCritic, new: ActorCritic, policy: PolicyConfig, init: str) -> dict[str, str]:
+    return taken(old, parts_of(old), new, parts_of(new), dataclasses.replace(TINY, policy=policy), init)
+
+
+def without(network: ActorCritic, *images: str) -> None:
+    """Let the encoders of these images give zeros, whatever they see."""
+    for trunk in filter(None, (network.trunk, network.critic_trunk)):
+        for name in images:
+            encoder = trunk.images[trunk.image_names.index(name)]
+            for values in encoder.parameters():
+                values.data.zero_()
+
+
+SEEING = PolicyConfig(encoder="patches", encoder_size=4, hidden=(6,))
+CONTROL = PolicyConfig(encoder="patches", encoder_size=4)
+
+
+@pytest.mark.parametrize("core", ["none", "lstm"])
+@pytest.mark.parametrize("hidden", [(6,), ()])
+def test_columns_of_images_are_taken_by_name(core, hidden):
+    """The same outputs, without the image that only the other run has, and in another order."""
+    policy = dataclasses.replace(SEEING, hidden=hidden, core=CoreConfig(kind=core, hidden=8))
+    seen = pictures("depth", "rgb", "seg") | vectors(goal=3)
+    fewer = spec_with({name: seen[name] for name in ("rgb", "depth", "goal")})
+    old, new = ActorCritic(spec_with(seen), policy), ActorCritic(fewer, policy)
+    notes = taken_in_ppo(old, new, policy, "encoder+policy+critic")
+    reader = "core" if core == "lstm" else "head"
+    assert notes[reader] == "without seg"
+    without(old, "seg")
+    obs = sample(spec_with(seen))
+    expected, found = (
+        old.act(obs, old.initial_state(5)),
+        new.act({n: obs[n] for n in names_of(fewer)}, new.initial_state(5)),
+    )
+    for one, other in zip(expected, found, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def names_of(spec: PoolSpec) -> list[str]:
+    return [leaf.name for leaf in spec.obs]
+
+
+@pytest.mark.parametrize(("core", "reader"), [("none", "head"), ("gru", "core")])
+def test_columns_of_another_image_are_not_taken(core, reader):
+    policy = dataclasses.replace(SEEING, core=CoreConfig(kind=core, hidden=8))
+    old, new = (
+        ActorCritic(spec_with(pictures(*names) | vectors(goal=3)), policy)
+        for names in (("depth", "rgb"), ("rgb", "seg"))
+    )
+    notes = taken_in_ppo(old, new, policy, "encoder+policy")
+    assert notes["encoder of rgb"] == "" and notes["perceptron"] == ""
+    assert notes[reader] == "the observation seg is missing there and 4 values here"
+
+
+def test_a_separate_critic_is_taken_by_names():
+    policy = dataclasses.replace(SEEING, critic="separate", embedding=2)
+    seen = pictures("depth", "rgb") | vectors(compass=3, goal=3)
+    other = spec_with({name: seen[name] for name in ("rgb", "goal", "compass")})
+    old, new = ActorCritic(spec_with(seen), policy), ActorCritic(other, policy)
+    assert taken_in_ppo(old, new, policy, "critic")["critic"] == "without depth"
+    without(old, "depth")
+    obs = sample(spec_with(seen))
+    torch.testing.assert_close(
+        old.value(obs, torch.zeros(5, 0)), new.value({n: obs[n] for n in names_of(other)}, torch.zeros(5, 0))
+    )
+    another = ActorCritic(spec_with(pictures("depth", "seg") | vectors(compass=3, goal=3)), policy)
+    with pytest.raises(UsageError, match="the critic of there does not fit: the observation seg is missing there"):
+        taken_in_ppo(old, another, policy, "critic")
+
+
+def test_own_heads_are_taken_only_with_the_same_images_in_the_same_order():
+    """Which of their columns belong to an image is not known."""
+    own = dataclasses.replace(SEEING, head=HeadConfig(kind="tests.test_transfer:OwnHead"))
+    old, same_images, moved = (
+        ActorCritic(spec_with(pictures(*names) | vectors(goal=3)), own)
+        for names in (("depth", "rgb"), ("depth", "rgb"), ("rgb", "depth"))
+    )
+    assert taken_in_ppo(old, same_images, own, "encoder+policy")["head"] == ""
+    notes = taken_in_ppo(old, moved, own, "encoder+policy")
+    assert notes["head"] == "head reads other observations there, or in another order"
+
+
+class OwnHead(ActionHead):
+    """Its first layer has a name of its own."""
+
+    def __init__(self, leaves, in_features, config):
+        super().__init__(leaves, in_features, config)
+        self.first, self.linear = self.linear, nn.Identity()
+
+    def forward(self, features, mask=None):
+        return self.params(self.first(features), mask)
+
+
+def control_networks(seen: dict[str, spaces.Space], policy: PolicyConfig) -> tuple[nn.ModuleDict, Parts]:
+    """D4PG's networks with random statistics, and where their parts are."""
+    own, critic = make_networks(spec_with(seen, spaces.Box(-1, 1, (2,))), D4PG.control, policy)
+    for name, values in own.state_dict().items():
+        if name.endswith(("shift", "scale")):
+            values.uniform_(0.5, 2.0)
+    return nn.ModuleDict({"policy": own, "critic": critic}), control_parts(own)
+
+
+@pytest.mark.parametrize("seen", [{}, pictures("screen")], ids=["vectors", "images"])
+def test_d4pg_does_not_take_columns_of_other_observations(seen):
+    config = dataclasses.replace(D4PG, policy=CONTROL)
+    old, new = (
+        control_networks(seen | own, CONTROL) for own in (vectors(joints=3, terrain=6), vectors(camera=6, speed=3))
+    )
+    wanted = "policy" if seen else "encoder"
+    for init in (wanted, "critic") if not seen else ("critic",):
+        with pytest.raises(UsageError, match="the observation camera is missing there and 6 values here"):
+            taken(*old, *new, config, init)
+    if seen:
+        notes = taken(*old, *new, config, "encoder+policy")
+        assert notes["torso"] == "the observation camera is missing there and 6 values here"
+
+
+def test_d4pg_takes_columns_and_reduced_observations_by_name():
+    """The same actions and values without the observation that only the other run has, and in another order."""
+    policy = dataclasses.replace(CONTROL, reduced=("terrain",), reduced_hidden=(6, 4), normalize_obs=True)
+    seen = pictures("screen") | vectors(joints=3, sonar=5, terrain=6)
+    names = ("terrain", "joints", "screen")
+    old, new = control_networks(seen, policy), control_networks({name: seen[name] for name in names}, policy)
+    config = dataclasses.replace(D4PG, policy=policy)
+    notes = taken(*old, *new, config, "encoder+policy+critic")
+    assert notes["torso"] == "without sonar" and notes["reduced"] == ""
+    obs = sample(spec_with(seen))
+    obs["sonar"] = old[0]["policy"].normalizers[1].shift.expand(5, -1)  # normalised, it is zero
+    actions = torch.rand(5, 2)
+    found = []
+    for network, own in ((old[0], obs), (new[0], {name: obs[name] for name in names})):
+        normalized = network["policy"].normalize(own)
+        found.append((network["policy"](own), network["critic"](normalized, actions)))
+    torch.testing.assert_close(*found)
+
+
+def test_the_normaliser_of_a_reduced_observation_belongs_to_its_layers():
+    policy = dataclasses.replace(CONTROL, reduced=("terrain",), reduced_hidden=(6, 4), normalize_obs=True)
+    seen = pictures("screen") | vectors(joints=3, terrain=6)
+    old, new = control_networks(seen, policy), control_networks(seen, policy)
+    config = dataclasses.replace(D4PG, policy=policy)
+    taken(*old, *new, config, "encoder")
+    joints, terrain = (normalizer.state_dict() for normalizer in new[0]["policy"].normalizers)
+    assert same(old[0]["policy"].normalizers[1].state_dict(), terrain, "")
+    assert not same(old[0]["policy"].normalizers[0].state_dict(), joints, "shift")
+    freeze(*new, ["encoder"])
+    assert [normalizer.is_frozen for normalizer in new[0]["policy"].normalizers] == [False, True]
+    raw = dataclasses.replace(policy, normalize_obs=False)
+    unscaled = control_networks(seen, raw)
+    initial = InitialWeights(name="there", config=config, weights=old[0].state_dict(), parts=saved_form(old[1]))
+    initial.copy_to(*unscaled, dataclasses.replace(config, policy=raw, init_from="there", init="encoder"))
+    notes = {row.unit: row.note for row in initial.reports[0]}
+    assert notes["reduced"] == "policy.normalize_obs is True there and False here"
+
+
+# Folders that do not say where their parts are: pretrained policies, and checkpoints of earlier versions.
+
+
+def pretrained(name: str, **changes) -> Config:
+    """The settings of a run that begins with a pretrained policy."""
+    config = run_config(folder_of(Path(name)))
+    return dataclasses.replace(config, init_from=name, policy=dataclasses.replace(config.policy, **changes))
+
+
+def test_a_pretrained_policy_is_taken_by_the_names_of_its_observations():
+    config = pretrained("pointnav")
+    spec = SavedRun.load(folder_of(Path("pointnav"))).spec()
+    seen = {leaf.name: leaf.space for leaf in spec.obs if leaf.name != "goal"}
+    new, initial = ActorCritic(spec_with(seen, spaces.Discrete(4)), config.policy), InitialWeights.load(config)
+    initial.copy_to(new, parts_of(new), config)
+    notes = {row.unit: row.note for row in initial.reports[0]}
+    assert notes["perceptron"] == "without goal" and notes["head"] == ""
+    theirs = initial.weights["trunk.vectors.layers.0.weight"]
+    assert torch.equal(new.trunk.vectors.layers[0].weight, theirs[:, 3:])
+
+
+def test_a_pretrained_policy_of_other_observations_is_refused():
+    config = pretrained("cartpole")
+    new = ActorCritic(spec_with(vectors(a=1, b=3)), config.policy)
+    with pytest.raises(UsageError, match="the observation a is missing there and 1 values here"):
+        InitialWeights.load(config).copy_to(new, parts_of(new), config)
+
+
+def test_a_planner_steers_a_pretrained_policy():
+    config = dataclasses.replace(pretrained("pointnav", planner=PlannerConfig(kind="lstm")), freeze="encoder+policy")
+    spec = SavedRun.load(folder_of(Path("pointnav"))).spec()
+    seen = {leaf.name: leaf.space for leaf in spec.obs if leaf.name != "goal"}
+    new, initial = ActorCritic(spec_with(seen, spaces.Discrete(4)), config.policy), InitialWeights.load(config)
+    initial.copy_to(new, parts_of(new), config)
+    assert same(
+        {"head": initial.weights["head.linear.weight"], "goal": initial.weights["trunk.vectors.layers.0.weight"]},
+        {"head": new.head.linear.weight, "goal": new.core.perceptron.layers[0].weight},
+        "",
+    )
+
+
+@pytest.mark.parametrize("name", ["pointnav", "pendulum"])
+def test_reading_a_pretrained_policy_draws_no_random_numbers(name):
+    before = torch.get_rng_state()
+    initial = InitialWeights.load(pretrained(name))
+    assert initial.parts is not None
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def forget_parts(folder: Path, keep: Callable[[Any], Any] = lambda parts: None) -> None:
+    """Save the checkpoint as an earlier version would have: with parts of its form, or without any."""
+    loaded = CheckpointFolder(folder / "checkpoints").load()
+    state = copy.deepcopy(dict(loaded.state))
+    state["agent"]["parts"] = keep(state["agent"]["parts"])
+    CheckpointFolder(folder / "checkpoints").save(loaded.state["step"] + 1, loaded.weights, state, {}, best=False)
+
+
+def test_unknown_parts_are_taken_only_with_equal_widths(source, tmp_path):
+    folder = tmp_path / "old"
+    shutil.copytree(source, folder)
+    forget_parts(folder)
+    (folder / "spaces.json").unlink()
+    config = dataclasses.replace(TINY, init_from=str(folder))
+    initial = InitialWeights.load(config)
+    assert initial.parts is None
+    new = ActorCritic(spec_with(vectors(a=2, b=3)), TINY.policy)
+    with pytest.raises(UsageError, match="the encoder of .* does not fit: .* is .* there and .* here"):
+        initial.copy_to(new, parts_of(new), config)
+    planned = dataclasses.replace(TINY.policy, planner=PlannerConfig(kind="lstm"))
+    with pytest.raises(UsageError, match="does not say what its policy observes; allowed: a run with spaces.json"):
+        InitialWeights.load(dataclasses.replace(config, policy=planned))
+
+
+def of_earlier_version(parts: dict[str, Any]) -> dict[str, Any]:
+    """Parts as earlier versions saved them: cores counted all images together, and other units named nothing."""
+    found = {
+        part: {name: {"modules": unit["modules"], "inputs": unit["inputs"]} for name, unit in units.items()}
+        for part, units in parts.items()
+    }
+    images, core = image_names(parts), parts["policy"]["core"]["columns"]["core"]
+    joint = sum(size for name, size in core.items() if name in images)
+    mixes = any("perceptron" in unit["columns"] for part in ("encoder", "policy") for unit in parts[part].values())
+    others = {name: size for name, size in core.items() if name not in images}
+    found["policy"]["core"]["inputs"] = {} if mixes else {"images": joint, **others}
+    return found
+
+
+def test_checkpoints_of_earlier_versions_are_read_by_their_spaces(source, tmp_path):
+    folder = tmp_path / "old"
+    shutil.copytree(source, folder)
+    forget_parts(folder, of_earlier_version)
+    initial = InitialWeights.load(dataclasses.replace(TINY, init_from=str(folder)))
+    known = CheckpointFolder(source / "checkpoints").load().state["agent"]["parts"]
+    assert initial.parts == known
+
+
+@pytest.mark.parametrize("hidden", [(6,), ()])
+@pytest.mark.parametrize("image", [(), ("screen",)])
+def test_parts_of_earlier_versions_are_still_taken(hidden, image):
+    """Of runs with classes of the user's own, whose networks are not built."""
+    policy = dataclasses.replace(SEEING, hidden=hidden, core=CoreConfig(kind="gru", hidden=8))
+    seen = pictures(*image) | vectors(extra=2, goal=3)
+    old, new = (ActorCritic(spec_with(own), policy) for own in (seen, pictures(*image) | vectors(goal=3)))
+    config = dataclasses.replace(TINY, policy=policy)
+    parts = of_earlier_version(saved_form(parts_of(old)))
+    initial = InitialWeights(name="there", config=config, weights=old.state_dict(), parts=parts)
+    expected, wanted = copy.deepcopy(new), "encoder+policy+critic" if hidden or image else "policy+critic"
+    taken_in_ppo(old, expected, policy, wanted)
+    initial.copy_to(new, parts_of(new), dataclasses.replace(config, init_from="there", init=wanted))
+    assert same(expected.state_dict(), new.state_dict(), "")
 
 
 # Updates.

@@ -347,6 +347,7 @@ def test_there_is_no_question_without_a_terminal_or_with_several_ranks(tmp_path,
     monkeypatch.setattr(sys, "stderr", Terminal())
     monkeypatch.setattr(sys, "stdin", Terminal("y\n") if silent == "ranks" else io.StringIO("y\n"))
     if silent == "ranks":
+        monkeypatch.setenv("RANK", "0")
         monkeypatch.setenv("WORLD_SIZE", "2")
     assert may_unpickle(tmp_path / "config.json") is False
 

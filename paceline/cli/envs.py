@@ -10,9 +10,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from paceline.envs.factory import Factory
 from paceline.envs.ids import EnvId
 from paceline.envs.registry import FAMILIES, Family, families, load, resolve
 from paceline.errors import UsageError, is_installed, missing_of
+from paceline.pool.protocol import PoolSpec
+from paceline.telemetry.console import status
+
+BATCH, MEASURED_SECONDS = 64, 0.3
+"""Batched simulators are measured with so many environments, for so long."""
 
 
 @dataclass(frozen=True)
@@ -56,23 +62,42 @@ def _needs(name: str, family: Family) -> str:
 
 
 def describe_environment(text: str) -> None:
-    """Print the spaces and the step time of one environment, which another process measures."""
+    """Print the spaces and the step time of one environment, or of a batch if it is a batched simulator."""
     factory = resolve(text)
-    backend, factory = factory.backend, factory.single or factory
+    backend, single = factory.backend, factory.single or factory
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_row("id", str(EnvId.parse(text)))
-    table.add_row("frames per step", str(factory.frameskip))
+    table.add_row("frames per step", str(single.frameskip))
     if backend is not None:
-        table.add_row("pool", backend if factory.backend is not None else f"{backend}; serial and process")
-    if factory.backend is None:
-        from paceline.pool.auto import probe
-        from paceline.pool.config import PoolConfig
-
-        cost = probe(factory, PoolConfig())
-        table.add_row("agents", str(cost.spec.agents_per_env))
-        for leaf in cost.spec.obs:
-            table.add_row(f"observation {leaf.name}", f"{leaf.dtype} {list(leaf.shape)}")
-        for leaf in cost.spec.actions:
-            table.add_row(f"action {leaf.name}", str(leaf.space))
-        table.add_row("step", f"{cost.step_seconds * 1e6:,.0f} µs, {cost.cpu_share:.0%} of a core")
+        table.add_row("pool", backend if single.backend is not None else f"{backend}; serial and process")
+    spec, cost = _measured_alone(factory) if backend is None else _measured_batch(factory)
+    table.add_row("agents", str(spec.agents_per_env))
+    for leaf in spec.obs:
+        table.add_row(f"observation {leaf.name}", f"{leaf.dtype} {list(leaf.shape)}")
+    for leaf in spec.actions:
+        table.add_row(f"action {leaf.name}", str(leaf.space))
+    if spec.measures:
+        table.add_row("measures", ", ".join(spec.measures))
+    if spec.reward_weights:
+        table.add_row("reward weights", ", ".join(f"{name} {value:g}" for name, value in spec.reward_weights))
+    table.add_row("step", cost)
     Console().print(table)
+
+
+def _measured_alone(factory: Factory) -> tuple[PoolSpec, str]:
+    """What an environment looks like, and what a step costs. Another process steps it."""
+    from paceline.pool.auto import probe
+    from paceline.pool.config import PoolConfig
+
+    cost = probe(factory, PoolConfig())
+    return cost.spec, f"{cost.step_seconds * 1e6:,.0f} µs, {cost.cpu_share:.0%} of a core"
+
+
+def _measured_batch(factory: Factory) -> tuple[PoolSpec, str]:
+    from paceline.pool import make_pool
+    from paceline.pool.auto import measure
+    from paceline.pool.config import PoolConfig
+
+    with status("loading simulators"), make_pool(factory, PoolConfig(num_envs=BATCH)) as pool:
+        rate = measure(pool, MEASURED_SECONDS)
+        return pool.spec, f"{1e6 / rate:,.1f} µs per agent, in a batch of {BATCH} environments"

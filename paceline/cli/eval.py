@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +15,7 @@ from paceline.errors import UsageError
 from paceline.evaluation.evaluators import EvaluationOptions, checked_evaluator, evaluate_baseline
 from paceline.pretrained import folder_of
 from paceline.run_records import record_evaluation
+from paceline.telemetry.console import stdout_to_stderr
 
 
 @dataclass(frozen=True)
@@ -40,8 +39,7 @@ class Eval:
     options: Annotated[EvaluationOptions, tyro.conf.arg(name="")] = field(default_factory=EvaluationOptions)
 
     def run(self) -> None:
-        # Environments may print, also when they are imported. Only the result goes to stdout.
-        with contextlib.redirect_stdout(sys.stderr):
+        with stdout_to_stderr():  # environments may print, also when they are imported
             table, report = self._evaluate()
         if self.json:
             print(json.dumps(report, allow_nan=False))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+import re
 import sys
 import traceback
 
@@ -30,10 +32,14 @@ COMMANDS = {
 imports."""
 
 
+HOME_AS_VALUE = re.compile(r"(--[\w.-]+=)(~(?:/.*)?)$")
+"""Matches options such as --run-dir=~/runs."""
+
+
 def main() -> None:
     """Run a command. Turn every failure into one clear message and an exit code."""
     try:
-        code = _run(sys.argv[1:])
+        code = _run([HOME_AS_VALUE.sub(_expanded, argument) for argument in sys.argv[1:]])
     except PacelineError as error:
         print(f"paceline: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
@@ -50,6 +56,11 @@ def main() -> None:
         sys.exit(1)
     if code:
         sys.exit(code)
+
+
+def _expanded(argument: re.Match[str]) -> str:
+    """Shells expand `--run-dir ~/runs`, and most do not expand `--run-dir=~/runs`."""
+    return argument[1] + os.path.expanduser(argument[2])
 
 
 def _run(arguments: list[str]) -> int:

@@ -53,9 +53,15 @@ def value_of(option: str, arguments: list[str]) -> str | None:
     """The argument after `option`, or after its equals sign. None if there is none."""
     for at in reversed(range(len(arguments))):
         name, equals, value = arguments[at].partition("=")
-        if name == option:
+        if name.replace("_", "-") == option:
             return value if equals else arguments[at + 1] if at + 1 < len(arguments) else None
     return None
+
+
+def is_given(name: str, arguments: list[str]) -> bool:
+    """Whether the arguments have a setting, by its dotted name. A flag may be switched on or off."""
+    forms = [options_of(name, value)[0] for value in (True, False)]
+    return any(argument.partition("=")[0].replace("_", "-") in forms for argument in arguments)
 
 
 def without_options(arguments: list[str], valued: Collection[str], flags: Collection[str]) -> list[str]:

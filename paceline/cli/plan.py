@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +11,7 @@ from typing import Annotated
 import tyro
 
 from paceline.errors import UsageError
+from paceline.files import cannot_write
 from paceline.sims.navigation.plans import plan as floor_plan
 from paceline.sims.navigation.plans.check import check_file, free_area
 from paceline.sims.navigation.plans.examples import plan_text
@@ -43,8 +45,9 @@ class PlanCheck:
     def _check_picture(self, picture: Path, num_plans: int) -> None:
         if num_plans > 1:
             raise UsageError(f"--picture draws one plan, and {num_plans} were given")
-        if picture.suffix != ".png" or not picture.parent.is_dir():
-            raise UsageError(f"--picture {picture} cannot be written; allowed: a .png file in a folder that exists")
+        with _writing(picture):
+            if picture.suffix != ".png" or not picture.parent.is_dir() or picture.is_dir():
+                raise UsageError(f"--picture {picture} cannot be written; allowed: a .png file in a folder that exists")
 
     def _check(self, file: Path) -> bool:
         """Print what there is to say about one plan; returns whether it can be used."""
@@ -74,11 +77,12 @@ class PlanExport:
 
     def run(self) -> None:
         text = plan_text(self.what)
-        if self.output.exists():
-            raise UsageError(f"{self.output} exists; allowed: a new file")
-        if not self.output.parent.is_dir():
-            raise UsageError(f"{self.output}: the folder {self.output.parent} does not exist")
-        self.output.write_text(text)
+        with _writing(self.output):
+            if self.output.exists():
+                raise UsageError(f"{self.output} exists; allowed: a new file")
+            if not self.output.parent.is_dir():
+                raise UsageError(f"{self.output}: the folder {self.output.parent} does not exist")
+            self.output.write_text(text)
         print(self.output)
 
 
@@ -106,4 +110,14 @@ def _draw(scene: Scene, problems: Sequence[Problem], picture: Path) -> None:
     from PIL import Image
 
     marks = [area for problem in problems for area in problem.areas]
-    Image.fromarray(top_down(scene, size=PICTURE_SIDE, marks=marks)).save(picture)
+    with _writing(picture):
+        Image.fromarray(top_down(scene, size=PICTURE_SIDE, marks=marks)).save(picture)
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """A context whose errors of the operating system become one line about `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise cannot_write(path, error) from error

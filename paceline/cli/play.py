@@ -13,7 +13,7 @@ import tyro
 from paceline.errors import UsageError
 from paceline.evaluation.evaluators import SEED
 from paceline.pretrained import POLICIES, find_policy
-from paceline.telemetry.console import console
+from paceline.telemetry.console import status
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,10 @@ class Play:
         find_policy(self.name)  # before PyTorch, whose import takes seconds
         if self.episodes is not None and self.episodes < 1:
             raise UsageError(f"--episodes must be at least 1, got {self.episodes}")
-        with contextlib.redirect_stdout(sys.stderr), console().status("loading PyTorch"):
+        with contextlib.redirect_stdout(sys.stderr), status("loading PyTorch"):
             from paceline.pretrained.play import play
         with contextlib.redirect_stdout(sys.stderr):
             shown = play(self.name, self.output, episodes=self.episodes, seed=self.seed)
         print(shown.summary)
         print(f"{shown.gif}  {shown.page}")
+        print(f"trained by: {shown.command}")

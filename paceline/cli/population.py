@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
@@ -12,19 +13,18 @@ from pathlib import Path
 from paceline.cli.options import parse, without_options
 from paceline.cli.train import find_start, is_trusted
 from paceline.config import Config
-from paceline.envs.registry import code_named_by, resolve
+from paceline.envs.registry import code_named_by, resolve, with_absolute_paths
 from paceline.errors import UsageError
 from paceline.files import replace_text
 from paceline.pool.config import available_core_ids
 from paceline.population.display import PopulationTable
+from paceline.population.folders import is_population
 from paceline.population.launch import SEED_DISTANCE, MemberPlan, PopulationProcesses, shares
-from paceline.run_folder import check_run_folder
-from paceline.telemetry.console import console, print_line
+from paceline.run_folder import MEMBERS_FILE, open_run_folder, require_nothing_in
+from paceline.telemetry.console import print_line, status
 from paceline.wording import counted
 
 MEMBERS = 4
-RECORD = "members.json"
-"""The file with the number of members, for --resume."""
 OWN, OWN_FLAGS = ("--run-dir", "--members", "--ranks", "--max-restarts", "--seed"), ("--resume", "--trust")
 
 
@@ -55,18 +55,28 @@ def main(arguments: list[str]) -> int:
     """Run `paceline population` with `arguments`; the exit code."""
     start = find_start(arguments, "population")
     options, config = parse(PopulationOptions, start.config, start.options, prog=f"paceline population {start.label}")
+    config = dataclasses.replace(config, env=with_absolute_paths(config.env))
     trust = options.trust or is_trusted(config, start)
     stamp = time.strftime("%Y%m%d-%H%M%S")
     folder = options.run_dir or Path("runs") / f"{start.label}-population-{config.seed}-{stamp}"
     count = _members(options, folder)
-    _require_possible(config, options, folder)
-    check_run_folder(folder)
-    (folder / "logs").mkdir(parents=True, exist_ok=True)
-    config.save(folder / "config.json")
-    replace_text(folder / RECORD, json.dumps({"members": count}) + "\n")
-    # Every member has its own seed.
-    changes = without_options(start.options, OWN, OWN_FLAGS) if options.resume else []
-    processes = PopulationProcesses(_plans(config, options, folder, count, changes, trust), options.max_restarts)
+    _require_possible(config, options)
+    with open_run_folder(folder) as opened:
+        if not options.resume:
+            require_nothing_in(folder, of_run="paceline train --resume")
+        opened.is_used = True
+        (folder / "logs").mkdir(exist_ok=True)
+        config.save(folder / "config.json")
+        replace_text(folder / MEMBERS_FILE, json.dumps({"members": count}) + "\n")
+        # Every member has its own seed.
+        changes = without_options(start.options, OWN, OWN_FLAGS) if options.resume else []
+        return _train(config, options, _plans(config, options, folder, count, changes, trust), folder)
+
+
+def _train(config: Config, options: PopulationOptions, plans: list[MemberPlan], folder: Path) -> int:
+    """Train all members to their ends, and say how each has ended."""
+    processes = PopulationProcesses(plans, options.max_restarts)
+    count = len(plans)
     print_line(f"{counted(count, 'member')} of {config.system} on {config.env}; folder: {folder}")
     with PopulationTable(str(folder), processes.members, config.pbt.objective, config.log_seconds, None) as table:
         code = processes.run(table.update)
@@ -78,12 +88,14 @@ def main(arguments: list[str]) -> int:
 
 def _members(options: PopulationOptions, folder: Path) -> int:
     count = options.members
+    if options.resume and not is_population(folder):
+        raise UsageError(f"{folder} is not the folder of a population; allowed: the --run-dir of one")
     if count is None and options.resume:
         try:
-            count = int(json.loads((folder / RECORD).read_text())["members"])
+            count = int(json.loads((folder / MEMBERS_FILE).read_text())["members"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UsageError(
-                f"{folder} is not the folder of a population ({RECORD}: {error}); --members starts one"
+                f"{folder / MEMBERS_FILE} cannot be read ({error}); --members says how many to start"
             ) from error
     count = MEMBERS if count is None else count
     if count < 1:
@@ -91,17 +103,15 @@ def _members(options: PopulationOptions, folder: Path) -> int:
     return count
 
 
-def _require_possible(config: Config, options: PopulationOptions, folder: Path) -> None:
+def _require_possible(config: Config, options: PopulationOptions) -> None:
     if config.pbt.every is None:
         raise UsageError("a population needs --pbt.every N: the steps of a member between two rounds")
     if options.max_restarts < 0 or options.ranks < 1:
         raise UsageError("--max-restarts must be at least 0, and --ranks at least 1")
-    if (folder / RECORD).exists() and not options.resume:
-        raise UsageError(f"{folder} holds a population already; --resume continues it, another --run-dir starts one")
     if code_named_by(config.env) is None:
         resolve(config.env)
     if config.pbt.tuned:  # the defaults are always allowed, and PyTorch takes seconds to import
-        with console().status("loading PyTorch"):
+        with status("loading PyTorch"):
             from paceline.population.member import tuned_by
         tuned_by(config)
 

@@ -30,8 +30,8 @@ class Report:
     pointnav, otherwise episode_return."""
     output: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """The file. None: report.html in the run's folder; with several runs comparison.html in the first run's folder."""
-    episodes: int = 200
-    """Episodes to play for the sections that a simulator adds, for example pointnav."""
+    episodes: int | None = None
+    """Episodes to play for sections that a simulator adds, as pointnav does. None: 200, or all of a list with fewer."""
     agent: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """Instead of a run, a baseline of rearrangement: oracle or random. Needs --env and --output."""
     env: Annotated[str | None, tyro.conf.arg(metavar="ID")] = None

@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from paceline.cli.options import options_of, parse, value_of, without_options
+from paceline.cli.options import is_given, options_of, parse, without_options
 from paceline.cli.population import gpus_of_machine
 from paceline.cli.train import find_start, is_trusted
 from paceline.config import Config
@@ -23,13 +23,11 @@ from paceline.errors import UsageError
 from paceline.files import replace_text
 from paceline.pool.config import available_core_ids
 from paceline.population.launch import SEED_DISTANCE, MemberPlan, shares
-from paceline.run_folder import open_run_folder
+from paceline.run_folder import SWEEP_FILE, open_run_folder
 from paceline.sweep.objective import Objective, Statistic
 from paceline.sweep.space import Space, load_space, value_in_words
-from paceline.telemetry.console import console, print_line
+from paceline.telemetry.console import print_line, status
 
-RECORD = "sweep.json"
-"""The file with what must not change when a sweep continues."""
 SHOWN = 5
 """So many of the best trials are printed."""
 OWN = ("--run-dir", "--space", "--trials", "--jobs", "--metric", "--statistic", "--window", "--seed")
@@ -38,8 +36,8 @@ OWN_FLAGS = ("--minimize", "--no-minimize", "--prune", "--no-prune", "--trust", 
 
 @dataclass(frozen=True, kw_only=True)
 class SweepOptions:
-    """Search for good settings of a recipe. Optuna proposes the settings, and stops trials that do worse than the
-    median of the others. Each trial is a run folder in the folder of the sweep. The same command continues a sweep
+    """Search for good settings of a recipe. Optuna proposes the settings. Trials that do worse than the median of the
+    others are stopped. Each trial is a run folder in the folder of the sweep. The same command continues a sweep
     that was stopped."""
 
     space: Path | None = None
@@ -62,8 +60,8 @@ class SweepOptions:
     minimize: bool = False
     """Search for the lowest value instead of the highest."""
     prune: bool = True
-    """Stop a trial whose objective is below the median of the others at the same share of its steps. The first five
-    trials are never stopped."""
+    """Stop a trial whose objective is worse than the median of the complete trials at the same share of their steps. No
+    trial is stopped before five are complete, or in its first fifth."""
     trust: bool = False
     """With --config: run the code that the file names, even if another user wrote it (see SECURITY.md)."""
 
@@ -88,13 +86,13 @@ def main(arguments: list[str]) -> int:
         raise UsageError("--trials and --jobs must be at least 1")
     space = load_space(options.space, config)
     for name in space:
-        if value_of(f"--{name.replace('_', '-')}", start.options) is not None:
+        if is_given(name, start.options):
             raise UsageError(f"--{name} is also in {options.space}; allowed: one of the two")
     objective = options.objective(config)
     trust = options.trust or is_trusted(config, start)
     if code_named_by(config.env) is None:
         resolve(config.env)
-    with console().status("loading Optuna"):
+    with status("loading Optuna"):
         from paceline.sweep import search as _  # noqa: F401 - a missing extra is an error before there is a folder
     folder = options.run_dir or Path("runs") / f"{start.label}-sweep-{options.space.stem}"
     recipe = arguments[:1] if arguments and not arguments[0].startswith("-") else []
@@ -171,7 +169,7 @@ def _require_same(folder: Path, file: Path, config: Config, objective: Objective
     """Refuse to continue another sweep, and note what this one is."""
     settings = dataclasses.asdict(objective) | {"config": config.settings(), "space": _space_text(file)}
     mine = json.loads(json.dumps(settings))
-    path = folder / RECORD
+    path = folder / SWEEP_FILE
     if path.exists():
         try:
             theirs = json.loads(path.read_text())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -15,13 +16,13 @@ from paceline.config import Config
 from paceline.distributed.failures import report_to_launcher
 from paceline.distributed.launch import exit_code, is_restart, launch_ranks
 from paceline.distributed.rank_info import RankInfo
-from paceline.envs.registry import code_named_by, resolve
+from paceline.envs.registry import code_named_by, resolve, with_absolute_paths
 from paceline.errors import UsageError
-from paceline.own_code import is_path, with_absolute_path
+from paceline.own_code import is_path
 from paceline.population.folders import is_population
-from paceline.run_folder import check_run_folder, require_no_run
+from paceline.run_folder import check_run_folder, require_nothing_in
 from paceline.run_names import name_of, new_run_folder
-from paceline.telemetry.console import console, print_line
+from paceline.telemetry.console import print_line, status
 from paceline.trust import may_run
 
 HELP = {"-h", "--help", "--help-all"}
@@ -80,23 +81,25 @@ def main(arguments: list[str]) -> int:
         return 0
     options, config = parse(TrainOptions, start.config, start.options, prog=f"paceline train {start.label}")
     label = start.label if config.env == start.config.env else f"{start.label}-{name_of(config.env)}"
-    config = dataclasses.replace(config, env=with_absolute_path(config.env))
+    config = dataclasses.replace(config, env=with_absolute_paths(config.env))
     trust = options.trust or is_trusted(config, start)
     place = RankInfo.find()
     folder = options.run_dir or new_run_folder(config, label)
     restart = is_restart(folder)
     if not options.resume and not restart and place.rank == 0:
-        require_no_run(folder)
+        require_nothing_in(folder)
     if options.ranks > 1 and place.size == 1:
         same_folder = [] if options.run_dir is not None else ["--run-dir", str(folder)]
         check_run_folder(folder)  # before there are ranks, so that an error is printed once
         again = ["train", *arguments, *same_folder, *(["--trust"] if trust else [])]
         return launch_ranks(options.ranks, again, folder, max_restarts=options.max_restarts)
+    if place.size == 1 and options.join is None:
+        _warn_of_tasks()
     resume = "latest" if restart else options.from_checkpoint if options.resume else None
     with report_to_launcher(place.rank):
         if code_named_by(config.env) is None:
             resolve(config.env)  # a wrong name is an error before PyTorch is imported, which takes seconds
-        with console().status("loading PyTorch"):
+        with status("loading PyTorch"):
             from paceline.population.member import train_member
             from paceline.session import train
         if options.join is not None:
@@ -108,8 +111,15 @@ def main(arguments: list[str]) -> int:
         if options.report and not run.interrupted:
             from paceline.evaluation.report import write_report
 
-            print_line(f"report: {write_report(folder)}")
+            print_line(f"report: {write_report(run.folder)}")
     return exit_code(run.interrupted)
+
+
+def _warn_of_tasks() -> None:
+    """Say that this process is alone, if its SLURM job has several tasks, but srun has not started it."""
+    tasks = os.environ.get("SLURM_NTASKS", "1")
+    if tasks != "1" and "SLURM_STEP_NUM_TASKS" not in os.environ:
+        print_line(f"this SLURM job has {tasks} tasks, and this run is one process; srun starts a rank in every task")
 
 
 def is_trusted(config: Config, start: Start) -> bool:
@@ -155,7 +165,7 @@ def find_start(arguments: list[str], command: str = "train") -> Start:
 
 def _from_env(env: str, system: str, options: list[str]) -> Start:
     """Settings for an environment that has no recipe."""
-    with console().status(f"looking at {env}"):
+    with status(f"looking at {env}"):
         from paceline.recipes.defaults import default_config
 
         core = value_of("--policy.core.kind", options) or "none"

@@ -76,6 +76,7 @@ class APPO:
         kinds, steps = all_kinds(run.pool.spec), config.rollout_steps
         own = run.ownership.own
         sizes = [batch_chunks(config, kind, run.ownership) for kind in kinds]
+        _require_streams(learners, min(sizes))
         fresh = torch.nan if sampler.assignment is None else 0.0
         self._buffers = [
             RolloutBuffer(
@@ -109,6 +110,7 @@ class APPO:
         held, collected = self._held, 0
         with sampler, updates.thread as thread:
             while not thread.is_over:
+                run.stop.keep_signals()
                 if thread.wants_checkpoint:
                     held = sampler.drain(held)
                     thread.save()
@@ -133,6 +135,20 @@ def batch_chunks(config: Config, kind: KindSlots, ownership: Ownership) -> int:
     if config.appo.batch is None:
         return -(-kind.spec.num_slots // ownership.largest_share(kind.policies(config.population.policies)))
     return max(1, round(config.appo.batch / config.rollout_steps))
+
+
+def _require_streams(learners: Sequence[PPOLearner], chunks: int) -> None:
+    """Refuse mini-batches of whole chunks, if a batch has fewer. Batches with chunks that were closed early have more
+    of them, so the first batches may fit by chance."""
+    for learner in learners:
+        ppo = learner.config
+        whole = ppo.traces_minibatches or (learner.policy.is_recurrent and ppo.sequences == "columns")
+        if whole and chunks < ppo.minibatches:
+            instead = "--ppo.trace update" if ppo.traces_minibatches else "--ppo.sequences packed"
+            raise UsageError(
+                f"ppo.minibatches is {ppo.minibatches}, but a batch has only {chunks} chunks to divide; allowed: fewer "
+                f"mini-batches, a larger --appo.batch, more --pool.num-envs, or {instead}"
+            )
 
 
 def _is_concurrent(run: TrainingRun, config: Config, sampler: Sampler) -> bool:
@@ -349,10 +365,11 @@ class BatchQueue:
         learner.before_pass()  # targets take a pass through the network, too
         batch.select(submission.selection, submission.truncations)
         oldest = (learner.policy.version - self._config.max_lag).clamp(min=learner.first_version)
+        decided = batch.valid.clone()
         dropped = batch.drop_older(oldest)
         losses: dict[str, float] = {}
         if not learner.first_version or float(run.ownership.group.sum_(batch.valid.sum().float()[None])):
-            learner.targets.complete_chunks(batch, learner.policy)
+            learner.targets.complete_chunks(batch, learner.policy, decided)
             with naming_policy(policy, run.ownership.num_policies):
                 losses = learner.learn(batch, run.progress)  # waits for the device: then rows may be overwritten
             learner.publish()

@@ -8,6 +8,7 @@ rank has its own streams, replay and learner thread. Learner threads meet in the
 from __future__ import annotations
 
 import threading
+import time
 
 import numpy as np
 
@@ -24,6 +25,8 @@ from paceline.schedule.protocol import TrainingRun
 
 UPDATES_PER_REPORT = 16
 """A report waits for the device, and for all ranks."""
+FILLING_SECONDS = 30.0
+"""A deterministic run that is stopped while it fills its replay repeats at most this much."""
 
 
 class D4PG:
@@ -46,6 +49,7 @@ class D4PG:
         )
         self._updates = Updates(run, learner, sampler, updates)
         self._thread = LearnerThread(run, self._learn_until_over)
+        self._deterministic, self._kept_at = config.deterministic, time.monotonic()
 
     def __call__(self) -> None:
         self._actors.begin()
@@ -61,6 +65,8 @@ class D4PG:
         run.begin_iteration()
         while not run.finished():
             while not self._limiter.may_draw():
+                run.stop.keep_signals()
+                self._save_while_filling()
                 actors.step(all_slots=True)
                 updates.stop_if_requested()
             updates.stop_if_requested()
@@ -75,6 +81,7 @@ class D4PG:
         run, actors = self._run, self._actors
         with self._thread as thread:
             while not thread.is_over:
+                run.stop.keep_signals()
                 if thread.wants_checkpoint:
                     actors.drain()
                     thread.save()
@@ -84,7 +91,21 @@ class D4PG:
                 with run.clock.time("learning"):
                     if not self._limiter.wait(to_draw=False, seconds=POLL_SECONDS):
                         continue  # the learner is behind
+                self._save_while_filling()
                 actors.step()
+
+    def _save_while_filling(self) -> None:
+        """Before the first update there are no reports, in which ranks agree to save. A single rank saves here."""
+        run, now = self._run, time.monotonic()
+        if self._limiter.has_begun:
+            return
+        if run.group.size == 1 and run.checkpoint_is_late:
+            self._actors.drain()
+            if not self._limiter.has_begun:  # otherwise the learner thread has begun
+                run.save()
+        if self._deterministic and now - self._kept_at >= FILLING_SECONDS:
+            self._kept_at = now
+            run.keep_state()
 
     def _learn_until_over(self) -> None:
         updates, thread = self._updates, self._thread

@@ -91,6 +91,7 @@ class DDPPO:
             if len(self._held) < slots:  # the wait was ended: the run has to stop
                 break
             run.phases.show("collecting", step, self._steps)
+            run.stop.keep_signals()
             if run.stop.is_requested or self._preemption.should_stop(step * slots):
                 break
         sampler.flush()

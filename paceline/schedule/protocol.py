@@ -27,11 +27,15 @@ class TrainingRun(Protocol):
     threads: int
     checkpoint_due: bool
     save: Callable[[], None]
+    keep_state: Callable[[], None]
 
     @property
     def learners(self) -> Sequence[Learner]:
         """By policy. Those of policies that only other ranks train have weights, and never learn."""
         ...
+
+    @property
+    def checkpoint_is_late(self) -> bool: ...
 
     @property
     def progress(self) -> float: ...

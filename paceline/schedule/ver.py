@@ -148,6 +148,7 @@ class VER:
         assert held is not None
         preemption.begin(rollout.completed)
         while not (rollout.is_full or run.stop.is_requested or preemption.should_stop(rollout.completed)):
+            run.stop.keep_signals()
             run.phases.show("collecting", rollout.completed, rollout.goal)
             missing = rollout.goal - rollout.completed
             if not self._variable:

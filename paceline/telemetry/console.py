@@ -2,18 +2,53 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import functools
 import logging
+import os
 import sys
+from collections.abc import Iterator
+from typing import TextIO
 
 from rich.console import Console
 from rich.logging import RichHandler
 
 
+@contextlib.contextmanager
+def stdout_to_stderr() -> Iterator[None]:
+    """Inside the context, what this process and those that it starts write to stdout goes to stderr."""
+    stdout = sys.stdout
+    try:
+        saved = os.dup(1)
+    except OSError:  # it is closed
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+        return
+    try:
+        _flush(stdout)
+        os.dup2(2, 1)
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _flush(stdout)
+        os.dup2(saved, 1)
+        os.close(saved)
+
+
+def _flush(stdout: TextIO) -> None:
+    """Write out what Python and compiled code have printed to stdout."""
+    for stream in (stdout, sys.__stdout__):
+        if stream is not None:
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+    ctypes.CDLL(None).fflush(None)
+
+
 @functools.cache
 def console() -> Console:
-    """Writes to stderr; stdout is for results."""
-    return Console(stderr=True)
+    """Writes to stderr; stdout is for results. FORCE_COLOR colours a file, and animates nothing there."""
+    return Console(stderr=True, force_interactive=None if sys.stderr.isatty() else False)
 
 
 def log_to_console() -> None:
@@ -24,6 +59,19 @@ def log_to_console() -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler])
 
 
+def status(text: str) -> contextlib.AbstractContextManager[object]:
+    """Inside the context a terminal shows `text` with a spinner."""
+    return console().status(text) if console().is_interactive else contextlib.nullcontext()
+
+
+def show_cursor() -> None:
+    """Show the terminal's cursor, which a live display hides. A signal handler may call it at any moment."""
+    with contextlib.suppress(OSError, ValueError):
+        if sys.stderr.isatty():
+            os.write(sys.stderr.fileno(), b"\x1b[?25h")
+
+
 def print_line(text: str) -> None:
-    """Print one line for the user as it is: no markup, no wrapping."""
-    console().print(text, markup=False, highlight=False, soft_wrap=True)
+    """Print one line for the user as it is: no markup, no wrapping. If nobody reads it any more, training goes on."""
+    with contextlib.suppress(OSError, SystemExit):  # Rich exits when a pipe is closed, as by Ctrl-C in `... | tee log`
+        console().print(text, markup=False, highlight=False, soft_wrap=True)

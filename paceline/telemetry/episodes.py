@@ -20,6 +20,8 @@ class LatestEpisodes:
         self._names = [f"episode_{name}" for name in ("return", "length", *measures)]
         self.sums: deque[tuple[float, ...]] = deque()
         """By iteration: the number of episodes, and the sum of each statistic."""
+        self.seen = 0
+        """Episodes so far, since this process began."""
 
     @property
     def num_sums(self) -> int:
@@ -37,10 +39,16 @@ class LatestEpisodes:
 
     def add(self, sums: Sequence[float]) -> None:
         """Count the episodes of one iteration."""
+        self.seen += int(sums[0])
         if sums[0]:
             self.sums.append(tuple(sums))
         while len(self.sums) > 1 and sum(entry[0] for entry in self.sums) - self.sums[0][0] >= WINDOW:
             self.sums.popleft()
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self.sums.clear()
+        self.seen = 0
 
     def means(self) -> dict[str, float | None]:
         """By name; None before the first episode has ended."""
@@ -48,6 +56,10 @@ class LatestEpisodes:
             return dict.fromkeys(self._names)
         count, *totals = (sum(column) for column in zip(*self.sums, strict=True))
         return {name: total / count for name, total in zip(self._names, totals, strict=True)}
+
+    def mean_return(self, num_slots: int) -> float | None:
+        """Of the latest episodes, once they stand for all: the first that end are the short ones."""
+        return self.means()["episode_return"] if self.seen >= max(WINDOW, num_slots) else None
 
 
 def _measured(episode: Episode, name: str) -> float:

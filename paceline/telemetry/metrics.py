@@ -26,10 +26,19 @@ class MetricsWriter:
     """Writes the reports of a run, on rank 0. It changes nothing in the run folder before the first report."""
 
     def __init__(
-        self, folder: Path, *, wandb_project: str | None = None, config: Mapping[str, Any] | None = None
+        self,
+        folder: Path,
+        *,
+        wandb_project: str | None = None,
+        config: Mapping[str, Any] | None = None,
+        resumed_from: int | None = None,
     ) -> None:
+        """A run that goes on from a checkpoint has `resumed_from` that step."""
+        self._resumed_from = resumed_from
+        self._nonfinite: set[str] = set()
+        """Names that were not finite in some report."""
         self._lines = LineFile(folder / "metrics.jsonl")
-        self._sinks = [OptionalSink("TensorBoard", lambda: EventFile(folder / "tensorboard"))]
+        self._sinks = [OptionalSink("TensorBoard", lambda: EventFile(folder / "tensorboard", resumed_from))]
         if wandb_project:
             run = _start_wandb(folder, wandb_project, config)
             self._sinks.append(OptionalSink("Weights & Biases", lambda: run))
@@ -37,9 +46,18 @@ class MetricsWriter:
     def write(self, report: Mapping[str, Any]) -> None:
         """Write a report, which needs a `step`. Non-finite numbers become null, because JSON does not have them."""
         finite = {key: None if _is_nonfinite(value) else value for key, value in report.items()}
+        self._warn_of_nonfinite(report)
+        if self._resumed_from is not None:
+            finite["resumed_from"], self._resumed_from = self._resumed_from, None
         self._lines.append(json.dumps(finite))
         for sink in self._sinks:
             sink.write(report)
+
+    def _warn_of_nonfinite(self, report: Mapping[str, Any]) -> None:
+        for name, value in report.items():
+            if _is_nonfinite(value) and name not in self._nonfinite:
+                self._nonfinite.add(name)
+                log.warning("%s is %s at step %s; metrics.jsonl has null for it", name, value, report["step"])
 
     def close(self) -> None:
         self._lines.close()
@@ -75,10 +93,13 @@ class LineFile:
 
 
 class EventFile:
-    """A TensorBoard event file. torch's own writer has a thread that prints a traceback when the disk is full."""
+    """A TensorBoard event file. torch's own writer has a thread that prints a traceback when the disk is full.
 
-    def __init__(self, folder: Path) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
+    TensorBoard no longer shows what earlier files of the folder say about steps after `resumed_from`.
+    """
+
+    def __init__(self, folder: Path, resumed_from: int | None = None) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.summary.writer.record_writer import RecordWriter
 
@@ -89,6 +110,9 @@ class EventFile:
         self._file = open(folder / name, "xb", buffering=0)  # noqa: SIM115 - kept open for the whole run
         self._records = RecordWriter(self._file)
         self._records.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
+        if resumed_from is not None:
+            start = Event(wall_time=time.time(), step=resumed_from + 1, session_log=SessionLog(status=SessionLog.START))
+            self._records.write(start.SerializeToString())
 
     def log(self, report: Mapping[str, Any], step: int) -> None:
         values = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
@@ -62,7 +63,7 @@ class Progress:
         self._shown: tuple[Mapping[str, Any], float, float | None] | None = None
         self._closed = threading.Event()
         self._live = None
-        if self._console.is_terminal:
+        if self._console.is_interactive:
             self._live = Live(console=self._console, refresh_per_second=4, get_renderable=self._render)
         self._thread = threading.Thread(target=self._write_lines, name="progress", daemon=True)
 
@@ -73,7 +74,8 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         self._closed.set()
         if self._live is not None:
-            self._live.stop()
+            with contextlib.suppress(OSError):  # the terminal was closed
+                self._live.stop()
         elif self._thread.is_alive():
             self._thread.join()
 
@@ -91,7 +93,7 @@ class Progress:
         self._write(f"{self._title}; run folder: {self._folder}")
         while not self._closed.wait(self._line_seconds):
             report = "" if self._shown is None else line(*self._shown)
-            parts = ", ".join(filter(None, [report, str(self._phases)]))
+            parts = ", ".join(filter(None, [report, str(self._phases)])) or "preparing"
             self._write(f"[{duration(time.monotonic() - self._began)}] {parts}")
 
     def _write(self, text: str) -> None:
@@ -148,12 +150,8 @@ def _policy_table(report: Mapping[str, Any], width: int) -> Table:
 
 def _best_policy(report: Mapping[str, Any]) -> int | None:
     """The policy with the population's best objective; None if the report does not say which it is."""
-    best = report.get("population/best")
-    for policy, own in _policies(report).items():
-        results = [value for name, value in own.items() if "." not in name and "loss" not in name]
-        if best is not None and best in results:
-            return policy
-    return None
+    best = report.get("population/best_policy")
+    return None if best is None else int(best)
 
 
 def share_bar(shares: Mapping[str, float], width: int) -> Text:
@@ -175,7 +173,8 @@ def line(report: Mapping[str, Any], share_done: float, seconds_left: float | Non
     parts.append(f"return {_number(report.get('episode_return'), '.1f')}")
     if report.get("population/best") is not None:
         policy = _best_policy(report)
-        parts.append(f"best policy{'' if policy is None else f' {policy}'} {report['population/best']:.2f}")
+        which = "" if policy is None else f"policy {policy} with "
+        parts.append(f"best: {which}{report['population/best']:.2f}")
     if report.get("policy_lag") is not None:
         parts.append(f"lag {report['policy_lag']:.1f}")
     if seconds_left is not None:

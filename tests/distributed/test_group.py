@@ -21,15 +21,35 @@ def test_local_rank_is_not_the_rank():
     """On the second machine, the first process is rank 8 and uses GPU 0."""
     place = RankInfo.find({"RANK": "8", "WORLD_SIZE": "16", "LOCAL_RANK": "0"})
     assert (place.rank, place.size, place.local_rank) == (8, 16, 0)
-    place = RankInfo.find({"SLURM_PROCID": "5", "SLURM_NTASKS": "6", "SLURM_LOCALID": "1"})
+    place = RankInfo.find({"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "6", "SLURM_LOCALID": "1"})
     assert (place.rank, place.size, place.local_rank) == (5, 6, 1)
     assert RankInfo.find({}) == RankInfo(rank=0, size=1, local_rank=0)
 
 
 def test_torchrun_wins_over_slurm():
     """In a Slurm allocation torchrun's variables count, because it sets them for each process."""
-    both = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}
+    both = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}
     assert RankInfo.find(both).rank == 1
+
+
+def test_a_batch_script_without_srun_is_no_rank():
+    """SLURM sets the number of the job's tasks there, too. Waiting for ranks that nobody starts would never end."""
+    assert RankInfo.find({"SLURM_PROCID": "0", "SLURM_NTASKS": "6", "SLURM_LOCALID": "0"}) == RankInfo()
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"RANK": "one"}, "RANK is 'one'; allowed: a whole number, at least 0"),
+        ({"RANK": "-1"}, "RANK is '-1'; allowed: a whole number, at least 0"),
+        ({"WORLD_SIZE": "0"}, "WORLD_SIZE is '0'; allowed: a whole number, at least 1"),
+        ({"LOCAL_RANK": ""}, "LOCAL_RANK is ''; allowed: a whole number, at least 0"),
+        ({"RANK": "2"}, "RANK is 2; allowed: less than WORLD_SIZE, 2"),
+    ],
+)
+def test_wrong_numbers_of_ranks_are_named(changed, words):
+    with pytest.raises(UsageError, match=words):
+        RankInfo.find({"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"} | changed)
 
 
 def test_devices():

@@ -83,8 +83,9 @@ def test_a_rank_that_has_left_is_not_missed_and_the_one_after_it_is_watched(four
     assert noticed_by == 1 and message.startswith("rank 3 on machine-3 ")
 
 
-def test_rank_0_leaves_last(four):
+def test_rank_0_leaves_last():
     """It may serve the store, which the other ranks need until they have left."""
+    four = Watched(4, seconds=60)
     first = threading.Thread(target=four.ranks[0].leave)
     first.start()
     for rank in four.ranks[1:]:
@@ -93,6 +94,7 @@ def test_rank_0_leaves_last(four):
         rank.leave()
     first.join(30)
     assert not first.is_alive() and four.lost.empty()
+    four.close()
 
 
 def test_a_heartbeat_of_zero_seconds_is_refused():

@@ -30,7 +30,7 @@ def _run(job: str, out: str, environment: dict[str, str]) -> None:
     Path(out).write_bytes(pickle.dumps(function()))
 
 
-def on_ranks(size: int, function: Callable[[], Any], timeout: float = 120) -> list[Any]:
+def on_ranks(size: int, function: Callable[[], Any], timeout: float = 350) -> list[Any]:
     """What `function`, called on every rank, returns there."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

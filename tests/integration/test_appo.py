@@ -18,11 +18,14 @@ from paceline.checkpoint import CheckpointFolder
 from paceline.config import CheckpointConfig, Config
 from paceline.envs.memory import Memory
 from paceline.errors import SimulatorError, UsageError
+from paceline.experience.training_batch import TrainingBatch
 from paceline.learner.config import PPOConfig
 from paceline.learner.ppo import PPOLearner
 from paceline.learner.publication import Publication
 from paceline.nets.config import CoreConfig, PolicyConfig
+from paceline.nets.normalizer import ReturnNormalizer
 from paceline.pool.config import PoolConfig
+from paceline.population.config import PopulationConfig
 from paceline.schedule.appo import BatchQueue, _is_concurrent
 from paceline.schedule.config import APPOConfig
 from paceline.session import train
@@ -305,7 +308,7 @@ def test_weights_are_picked_up_whole(tmp_path):
     ("changes", "said"),
     [
         ({"deterministic": True}, "allowed: ddppo, ver"),
-        ({"ppo": PPOConfig(minibatches=5, trace="minibatch")}, "only 4 streams"),
+        ({"ppo": PPOConfig(minibatches=5, trace="minibatch")}, "only 4 chunks"),
     ],
 )
 def test_what_cannot_be_is_refused(tmp_path, changes, said):
@@ -348,3 +351,50 @@ def test_memory_task_is_learned_on_two_ranks(tmp_path, learning_seed):
 
     first, second = on_ranks(2, work, timeout=300)
     assert first == second and first >= REMEMBERED
+
+
+def batched(num_envs: int, device: str):
+    import gymnasium
+
+    return gymnasium.make_vec("CartPole-v1", num_envs=num_envs, vectorization_mode="sync")
+
+
+def _train_on_a_rank(folder: Path) -> int:
+    ppo = PPOConfig(epochs=1, minibatches=2, trace="minibatch", normalize_advantage=True)
+    config = small("none", env=f"{__name__}:batched", pool=PoolConfig(num_envs=2), ppo=ppo, rollout_steps=8, steps=800)
+    return train(dataclasses.replace(config, population=PopulationConfig(policies=2)), folder).step
+
+
+def test_a_rank_with_an_empty_minibatch_joins_the_sums_of_the_others(tmp_path):
+    """Advantages are normalised over all ranks in every mini-batch, and some have no stream of the policy."""
+    assert min(on_ranks(2, lambda: _train_on_a_rank(tmp_path))) >= 800
+
+
+@pytest.mark.parametrize(
+    ("core", "ppo", "instead"),
+    [
+        ("none", {"trace": "minibatch", "epochs": 1}, "--ppo.trace update"),
+        ("lstm", {"sequences": "columns", "trace": "update"}, "--ppo.sequences packed"),
+    ],
+)
+def test_fewer_chunks_than_minibatches_are_refused_before_training(tmp_path, core, ppo, instead):
+    """Batches with chunks that were closed early have more of them: the run would end when episodes get longer."""
+    config = small(core, ppo=PPOConfig(minibatches=4, **ppo), population=PopulationConfig(policies=2))
+    with pytest.raises(UsageError, match=f"a batch has only 2 chunks to divide; .*{instead}"):
+        train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_dropped_rows_do_not_end_episodes_for_the_scale_of_returns(tmp_path, monkeypatch):
+    """Only the learner leaves them out. Their rewards are part of what follows."""
+    seen = []
+    plain = ReturnNormalizer.observe
+
+    def observe(self, slots, reward, terminated, truncated, real=None):
+        seen.append(real.clone())
+        return plain(self, slots, reward, terminated, truncated, real)
+
+    monkeypatch.setattr(ReturnNormalizer, "observe", observe)
+    monkeypatch.setattr(TrainingBatch, "drop_older", lambda batch, version: batch.valid[::2].fill_(False).sum())
+    run = train(small("none"), tmp_path)
+    assert run.step >= 512 and len(seen) > 0 and all(real.all() for real in seen)

@@ -221,7 +221,8 @@ def test_two_ranks_have_the_same_weights_and_replays_of_their_own(tmp_path):
 def test_a_task_is_learned(tmp_path, value, prioritized, compiled, within, learning_seed):
     """D4PG and D3PG, with priorities and without: close to the number on average; an agent that says nothing is 0.6
     away. False alarms: none in 20 seeds of the categorical and of the scalar critic; 1 in 27 runs of the mixture, not
-    counting 13 that a crash in PyTorch 2.11's compiler ended (a CUDA build without a visible GPU)."""
+    counting 13 that a crash in PyTorch 2.11's compiler ended (a CUDA build without a visible GPU). The compiler takes
+    20 s of the mixture's test."""
     config = dataclasses.replace(
         learnable(value, prioritized), compute=ComputeConfig(compile=compiled), seed=learning_seed
     )

@@ -238,6 +238,6 @@ def test_workers_do_not_run_the_main_module_again(tmp_path):
     )
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     output = subprocess.run(
-        [sys.executable, script], capture_output=True, text=True, timeout=60, check=True, env=environment
+        [sys.executable, script], capture_output=True, text=True, timeout=300, check=True, env=environment
     ).stdout
     assert output.splitlines() == ["main runs", "2.0"]

@@ -35,7 +35,9 @@ from tests.integration.envs import LENGTH, Chase  # noqa: E402
 from tests.integration.ranks import ROOT  # noqa: E402
 from tests.integration.test_d4pg import reports, small  # noqa: E402
 
-PATIENCE = 180.0
+pytestmark = pytest.mark.timeout(1200)
+
+PATIENCE = 600.0
 """Seconds for actors to start, which import PyTorch in processes of their own while other tests run."""
 
 
@@ -184,7 +186,8 @@ def test_a_sampler_gives_whole_transitions_of_its_own_streams():
 
 
 def test_what_actors_send_arrives_and_a_killed_one_is_replaced(cluster, caplog):
-    """kill -9 of an actor: the others go on, its successor has other streams, and no simulator is left."""
+    """kill -9 of an actor: the others go on, its successor has other streams, and no simulator is left. The successor
+    takes some 10 s to start."""
     config = with_actors()
     config = dataclasses.replace(config, pool=dataclasses.replace(config.pool, kind="process", workers=1))
     learner = Learner(config)
@@ -196,29 +199,33 @@ def test_what_actors_send_arrives_and_a_killed_one_is_replaced(cluster, caplog):
         simulators = [child.pid for child in psutil.Process(victim).children(recursive=True)]
         assert simulators
         os.kill(victim, signal.SIGKILL)
-        while "was lost and is replaced (1 so far)" not in caplog.text:
-            wait_for(remote, learner, 1)  # from the other one
+        wait_until(remote, lambda: "was lost and is replaced (1 in an hour)" in caplog.text)
+        wait_for(remote, learner, 1)
         assert victim not in process_ids(remote) and len(process_ids(remote)) == 2
         shown = np.concatenate([rows["obs/obs"] for rows in learner.rows])
         assert len(np.unique(shown)) == len(shown), "every decision comes once"
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while any(psutil.pid_exists(pid) for pid in simulators):
             assert time.monotonic() < deadline, "a simulator outlives its actor"
             time.sleep(0.1)
 
 
 def test_too_many_losses_end_the_run(cluster):
-    config = with_actors(count=1, max_restarts=0)
+    config = with_actors(count=1, max_restarts_per_hour=0)
     learner = Learner(config)
     with contextlib.closing(start_actors(config, learner)) as remote:
         wait_for(remote, learner, 1)
         os.kill(process_ids(remote)[0], signal.SIGKILL)
-        with pytest.raises(PacelineError, match=r"remote\.max_restarts"):
+        with pytest.raises(
+            PacelineError,
+            match=r"^1 remote actors were lost within an hour; remote\.max_restarts_per_hour allows 0 times",
+        ):
             wait_for(remote, learner, 1000)
 
 
 def test_an_actor_for_which_there_is_no_room_yet_does_not_hold_up_the_others(cluster):
-    """Of three, two have a core each; the third begins when one of them is gone for good."""
+    """Of three, two have a core each; the third begins when one of them is gone for good. An actor takes some 10 s to
+    start: it imports PyTorch in a process of its own."""
     config = with_actors(count=3)
     learner = Learner(config)
     with contextlib.closing(start_actors(config, learner)) as remote:
@@ -247,7 +254,7 @@ def test_a_terminated_run_saves_a_checkpoint(tmp_path):
     program = "import pickle, sys; from paceline.session import train; train(*pickle.load(open(sys.argv[1], 'rb')))"
     (tmp_path / "job").write_bytes(pickle.dumps((config, tmp_path / "run")))
     done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "job")], cwd=ROOT, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", program, str(tmp_path / "job")], cwd=ROOT, capture_output=True, text=True, timeout=900
     )
     assert done.returncode == 0, done.stderr
     saved = CheckpointFolder(tmp_path / "run" / "checkpoints").load()
@@ -293,7 +300,7 @@ def test_what_cannot_be_is_refused(changes, said):
         dataclasses.replace(with_actors(), **changes)
 
 
-@pytest.mark.parametrize("options", [{"actors": -1}, {"transitions": 0}, {"cores": 0.0}, {"max_restarts": -1}])
+@pytest.mark.parametrize("options", [{"actors": -1}, {"transitions": 0}, {"cores": 0.0}, {"max_restarts_per_hour": -1}])
 def test_bad_settings_are_refused(options):
     with pytest.raises(UsageError, match=next(iter(options))):
         RemoteConfig(**options)

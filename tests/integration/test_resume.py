@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import logging
 import shutil
+import threading
 from pathlib import Path
 
+import gymnasium as gym
+import numpy as np
 import pytest
 
 from paceline.checkpoint import CheckpointFolder
@@ -81,6 +85,37 @@ def test_a_resume_says_where_it_continues(cartpole, caplog):
     assert "continuing from step 128" in caplog.text and "step_128" in caplog.text
 
 
+class Level(gym.Env):
+    """A new level in every episode, drawn from the seed. Its observation is the level."""
+
+    observation_space, action_space = gym.spaces.Box(0, 1, (1,)), gym.spaces.Discrete(2)
+    shown: list[float] = []  # noqa: RUF012 - of all environments of a test
+
+    def __init__(self, saved: bool = True) -> None:
+        self._saved, self._lock = saved, None if saved else threading.Lock()
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._level, self._steps = self.np_random.random(1, np.float32), 0
+        Level.shown.append(float(self._level[0]))
+        return self._level, {}
+
+    def step(self, action):
+        self._steps += 1
+        return self._level, 0.0, self._steps == 5, False, {}
+
+
+@pytest.mark.parametrize(("saved", "changed"), [(False, []), (True, ["--pool.num-envs", "3"])])
+def test_a_resumed_run_without_its_simulators_does_not_repeat_its_first_episodes(tmp_path, saved, changed):
+    options = [*TINY, "--env", f"tests.integration.test_resume:Level?saved={str(saved).lower()}"]
+    Level.shown.clear()
+    assert main(["cartpole", *options, "--run-dir", str(tmp_path / "run")]) == 0
+    first, Level.shown = set(Level.shown), []
+    assert main(["--resume", "--run-dir", str(tmp_path / "run"), "--steps", "256", *changed]) == 0
+    assert len(first) > 20 and len(Level.shown) > 20
+    assert not first & set(Level.shown)
+
+
 @pytest.mark.parametrize(
     ("limit", "option"), [([], "--steps"), (["--steps", "999", "--seconds", "0.001"], "--seconds")]
 )
@@ -90,6 +125,15 @@ def test_a_finished_run_says_so_and_what_extends_it(cartpole, limit, option):
         main(["--resume", "--run-dir", str(cartpole), *limit])
     assert caught.value.exit_code == 0
     assert contents(cartpole) == before
+
+
+def test_more_steps_of_a_run_whose_time_is_over_are_refused(cartpole):
+    """A script must not take it for success."""
+    config = Config.load(cartpole / "config.json")
+    dataclasses.replace(config, seconds=0.001).save(cartpole / "config.json")
+    with pytest.raises(UsageError, match=r"--steps 999 cannot be reached: .* of 0.001 seconds; .*--seconds None"):
+        main(["--resume", "--run-dir", str(cartpole), "--steps", "999"])
+    assert main(["--resume", "--run-dir", str(cartpole), "--steps", "192", "--seconds", "None"]) == 0
 
 
 def test_more_minibatches_than_rows_are_refused(tmp_path):

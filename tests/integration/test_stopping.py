@@ -36,8 +36,8 @@ from tests.integration.ranks import on_ranks
 from tests.integration.test_training import assert_equal, tiny, weights
 
 STEP_SECONDS = 0.1
-BOUND = 5.0 + STEP_SECONDS + 2.0
-"""The promised time, and 2 s more for a busy machine."""
+BOUND = 30.0
+"""Seconds: 5 are promised, with a simulator step and a mini-batch. The rest is for a busy machine."""
 
 
 def slow(system: str, pool: str, seconds: float = STEP_SECONDS, **changes) -> Config:
@@ -76,7 +76,7 @@ class Asking:
         threading.Thread(target=self._ask, daemon=True).start()
 
     def _ask(self) -> None:
-        assert self._reached.wait(60)
+        assert self._reached.wait(300)
         self.asked_at = time.monotonic()
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -118,7 +118,7 @@ def test_stop_of_d4pg_in_mid_collection(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("system", ["ddppo", "ver", "appo"])
 def test_stop_in_mid_learning_takes_one_minibatch(tmp_path, monkeypatch, system):
-    """An update has 128 mini-batches, and takes 13 s."""
+    """An update has 512 mini-batches, and takes 51 s."""
     asking = Asking(monkeypatch, "learning")
     plain = PPOLearner._backward
 
@@ -127,7 +127,7 @@ def test_stop_in_mid_learning_takes_one_minibatch(tmp_path, monkeypatch, system)
         return plain(learner, rollout, batch)
 
     monkeypatch.setattr(PPOLearner, "_backward", sluggish)
-    config = slow(system, "process", 0.0, ppo=PPOConfig(epochs=4, minibatches=32))
+    config = slow(system, "process", 0.0, ppo=PPOConfig(epochs=16, minibatches=32))
     run = train(config, tmp_path)
     assert asking.seconds < BOUND
     assert run.interrupted and run.step == 0, "a rollout that is half learned from does not count"
@@ -155,14 +155,14 @@ def test_seconds_end_a_run_in_mid_iteration(tmp_path, monkeypatch, system):
     run = train(
         dataclasses.replace(config, env=config.env.replace("3600.0", "3600.0&busy_from=2"), seconds=1.0), tmp_path
     )
-    assert time.monotonic() - begin < 1.0 + BOUND + 5.0, "with the start of the simulators"
+    assert time.monotonic() - begin < 120, "it waited for a step"
     assert not run.interrupted
     assert CheckpointFolder(tmp_path / "checkpoints").load().state["step"] == run.step
 
 
 def test_two_ranks_stop_together_though_only_one_was_asked(tmp_path):
     """The signal reaches rank 1 alone."""
-    config, folder = slow("ddppo", "process"), str(tmp_path)
+    config, folder = slow("ddppo", "process", rollout_steps=512), str(tmp_path)
 
     def work():
         place = int(os.environ["RANK"])
@@ -181,7 +181,7 @@ def test_two_ranks_stop_together_though_only_one_was_asked(tmp_path):
 
     for interrupted, step, seconds in on_ranks(2, work):
         assert interrupted and step == 0
-        assert seconds < 30, "it went on to the end of the iteration, which takes 51 s"
+        assert seconds < 120, "it went on to the end of the iteration, which takes 204 s"
     assert len(CheckpointFolder(tmp_path / "checkpoints").load().state["ranks"]) == 2
 
 
@@ -263,15 +263,14 @@ def test_second_ctrl_c_ends_at_once_and_leaves_no_process(tmp_path):
         [*command, "--log-seconds", "0.2", "--device", "cpu"], stderr=subprocess.PIPE, text=True, bufsize=1
     )
     assert run.stderr is not None
-    for line in run.stderr:
-        if "collecting" in line:
-            break
+    next(line for line in run.stderr if "collecting" in line)
     children = [child.pid for child in psutil.Process(run.pid).children(recursive=True)]
     run.send_signal(signal.SIGINT)
+    next(line for line in run.stderr if "stopping" in line)
     time.sleep(1.2)  # an earlier signal would be ignored as a repetition
     assert run.poll() is None
     run.send_signal(signal.SIGINT)
-    assert run.wait(timeout=10) == 130
+    assert run.wait(timeout=60) == 130
     assert not [pid for pid in children if psutil.pid_exists(pid)]
     assert not (tmp_path / "run" / "checkpoints" / "latest").exists()
 

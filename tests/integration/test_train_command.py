@@ -43,7 +43,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def wait_for(condition, seconds: float = 60) -> None:
+def wait_for(condition, seconds: float = 300) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not come to that"
@@ -183,13 +183,11 @@ def test_interrupted_runs_save_and_exit_130(tmp_path, number):
     options += ["--env", "tests.integration.slow:unhurried"]
     run = subprocess.Popen(command("cartpole", *options), stderr=subprocess.PIPE, text=True)
     metrics = tmp_path / "metrics.jsonl"
-    deadline = time.monotonic() + 60
-    while not (metrics.exists() and metrics.read_text()) and time.monotonic() < deadline:
-        assert run.poll() is None
-        time.sleep(0.1)
+    wait_for(lambda: run.poll() is not None or (metrics.exists() and metrics.read_text()))
+    assert run.poll() is None
     children = [child.pid for child in psutil.Process(run.pid).children(recursive=True)]
     run.send_signal(number)
-    _, errors = run.communicate(timeout=60)
+    _, errors = run.communicate(timeout=300)
     assert run.returncode == 130, errors
     saved = CheckpointFolder(tmp_path / "checkpoints").load()
     assert saved.state["step"] > 0
@@ -206,7 +204,7 @@ def test_two_ranks_by_one_option(tmp_path):
 def test_interrupted_ranks_save_and_end_without_a_traceback(tmp_path):
     with two_ranks(tmp_path, report=True) as (run, started):
         run.send_signal(signal.SIGINT)
-        assert run.wait(timeout=60) == 130
+        assert run.wait(timeout=300) == 130
         wait_for(lambda: not alive(started))
     errors = (tmp_path / "errors.txt").read_text()
     assert "Traceback" not in errors and "stopping; a checkpoint will be saved" in errors
@@ -219,7 +217,7 @@ def test_a_signal_to_every_process_is_one_and_loses_nothing(tmp_path):
         for pid in (run.pid, *started):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
-        assert run.wait(timeout=60) == 130
+        assert run.wait(timeout=300) == 130
         wait_for(lambda: not alive(started))
     assert CheckpointFolder(tmp_path / "checkpoints").load().state["step"] > 0
 
@@ -230,8 +228,8 @@ def test_ranks_that_do_not_hear_are_killed_by_the_third_signal(tmp_path):
             os.kill(pid, signal.SIGSTOP)
         for _ in range(3):
             run.send_signal(signal.SIGINT)
-            time.sleep(0.5)
-        assert run.wait(timeout=60) == 130
+            time.sleep(1.0)  # two at a time would count as one
+        assert run.wait(timeout=300) == 130
         wait_for(lambda: not alive(started))
 
 
@@ -244,18 +242,18 @@ def test_ranks_do_not_outlive_the_command_that_started_them(tmp_path):
 
 def test_a_killed_simulator_costs_its_episode_only(tmp_path):
     """kill -9 of a worker in the middle of a run: it goes on, and says so."""
-    options = [*TINY, "--steps", "6000", "--pool.kind", "process", "--pool.workers", "2", "--run-dir", tmp_path]
-    options += ["--checkpoint.seconds", "0.1"]
+    options = [*TINY, "--steps", "4000", "--pool.kind", "process", "--pool.workers", "2", "--run-dir", tmp_path]
+    options += ["--checkpoint.seconds", "0.1", "--env", "tests.integration.slow:unhurried"]
     run = subprocess.Popen(command("cartpole", *options), stderr=subprocess.PIPE, text=True)
     wait_for(lambda: run.poll() is not None or (tmp_path / "checkpoints" / "latest").exists())
     assert run.poll() is None, f"the run ended before a worker was killed: {run.stderr.read()}"
     workers = [c for c in psutil.Process(run.pid).children() if "paceline.pool.worker" in " ".join(c.cmdline())]
     assert workers, "the run has no workers"
     os.kill(workers[0].pid, signal.SIGKILL)
-    _, errors = run.communicate(timeout=120)
+    _, errors = run.communicate(timeout=300)
     assert run.returncode == 0, errors
     assert "SIGKILL" in errors and "replacing a simulator" in errors
-    assert CheckpointFolder(Path(tmp_path) / "checkpoints").load().state["step"] >= 6000
+    assert CheckpointFolder(Path(tmp_path) / "checkpoints").load().state["step"] >= 4000
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import json
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,7 +20,7 @@ from paceline.envs.memory import Memory
 from paceline.learner.config import OptimizerConfig, PPOConfig
 from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.pool.config import PoolConfig
-from paceline.session import train
+from paceline.session import Session, train
 from tests.integration.learning import BALANCED, REMEMBERED, balancing, learns, remembering, train_until
 from tests.integration.ranks import on_ranks
 
@@ -89,6 +91,26 @@ def test_resumed_after_sigterm_in_mid_rollout_is_bit_equal(tmp_path):
     assert_equal(weights(tmp_path / "parts"), weights(tmp_path / "whole"))
     reports = [json.loads(line) for line in (tmp_path / "parts" / "metrics.jsonl").read_text().splitlines()]
     assert reports[-1]["step"] == config.steps
+
+
+class Unsaved(Memory):
+    """Its state cannot be saved, as Doom's."""
+
+    def get_state(self):
+        raise TypeError("a running game cannot be saved")
+
+    def set_state(self, state):
+        raise AssertionError
+
+
+def test_a_deterministic_run_says_once_that_its_simulators_cannot_be_saved(tmp_path, caplog):
+    env = "tests.integration.test_training:Unsaved"
+    words = f"the simulators of {env} are not in checkpoints: a resumed run will begin new episodes"
+    train(tiny("none", env=env, steps=256), tmp_path / "deterministic")
+    assert caplog.text.count(words) == 1 and "a running game cannot be saved" in caplog.text
+    caplog.clear()
+    train(tiny("none", env=env, steps=256, deterministic=False), tmp_path / "other")
+    assert words not in caplog.text
 
 
 def test_resume_keeps_optimizer_schedule_normalizer_and_counters(tmp_path):
@@ -195,11 +217,27 @@ def test_memory_task_is_learned_on_two_ranks(tmp_path, learning_seed):
     assert first >= REMEMBERED
 
 
+class ClockOfUpdates:
+    """A clock that moves by 0.1 s with every update, for the run and for its deadline."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.updates = 0
+        monkeypatch.setattr("paceline.run.time", SimpleNamespace(monotonic=lambda: 0.1 * self.updates))
+        monkeypatch.setattr("paceline.stop.Stop.after", lambda stop, seconds: contextlib.nullcontext())
+
+    def on_update(self, session: Session) -> None:
+        self.updates += 1
+        if 0.1 * self.updates >= session.config.seconds:
+            session.state.stop.request("deadline")
+
+
 def test_schedules_follow_the_clock_where_it_ends_the_run(tmp_path, monkeypatch):
     """A run of so many seconds has its learning rate at the end of its schedule when they are over."""
     config = tiny(steps=10**9, seconds=2.0, deterministic=False, optimizer=OptimizerConfig(schedule="linear"))
     monkeypatch.setattr("paceline.run.REPORT_SECONDS", 0.1)
-    run = train(config, tmp_path)
+    with Session(config, tmp_path, callbacks=[ClockOfUpdates(monkeypatch)]) as session:
+        session.run()
+        run = session.state
     assert run.step < config.steps and run.progress > 0.9
     rates = [json.loads(line)["learning_rate"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert len(rates) >= 5 and all(later < earlier for earlier, later in itertools.pairwise(rates))

@@ -119,6 +119,14 @@ def test_other_systems_resume(system, tmp_path):
     assert train(config(system), tmp_path, resume="latest").step >= 360
 
 
+def test_a_resumed_run_learns_from_whole_columns(tmp_path):
+    """Slots that wait for their turn have rows without a decision then. Their numbers must be finite."""
+    columns = PPOConfig(epochs=2, minibatches=1, sequences="columns", targets="gae", trace="update")
+    train(replace(config("appo", 180), ppo=columns), tmp_path)
+    for steps in (360, 720):
+        assert train(replace(config("appo", steps), ppo=columns), tmp_path, resume="latest").step >= steps
+
+
 def _weights(run) -> list[torch.Tensor]:
     (learner,) = run.learners
     return list(learner.policy.state_dict().values())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from paceline.evaluation.history import History
@@ -25,6 +26,18 @@ def test_a_half_line_of_a_killed_run_is_cut_off_before_more_is_added(tmp_path):
     assert History.load(tmp_path).columns["step"].tolist() == [10, 30]
 
 
+def test_a_number_that_is_not_finite_is_named_once(tmp_path, caplog):
+    writer = MetricsWriter(tmp_path)
+    for step in (30, 40):
+        writer.write(REPORT | {"step": step})
+    writer.write(REPORT | {"step": 50, "loss": 1.0, "episode_spl": float("inf")})
+    writer.close()
+    assert [record.message for record in caplog.records] == [
+        "loss is nan at step 30; metrics.jsonl has null for it",
+        "episode_spl is inf at step 50; metrics.jsonl has null for it",
+    ]
+
+
 def test_tensorboard_reads_the_numbers(tmp_path):
     writer = MetricsWriter(tmp_path)
     writer.write(REPORT)
@@ -36,17 +49,30 @@ def test_tensorboard_reads_the_numbers(tmp_path):
     assert found == [(30, "sps", 2.5), (40, "sps", 3.5)]
 
 
+def test_a_run_that_goes_on_from_an_earlier_checkpoint_discards_later_reports(tmp_path):
+    """TensorBoard and metrics.jsonl have the same reports. Those up to the checkpoint stay."""
+    for resumed_from, steps in ((None, (10, 20, 30, 40)), (20, (50, 60))):
+        writer = MetricsWriter(tmp_path, resumed_from=resumed_from)
+        for step in steps:
+            writer.write({"step": step, "sps": step / 2})
+        writer.close()
+    assert History.load(tmp_path).columns["step"].tolist() == [10, 20, 50, 60]
+    events = EventAccumulator(str(tmp_path / "tensorboard"), purge_orphaned_data=True).Reload()
+    assert [(event.step, event.value) for event in events.Scalars("sps")] == [(10, 5), (20, 10), (50, 25), (60, 30)]
+
+
 def test_a_full_disk_costs_reports_and_not_the_run(tiny_disk, caplog):
     """Each destination warns once. metrics.jsonl has no partial line, and warns at the end how many are missing."""
     writer = MetricsWriter(tiny_disk)
-    long = REPORT | {f"number_{index}": 0.12345678 for index in range(400)}
+    report = REPORT | {"loss": 0.5}
+    long = report | {f"number_{index}": 0.12345678 for index in range(400)}
     for step in range(40):
         writer.write(long | {"step": step})
     text = (tiny_disk / "metrics.jsonl").read_text()
     written = [json.loads(line)["step"] for line in text.splitlines()]
     assert text.endswith("\n") and 0 < len(written) < 40 and written == list(range(len(written)))
     next((tiny_disk / "tensorboard").iterdir()).unlink()  # makes room again
-    writer.write(REPORT | {"step": 40})
+    writer.write(report | {"step": 40})
     writer.close()
     assert json.loads((tiny_disk / "metrics.jsonl").read_text().splitlines()[-1])["step"] == 40
     warnings = [record.getMessage() for record in caplog.records]

@@ -87,7 +87,7 @@ def test_options_that_add_metrics(tmp_path):
     )
     measures = {name for name in found if name.startswith("episode_")} - EVERY_RUN
     assert "episode_success" in measures
-    others = {"evaluation_return", "episode_NAME", "auxiliary_loss", "auxiliary_NAME"}
+    others = {"resumed_from", "evaluation_return", "episode_NAME", "auxiliary_loss", "auxiliary_NAME"}
     assert found - measures == EVERY_RUN | documented("PPO") | OPTIONAL - others
 
 
