@@ -73,6 +73,7 @@ class Rounds:
         self.learners, self.sampler, _ = ppo_parts(config, services, pool, Path())  # one policy writes no files
         self.progress = 0.0
         self.save: Callable[[], None] = lambda: None
+        self.keep_state: Callable[[], None] = lambda: None
         """There are no checkpoints."""
         self.marks: list[float] = []
         self.steps: list[int] = []
@@ -87,7 +88,7 @@ class Rounds:
         self.marks.append(time.perf_counter())
         self.steps.append(steps)
 
-    checkpoint_due = False
+    checkpoint_due = checkpoint_is_late = False
 
     def receive_all(self) -> StepBatch:
         return self.pool.recv(min_slots=None)
