@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from paceline.accel.compiled_sizes import CompiledBySize
 from paceline.accel.config import ComputeConfig
 from paceline.accel.cuda_streams import DeviceQueue
 from paceline.distributed.reduce import FlatGradients, clip_
@@ -93,7 +94,7 @@ class PPOLearner:
         loss = PPOLoss(policy, group, config, self._scalars, self._coefficient, self._auxiliary, term)
         # The compiler unrolls loops over time, which takes minutes. For these policies only the encoders are compiled.
         compiled = compute.compile and not policy.is_recurrent and not config.traces_minibatches
-        self._loss = torch.compile(loss.__call__) if compiled else loss
+        self._loss = CompiledBySize(loss.__call__, lambda sample: len(sample.log_prob)) if compiled else loss
         self._num_sums = len(loss.metrics) + 1
         self._metrics = (*loss.metrics, "grad_norm", *(["entropy_coef"] if self._coefficient is not None else []))
         self._graphs = StepGraphs(self._backward, self._apply, self._num_sums, recorded=recorded)

@@ -80,9 +80,9 @@ class ActorCritic(PPOPolicy):
         return self.core.state_size
 
     def compile_encoders(self) -> None:
-        self.trunk.compile()
+        self.trunk.compile_by_size()
         if self.critic_trunk is not None:
-            self.critic_trunk.compile()
+            self.critic_trunk.compile_by_size()
 
     def act(self, obs: dict[str, Tensor], state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         with self._autocast(state):

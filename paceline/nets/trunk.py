@@ -13,6 +13,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 from torch.nn import functional
 
+from paceline.accel.compiled_sizes import CompiledBySize
 from paceline.errors import UsageError, closest
 from paceline.nets.config import RESNETS, PolicyConfig
 from paceline.nets.encoders import ImpalaResNet, NatureCNN, PatchEncoder, SampleFactoryConv, VectorEncoder
@@ -65,9 +66,16 @@ class Trunk(nn.Module):
             parts.append(self.vectors(join(obs, self.leaves)))
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
+    def compile_by_size(self) -> None:
+        self._compiled_call_impl = CompiledBySize(self._call_impl, _num_rows)
+
     @property
     def is_compiled(self) -> bool:
         return self._compiled_call_impl is not None
+
+
+def _num_rows(obs: dict[str, Tensor]) -> int:
+    return len(next(iter(obs.values())))
 
 
 def _numbers(names: Sequence[str], leaves: Sequence[Leaf]) -> list[int]:
