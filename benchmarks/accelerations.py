@@ -127,6 +127,11 @@ def cuda_cases() -> list[Case]:
     return [
         Case("LSTM layer by layer", memory, lambda: _two(lambda on: work.memory(on, "cuda"), wall)),
         Case("LSTM kernels by Triton", memory, work.memory_kernels),
+        Case(
+            "code by size",
+            "gradient of a ResNet18, 4,096 images of 64x64, after decisions for 1,024",
+            work.encoder_code,
+        ),
         Case("CUDA graphs", "256 decisions, Nature CNN with an LSTM of 512", work.recorded_decision),
         Case("CUDA graphs", "D4PG update, batches of 256", work.recorded_update),
         Case("CUDA graphs", "ddppo, 1,024 batched CartPoles", lambda: work.training("cuda graphs", **poles), True),

@@ -19,6 +19,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from paceline.accel import activations, block_convolution, lstm_scan
+from paceline.accel.compiled_sizes import CompiledBySize
 from paceline.accel.cuda_graph import CudaGraph
 from paceline.accel.kernels import keep_in_precision, one_thread
 from paceline.accel.naps import Naps
@@ -27,6 +28,7 @@ from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.config import CoreConfig, PolicyConfig
 from paceline.nets.cores import Core
 from paceline.nets.encoders import ConvEncoder, NatureCNN, SampleFactoryConv, as_float
+from paceline.nets.resnet import ResNetEncoder
 from paceline.pool import Pool, PoolConfig, make_pool
 from paceline.pool.protocol import PoolSpec
 from paceline.pool.random_actions import RandomActions
@@ -269,6 +271,28 @@ def memory_kernels() -> Pair:
     with mock.patch.object(lstm_scan, "_kernels", return_value=lstm_scan.Pointwise):
         plain = memory(True, "cuda")
     return Pair(timed(plain, clock=wall), timed(memory(True, "cuda"), clock=wall))
+
+
+def encoder_code() -> Pair:
+    """The gradient of a ResNet18 that has encoded fewer images before, in code for all sizes and in code of its own."""
+    images = torch.rand(4096, 1, 64, 64, device="cuda").half()
+    ways = []
+    for compiler in (torch.compile, partial(CompiledBySize, size_of=len)):
+        encoder = ResNetEncoder((1, 64, 64), "resnet18").cuda()
+        ways.append(timed(_gradient(encoder, compiler(encoder.forward), images), clock=wall))
+    return Pair(*ways)
+
+
+def _gradient(encoder: nn.Module, compiled: Callable[..., Tensor], images: Tensor) -> Work:
+    with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
+        compiled(images[:1024])
+
+    def work() -> None:
+        encoder.zero_grad(set_to_none=True)
+        with torch.autocast("cuda", torch.bfloat16):
+            compiled(images).float().square().mean().backward()
+
+    return work
 
 
 def atari_policy(device: str = "cpu") -> ActorCritic:
