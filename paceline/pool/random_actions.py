@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -57,11 +58,13 @@ class _Masked:
 
     def __init__(self, kind: AgentKind) -> None:
         self.agents, self._mask = kind.agents, kind.obs_columns[MASK]
-        found = [leaf for leaf in leaves(kind.action_space, "action") if not isinstance(leaf.space, spaces.Box)]
+        (mask,) = (leaf for leaf in leaves(kind.observation_space, "obs") if leaf.name == MASK)
+        choosing = [leaf for leaf in leaves(kind.action_space, "action") if leaf.choices]
+        found = [leaf for leaf in choosing if sum(leaf.choices) == math.prod(mask.shape)]
+        # A mask that fits no action is refused by the policy, which says what is allowed.
         self._action = kind.action_columns[found[0].name] if found else ""
-        space = found[0].space if found else None
-        self._counts = space.nvec.ravel().tolist() if isinstance(space, spaces.MultiDiscrete) else [0]
-        """Choices of each component. With a single one they are not needed."""
+        self._counts = found[0].choices if found else ()
+        """Choices of each component."""
 
     def write(
         self, chosen: dict[str, np.ndarray], rows: np.ndarray, obs: Mapping[str, Any], random: np.random.Generator

@@ -98,8 +98,13 @@ class GymStepper:
             self._weights.apply()
         begun = self._made.reset(seed=seed)
         # An observation of two parts, without an info, must not be taken for both.
-        if not isinstance(begun, tuple) or len(begun) != 2 or not isinstance(begun[1], Mapping):
+        if not isinstance(begun, tuple) or len(begun) != 2:
             raise wrong_result("reset", begun, RESET)
+        if not isinstance(begun[1], Mapping):
+            raise BadValue(
+                f"the second value of reset is a {type(begun[1]).__name__}; Gymnasium's returns {RESET}, and info is a "
+                "dictionary"
+            )
         observation = begun[0]
         self._write_obs(observation, self._slot)
         self._table.episode[self._slot] = self.episode

@@ -18,6 +18,7 @@ from paceline.envs.ids import EnvId
 from paceline.envs.registry import resolve
 from paceline.errors import SimulatorError, UsageError
 from paceline.learner.config import PPOConfig
+from paceline.nets.actor_critic import ActorCritic
 from paceline.nets.config import PolicyConfig
 from paceline.nets.normalizer import ObservationNormalizer
 from paceline.nets.scales import warn_of_images
@@ -102,6 +103,55 @@ def test_random_actions_are_allowed_and_all_of_them():
         assert seen == {0, 1, 2, 3}
 
 
+class Masked(gymnasium.Env):
+    """Its mask does not fit its actions."""
+
+    def __init__(self, action_space: spaces.Space, size: int) -> None:
+        self.action_space = action_space
+        self.observation_space = spaces.Dict(action_mask=spaces.MultiBinary(size), x=spaces.Box(-1, 1, (2,)))
+
+    def _observe(self):
+        return {"action_mask": np.ones(self.observation_space["action_mask"].shape, np.int8), "x": np.zeros(2)}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._observe(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        self.steps += 1
+        return self._observe(), 1.0, self.steps == 9, False, {}
+
+
+@pytest.mark.parametrize(
+    ("actions", "size"),
+    [
+        (spaces.MultiBinary(5), 5),
+        (spaces.Discrete(3), 6),
+        (spaces.Discrete(3), 2),
+        (spaces.MultiDiscrete([3, 3]), 3),
+        (spaces.Box(-1, 1, (2,)), 2),
+    ],
+    ids=lambda value: str(value),
+)
+def test_masks_that_do_not_fit_the_actions_are_refused_by_the_policy_and_not_by_random_actions(actions, size):
+    """A default run takes random actions before it makes its policy, whose error says what is allowed."""
+    with make_pool(lambda: Masked(actions, size), PoolConfig(kind="serial", num_envs=2)) as pool:
+        batch = pool.recv(min_slots=None)
+        pool.send(RandomActions(pool.spec).next(batch.slots, batch.obs), batch.slots)
+        pool.recv(min_slots=None)
+        with pytest.raises(UsageError, match="action_mask.* does not fit the actions"):
+            ActorCritic(pool.spec, PolicyConfig(hidden=(4,)))
+
+
+def test_random_actions_obey_a_mask_of_one_of_several_actions():
+    space = spaces.Dict(flags=spaces.MultiBinary(3), move=spaces.Discrete(3))
+    with make_pool(lambda: Masked(space, 3), PoolConfig(kind="serial", num_envs=2)) as pool:
+        actions, mask = RandomActions(pool.spec), np.eye(3, dtype=np.int8)[[2, 1]]
+        assert [actions.next(np.arange(2), {"action_mask": mask})["move"].tolist() for _ in range(9)] == [[2, 1]] * 9
+
+
 def test_numbers_between_very_wide_bounds_are_drawn_around_0():
     wide = spaces.Box(np.array([-1e10, -1.0, 5e9]), np.array([1e10, 1.0, 1e10]), dtype=np.float64)
     drawn = np.concatenate(sample_turns(wide, 4))
@@ -120,7 +170,8 @@ class Returning(gymnasium.Env):
     def reset(self, *, seed=None, options=None):
         self.steps = 0
         obs = np.zeros(2, np.float32)
-        return {"no info": obs, "no info, two parts": (obs, obs), "list": [0.0, 0.0]}.get(self.what, (obs, {}))
+        wrong = {"no info": obs, "no info, two parts": (obs, obs), "list": [0.0, 0.0], "empty info": (obs, None)}
+        return wrong.get(self.what, (obs, {}))
 
     def step(self, action):
         self.steps += 1
@@ -148,7 +199,8 @@ def test_a_reward_in_an_array_of_one_is_a_number():
         ("array of two", r"the reward is a ndarray of shape \(2,\); allowed: a number"),
         ("no dictionary", "info is a NoneType; allowed: a dictionary"),
         ("no info", "reset returned a ndarray; Gymnasium's returns"),
-        ("no info, two parts", "reset returned 2 values; Gymnasium's returns"),
+        ("no info, two parts", "the second value of reset is a ndarray; Gymnasium's returns .observation, info."),
+        ("empty info", "the second value of reset is a NoneType; .* and info is a dictionary"),
         ("list", "reset returned a list; Gymnasium's returns"),
     ],
 )
