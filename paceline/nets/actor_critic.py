@@ -24,8 +24,6 @@ from paceline.nets.trunk import Trunk, channels_first
 from paceline.pool.protocol import PoolSpec
 from paceline.pool.spaces import MASK
 
-"""An observation of this name says which discrete actions are allowed. Encoders do not see it."""
-
 
 def _require_mask(spec: PoolSpec) -> None:
     """Refuse masks that would be taken for inputs, or for those of another action."""

@@ -61,9 +61,9 @@ class EnvPoolPool(Pool):
     _received: np.ndarray | None
     """The slots of the last batch, until something else is received or sent."""
     _ends: list[tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]]
+    """Slots, returns, lengths and infos of finished episodes that nobody has taken yet."""
     _num_episodes: np.ndarray
     """[N]: episodes that were reported."""
-    """Slots, returns, lengths and infos of finished episodes that nobody has taken yet."""
 
     def __init__(self, factory: Factory, config: PoolConfig, seed: int = 0) -> None:
         if not isinstance(factory.make, EnvPoolTask):
