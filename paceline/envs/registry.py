@@ -9,7 +9,7 @@ import contextlib
 import functools
 import importlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -26,9 +26,9 @@ from paceline.own_code import SEARCHED, with_absolute_path
 class Family:
     """One kind of environment. Its module is imported on first use.
 
-    The module has `resolve(EnvId) -> Factory` and `names() -> Iterable[str]`. If an id can name code, it also has
-    `named_code(EnvId) -> str | None` (see `code_named_by`). If options of an id are paths of files or folders, it also
-    has `PATHS`, their names. If these have the scenes, it also has `scenes_label(EnvId) -> str | None`.
+    The module has `resolve(EnvId) -> Factory` and `names() -> Iterable[str]`. If an id can name code, it also
+    has `named_code(EnvId) -> str | None` (see `code_named_by`). If options of an id name files or folders with scenes,
+    it also has `scenes_label(EnvId) -> str | None`.
     """
 
     module: str
@@ -38,6 +38,12 @@ class Family:
     about: str
     modules: Mapping[str, str] = field(default_factory=dict)
     """Modules that it needs and that no extra installs, with the names of their packages."""
+    paths: tuple[str, ...] = ()
+    """Options that are paths of files or folders. A family of another package has them in its module, as `PATHS`."""
+
+
+SCENES = ("plans", "bank_file")
+"""Options of navigation's families. They are here because a report must not import the simulators of its runs."""
 
 
 FAMILIES: dict[str, Family] = {
@@ -98,30 +104,35 @@ FAMILIES: dict[str, Family] = {
     "pointnav": Family(
         module="paceline.sims.navigation.family",
         extra=None,
+        paths=SCENES,
         example="pointnav:small?resolution=64",
         about="PointGoal navigation in procedural apartments: batched on the policy's device, or one at a time",
     ),
     "flee": Family(
         module="paceline.sims.navigation.family",
         extra=None,
+        paths=SCENES,
         example="flee:small?resolution=64",
         about="the same apartments: get as far as possible from the start",
     ),
     "explore": Family(
         module="paceline.sims.navigation.family",
         extra=None,
+        paths=SCENES,
         example="explore:small?resolution=64",
         about="the same apartments: visit as many places as possible",
     ),
     "objectnav": Family(
         module="paceline.sims.navigation.family",
         extra=None,
+        paths=SCENES,
         example="objectnav:full?resolution=64",
         about="the same apartments: find an object of a category, for example a bed",
     ),
     "imagenav": Family(
         module="paceline.sims.navigation.family",
         extra=None,
+        paths=SCENES,
         example="imagenav:small?resolution=64",
         about="the same apartments: walk to where a picture was taken",
     ),
@@ -220,8 +231,7 @@ def with_absolute_paths(env: str) -> str:
     """An id that means the same in every folder: with the whole paths of the files and folders that it names."""
     env = with_absolute_path(env)
     env_id = EnvId.parse(env)
-    names = _of_family(env_id, "PATHS") or ()
-    given_paths = {name: env_id.options.get(name) for name in names}
+    given_paths = {name: env_id.options.get(name) for name in _path_options(env_id)}
     # Values that are no path are refused when the id is resolved.
     paths = {
         name: str(Path(path).expanduser().resolve())
@@ -229,6 +239,15 @@ def with_absolute_paths(env: str) -> str:
         if path and isinstance(path, str)
     }
     return str(replace(env_id, options=env_id.options | paths)) if paths else env
+
+
+def _path_options(env_id: EnvId) -> Iterable[str]:
+    if env_id.family in FAMILIES:
+        return FAMILIES[env_id.family].paths
+    try:
+        return _of_family(env_id, "PATHS") or ()
+    except UsageError:  # the package is broken, which `resolve` says
+        return ()
 
 
 def scenes_label(env: str) -> str | None:

@@ -1,11 +1,13 @@
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from paceline.cli.envs import list_families
-from paceline.envs import FAMILIES, resolve
-from paceline.envs.registry import load
+from paceline.envs import FAMILIES, registry, resolve
+from paceline.envs.registry import Family, load, with_absolute_paths
 from paceline.errors import EXTRAS, MissingExtra, UsageError
+from paceline.sims.navigation.config import PATHS
 
 
 def test_unknown_family_names_what_is_allowed():
@@ -63,3 +65,31 @@ def test_every_family_whose_packages_are_missing_says_what_to_install(capsys, mo
 def test_a_family_whose_packages_are_installed_needs_nothing(capsys, monkeypatch):
     monkeypatch.setattr("paceline.errors.importlib.util.find_spec", lambda name: object())
     assert set(needs_by_family(capsys, monkeypatch).values()) == {""}
+
+
+@pytest.mark.parametrize("env", ["envpool:Breakout-v5?frame_skip=2", "dmc:walker-walk?pixels=84", "atari:Pong?noop=3"])
+def test_ids_are_compared_without_the_packages_of_their_families(monkeypatch, env):
+    """A report of runs is written where their simulators are not installed."""
+    monkeypatch.setattr(registry, "load", lambda name: pytest.fail(f"imports {name}"))
+    assert with_absolute_paths(env) == env
+
+
+def test_families_know_their_paths(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    here = tmp_path.resolve()
+    families = {name for name, family in FAMILIES.items() if family.paths}
+    assert families == {name for name, family in FAMILIES.items() if family.module == "paceline.sims.navigation.family"}
+    for family in families:
+        assert FAMILIES[family].paths == PATHS
+        assert with_absolute_paths(f"{family}:small?plans=home") == f"{family}:small?plans={here}/home"
+
+
+def test_paths_of_families_of_other_packages_are_absolute_where_these_can_be_imported(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    others = {"theirs": Family(module="theirs", extra=None, example="", about="")}
+    monkeypatch.setattr(registry, "families", lambda: FAMILIES | others)
+    module = SimpleNamespace(PATHS=("maze",), resolve=print, names=print)
+    monkeypatch.setitem(sys.modules, "theirs", module)
+    assert with_absolute_paths("theirs:x?maze=a.txt") == f"theirs:x?maze={tmp_path.resolve()}/a.txt"
+    monkeypatch.setitem(sys.modules, "theirs", None)
+    assert with_absolute_paths("theirs:x?maze=a.txt") == "theirs:x?maze=a.txt"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -167,6 +168,15 @@ def test_an_evaluation_in_the_runs_own_plans_is_its_own_however_they_are_named(t
     own = {"env": f"pointnav?plans={tmp_path.resolve()}/home", "mean_return": 2.5, "ci95_return": [2.0, 3.0]}
     record_evaluation(run, own | {"policy": "0", "episodes": 7})
     assert "7 episodes" in write_report(run, others=[fake_run(tmp_path / "other")]).read_text()
+
+
+def test_runs_are_compared_where_their_simulator_is_not_installed(tmp_path, monkeypatch):
+    for name in ("envpool", "paceline.envs.envpool"):
+        monkeypatch.setitem(sys.modules, name, None)
+    env = "envpool:Breakout-v5?frame_skip=2"
+    one, other = (fake_run(tmp_path / name, env=env) for name in ("one", "other"))
+    record_evaluation(one, {"env": env, "policy": "0", "mean_return": 2.0, "ci95_return": [1, 3], "episodes": 7})
+    assert "7 episodes" in write_report(one, others=[other]).read_text()
 
 
 def test_a_comparison_says_what_was_played(tmp_path):
