@@ -38,6 +38,7 @@ HOME_AS_VALUE = re.compile(r"(--[\w.-]+=)(~(?:/.*)?)$")
 
 def main() -> None:
     """Run a command. Turn every failure into one clear message and an exit code."""
+    _open_closed_streams()
     try:
         code = _run([HOME_AS_VALUE.sub(_expanded, argument) for argument in sys.argv[1:]])
     except PacelineError as error:
@@ -56,6 +57,17 @@ def main() -> None:
         sys.exit(1)
     if code:
         sys.exit(code)
+
+
+def _open_closed_streams() -> None:
+    """Let closed standard streams lead nowhere. Otherwise the next file gets the number of one, and what is printed."""
+    if None not in (sys.stdin, sys.stdout, sys.stderr):
+        return
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(number, True)
+    os.close(number)
+    if sys.stderr is None:  # without it `print` writes errors to stdout
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - it stays open to the end
 
 
 def _expanded(argument: re.Match[str]) -> str:

@@ -77,7 +77,7 @@ def read_failures(file: IO[bytes]) -> list[RankFailure]:
 
 def end_process(failure: RankFailure) -> None:
     """Report `failure` and end this process at once, even if threads hang. Guardian processes end its simulators."""
-    if not report(failure):
+    if not report(failure) and sys.stderr is not None:  # stderr may be closed
         sys.stderr.write(f"paceline: {failure.message}\n")
         sys.stderr.flush()
     os._exit(failure.code)

@@ -177,8 +177,9 @@ def is_restart(folder: Path) -> bool:
 
 
 def _print(message: str) -> None:
-    sys.stderr.write(f"paceline: {message}\n")
-    sys.stderr.flush()
+    if sys.stderr is not None:  # it may be closed
+        sys.stderr.write(f"paceline: {message}\n")
+        sys.stderr.flush()
 
 
 def kill_tree(process: subprocess.Popen) -> None:

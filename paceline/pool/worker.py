@@ -229,7 +229,8 @@ def main() -> None:
         Worker(number, sender, results_fd, memory_fd).run(commands_fd)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
-            stream.flush()
+            if stream is not None:  # it is closed
+                stream.flush()
     os._exit(0)  # without the simulators' own exit handlers, which may hang
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import functools
 import logging
 import os
@@ -20,20 +21,30 @@ def stdout_to_stderr() -> Iterator[None]:
     """Inside the context, what this process and those that it starts write to stdout goes to stderr."""
     stdout = sys.stdout
     try:
-        saved = os.dup(1)
+        saved = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, 3)  # not as file 2, if stderr is closed
     except OSError:  # it is closed
         with contextlib.redirect_stdout(sys.stderr):
             yield
         return
     try:
         _flush(stdout)
-        os.dup2(2, 1)
+        _replace_stdout()
         with contextlib.redirect_stdout(sys.stderr):
             yield
     finally:
         _flush(stdout)
         os.dup2(saved, 1)
         os.close(saved)
+
+
+def _replace_stdout() -> None:
+    """Let file 1 lead where stderr does; nowhere if that is closed."""
+    try:
+        os.dup2(2, 1)
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.close(nowhere)
 
 
 def _flush(stdout: TextIO) -> None:
@@ -48,7 +59,12 @@ def _flush(stdout: TextIO) -> None:
 @functools.cache
 def console() -> Console:
     """Writes to stderr; stdout is for results. FORCE_COLOR colours a file, and animates nothing there."""
-    return Console(stderr=True, force_interactive=None if sys.stderr.isatty() else False)
+    return Console(stderr=True, force_interactive=None if _is_terminal() else False)
+
+
+def _is_terminal() -> bool:
+    """Whether stderr is one. Python has no stderr where it was closed before the start, as by `2>&-`."""
+    return sys.stderr is not None and sys.stderr.isatty()
 
 
 def log_to_console() -> None:
@@ -67,7 +83,7 @@ def status(text: str) -> contextlib.AbstractContextManager[object]:
 def show_cursor() -> None:
     """Show the terminal's cursor, which a live display hides. A signal handler may call it at any moment."""
     with contextlib.suppress(OSError, ValueError):
-        if sys.stderr.isatty():
+        if _is_terminal():
             os.write(sys.stderr.fileno(), b"\x1b[?25h")
 
 

@@ -98,8 +98,9 @@ class Progress:
 
     def _write(self, text: str) -> None:
         file = self._console.file if self._console is not shared_console() else sys.stderr
-        file.write(text + "\n")
-        file.flush()
+        if file is not None:  # stderr may be closed
+            file.write(text + "\n")
+            file.flush()
 
 
 def render(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -248,6 +250,12 @@ def test_the_command_prints_one_json_object_or_a_table(cartpole):
     assert report["episodes"] == 3 and report["checkpoint"] == f"step_{STEPS}" and report["info"] == {}
     done = run_paceline("eval", cartpole, "--episodes", 3)
     assert "95 % interval" in done.stdout and "return" in done.stdout
+
+
+def test_one_json_object_is_printed_where_stderr_is_closed(cartpole):
+    paceline = [sys.executable, "-m", "paceline", "eval", str(cartpole), "--episodes", "3", "--json"]
+    done = subprocess.run(["sh", "-c", '"$@" 2>&-', "sh", *paceline], stdout=subprocess.PIPE, timeout=120)
+    assert done.returncode == 0 and json.loads(done.stdout)["episodes"] == 3
 
 
 def test_the_commands_default_seed_is_the_functions(cartpole):
