@@ -71,6 +71,17 @@ def test_episodes_belong_to_who_played_them(game, make):
     assert len(assignment._unobserved) <= pool.spec.num_slots, "nothing waits for ever"
 
 
+def test_an_episode_of_a_game_that_nobody_received_does_not_wait_for_ever():
+    """An agent may be out before anyone's first turn, and the simulator be replaced before this game is received."""
+    with SerialPool(Factory(make=Cards), PoolConfig(num_envs=1), seed=3) as pool:
+        *_, assignment = play(pool, 50)
+        present = int(pool.recv().episode[0])
+    assert present > 2 and assignment._unobserved == []
+    past, future = (Episode(0, 1.0, 0, match=number) for number in (present - 2, present + 1))
+    assert assignment.take_finished([past, future]).episodes == []
+    assert assignment._unobserved == [future]
+
+
 @pytest.mark.parametrize("game", [Guests, Spectators], ids=lambda game: game.__name__)
 def test_agents_that_do_not_play_are_no_experience(game):
     with SerialPool(Factory(make=game), PoolConfig(num_envs=1), seed=0) as pool:
