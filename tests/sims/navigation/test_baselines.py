@@ -84,6 +84,17 @@ def test_mapping_and_planning_reaches_goals_nearer_than_a_step(small_bank):
     assert play_baseline(EVALUATION, "map-and-plan", config, 16, num_envs=16, bank=small_bank)["success"] > 0.8
 
 
+@pytest.mark.parametrize(("success", "stop"), [(0.01, 0.005), (0.02, 0.01), (0.1, 0.09), (0.2, 0.19), (1.0, 0.19)])
+def test_mapping_and_planning_stops_within_the_distance_of_success_and_not_only_at_the_very_goal(
+    small_bank, success, stop
+):
+    config = PointNavConfig(sensors="depth", resolution=8, success_distance=success)
+    agent = EVALUATION.baselines["map-and-plan"].make(Navigation(2, "cpu", config, bank=small_bank), 0)
+    obs = {"depth": torch.ones(2, 1, 8, 8), "goal": torch.tensor([(stop - 1e-4, 1.0, 0.0), (stop + 1e-4, 1.0, 0.0)])}
+    actions = agent.act(obs, torch.ones(2, dtype=torch.bool)).tolist()
+    assert actions[0] == STOP and actions[1] != STOP
+
+
 @pytest.mark.parametrize("left", [0.02, 0.1])
 @pytest.mark.parametrize("ahead", [2.0, 2.06, 2.12, 2.18])
 def test_a_goal_nearer_than_a_step_beside_a_wall_is_reached(left, ahead):

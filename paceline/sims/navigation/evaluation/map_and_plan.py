@@ -31,7 +31,8 @@ BORDER = 10
 """Cells of the map beyond the farthest place of a larger scene."""
 STOP_DISTANCE = 0.19
 STOP_MARGIN = 0.01
-"""It stops so far within the distance of success, in metres: its position is not exact."""
+"""It stops so far within the distance of success, in metres: its position is not exact. Where success is nearer than
+twice this margin, it stops at half the distance."""
 LOOK_AHEAD = 1.0
 """Distance along the path to aim at, if nothing is in between."""
 COSTS = (1.0, 3.0, 60.0, 400.0, math.inf)
@@ -92,7 +93,8 @@ class MapAndPlan:
     ) -> None:
         config: Any = simulator.config
         turn, grid = math.radians(config.turn_angle), Grid.of(simulator.bank)
-        stop = min(STOP_DISTANCE, config.success_distance - STOP_MARGIN)
+        success = config.success_distance
+        stop = min(STOP_DISTANCE, max(success / 2, success - STOP_MARGIN))
         self._planners = [
             Planner(turn, config.forward_step, bearings, max_depth, grid=grid, stop_distance=stop)
             for _ in range(simulator.num_envs)
