@@ -129,10 +129,12 @@ class Explorer:
     def load_transitions(self, state: dict[str, Any], anew: np.ndarray) -> None:
         """Restore incomplete transitions and the noise of episodes, except those of slots in `anew`, which begin new
         episodes."""
-        self._nstep.load_state_dict(state["nstep"])
+        has_decisions = self._nstep.load_state_dict(state["nstep"])
         self._nstep.drop(anew)
         continued = np.setdiff1d(np.arange(len(self._boldness)), anew)
-        if "pending" in state:  # in a turn-based game, decisions of agents whose next turn has not come
+        if (
+            has_decisions and "pending" in state
+        ):  # in a turn-based game, decisions of agents whose next turn has not come
             self._pending[continued] = state["pending"].numpy()[continued]
         elif self._turn_based:  # states of earlier versions do not tell which decisions wait
             self._nstep.drop(continued)

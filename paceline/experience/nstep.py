@@ -108,16 +108,17 @@ class NStep:
             arrays |= {"action": self._action, **{f"obs/{name}": values for name, values in self._obs.items()}}
         return {name: torch.from_numpy(values.copy()) for name, values in arrays.items()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore pending decisions. They are dropped if n has changed."""
+    def load_state_dict(self, state: dict[str, Any]) -> bool:
+        """Restore pending decisions. They are dropped if n has changed. Returns whether they were restored."""
         if state["return"].shape != self._return.shape:
-            return
+            return False
         arrays = {name: tensor.numpy().copy() for name, tensor in state.items()}
         self._num_pending, self._oldest = arrays.pop("count"), arrays.pop("begin")
         self._return, self._next_discount = arrays.pop("return"), arrays.pop("worth")
         if arrays:
             self._action = arrays.pop("action")
             self._obs = {name.removeprefix("obs/"): values for name, values in arrays.items()}
+        return True
 
     def _pending(self, slots: np.ndarray) -> np.ndarray:
         """[n, B] bool: places that hold a pending decision."""

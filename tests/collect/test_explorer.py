@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -75,6 +77,18 @@ def test_streams_that_continue_keep_their_noise_and_others_draw_theirs():
     after = second.explorer._boldness
     assert (after[[3, 4]] == before[[3, 4]]).all()
     assert (after[5:] == saved["boldness"][5:].numpy()).all() and (after[5:] != before[5:]).all()
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_outcomes_of_decisions_that_were_dropped_teach_nothing(steps):
+    """A resumed run may have another `d4pg.steps`. Where agents take turns, decisions are in flight in a checkpoint."""
+    first, second = Streams(D4PGConfig(steps=3)), Streams(D4PGConfig(steps=steps))
+    first.explorer.act(first.batch)
+    second.explorer.load_transitions(first.explorer.state_dict(), np.array([], np.int64))
+    ended = dataclasses.replace(second.batch, terminated=np.ones(ENVS, bool))
+    found = second.explorer.complete(ended)
+    assert (0 if found is None else len(found.reward)) == (ENVS if steps == 3 else 0)
+    assert second.explorer.collected == (ENVS if steps == 3 else 0)
 
 
 def test_the_lowest_noise_is_between_0_and_the_noise():
