@@ -37,7 +37,7 @@ class Report:
     env: Annotated[str | None, tyro.conf.arg(metavar="ID")] = None
     """With --agent: the environment, for example rearrange:pick."""
     trust: bool = False
-    """No effect, because a report runs no code that the run's folder names. All commands that read a run have it."""
+    """Play an episode for the report, even if another user wrote the run (see SECURITY.md)."""
 
     def run(self) -> None:
         with contextlib.redirect_stdout(sys.stderr):
@@ -63,6 +63,7 @@ class Report:
             metric=self.metric,
             evaluate_episodes=self.episodes,
             output=self.output,
+            trust=self.trust,
         )
 
     def _of_baseline(self, agent: str) -> Path:

@@ -17,7 +17,7 @@ import torch
 from paceline import __version__
 from paceline.config import Config
 from paceline.errors import UsageError
-from paceline.evaluation import charts, experience, population_report, report_page
+from paceline.evaluation import charts, experience, population_report, report_film, report_page
 from paceline.evaluation.comparison import comparison
 from paceline.evaluation.evaluators import EVALUATORS, Evaluator, evaluator_of
 from paceline.evaluation.history import History
@@ -40,12 +40,14 @@ def write_report(
     metric: str | None = None,
     evaluate_episodes: int | None = None,
     output: Path | None = None,
+    trust: bool = False,
 ) -> Path:
     """Write the report of the run in `folder` to `output`, by default report.html in `folder`; the file's path.
 
     `folder` may also be that of a population of whole runs. A simulator that adds sections to the report of a run plays
     `evaluate_episodes` episodes for them, by default `REPORT_EPISODES`. With `others` the report compares all runs by
-    `metric`, and its file is comparison.html in `folder`.
+    `metric`, and its file is comparison.html in `folder`. `trust` shows an episode also if
+    another user wrote the run.
     """
     path = output or folder / ("comparison.html" if others else "report.html")
     members = member_folders(folder)
@@ -63,7 +65,7 @@ def write_report(
     elif members:
         kind, body = f"population of {len(members)} {config.system} runs", _population(members, config)
     else:
-        kind, body = f"{config.system} training run", _run(folder, config, evaluate_episodes)
+        kind, body = f"{config.system} training run", _run(folder, config, evaluate_episodes, trust=trust)
     return _write(path, title, kind, about, body)
 
 
@@ -97,7 +99,7 @@ def _write(path: Path, title: str, kind: str, about: str, body: str) -> Path:
     return path
 
 
-def _run(folder: Path, config: Config, episodes: int | None) -> str:
+def _run(folder: Path, config: Config, episodes: int | None, *, trust: bool) -> str:
     """Tiles and sections of one run."""
     history, evaluator = History.load(folder), evaluator_of(config.env)
     tiles = _tiles(config, history)
@@ -106,9 +108,12 @@ def _run(folder: Path, config: Config, episodes: int | None) -> str:
     data = population_report.data_of_run(folder, config, history)
     if data is not None:
         sections.insert(1, population_report.section(data))
-    if evaluator.report is not None and (folder / "checkpoints" / "latest").exists():
-        part = evaluator.report(folder, episodes)
-        tiles, sections = [*part.tiles, *tiles], [*part.sections, *sections]
+    if (folder / "checkpoints" / "latest").exists():
+        if evaluator.report is None:
+            sections.insert(1, report_film.section(folder, config, history, trust=trust))
+        else:
+            part = evaluator.report(folder, episodes)
+            tiles, sections = [*part.tiles, *tiles], [*part.sections, *sections]
     return report_page.tiles(tiles) + "".join(sections)
 
 

@@ -21,10 +21,10 @@ def png(image: np.ndarray) -> str:
     return data_uri("image/png", file.getvalue())
 
 
-def gif(images: Sequence[np.ndarray]) -> str:
+def gif(images: Sequence[np.ndarray], milliseconds: int = MILLISECONDS) -> str:
     """uint8 [H, W, 3] each, as an animated GIF."""
     frames = [Image.fromarray(image).quantize(256) for image in images]
     file = io.BytesIO()
-    lengths = [MILLISECONDS] * (len(frames) - 1) + [LAST_MILLISECONDS]
+    lengths = [milliseconds] * (len(frames) - 1) + [LAST_MILLISECONDS]
     frames[0].save(file, "gif", save_all=True, append_images=frames[1:], duration=lengths, loop=0)
     return data_uri("image/gif", file.getvalue())

@@ -53,6 +53,16 @@ def film(run: SavedRun, path: Path, *, env: str, sampled: bool = False, seed: in
     return film_player(make, path, env=env, seed=seed, device=run.device())
 
 
+def frames_of_episode(run: SavedRun, *, env: str, seed: int, every: int, most: int) -> tuple[list[Frame], float]:
+    """Frames of one episode, one for `every` steps, `most` of them; and the seconds between two of them."""
+    device, frames = run.device(), []
+    camera, pool = open_camera(env, seed, str(device), every=every)
+    with contextlib.closing(pool):
+        player = make_player(run, pool.spec, device, sampled=False, seed=seed)
+        _film_episode(pool, player, camera, frames.append, most)
+    return frames, every / camera.frames_per_second
+
+
 def film_player(
     make: Callable[[PoolSpec, torch.device], Acts], path: Path, *, env: str, seed: int, device: torch.device
 ) -> int:
@@ -105,8 +115,13 @@ def check_path(path: Path) -> None:
 
 
 def _film_episode(
-    pool: Pool, player: Acts, camera: RenderCamera | ObservationCamera, write: Callable[[Frame], None]
+    pool: Pool,
+    player: Acts,
+    camera: RenderCamera | ObservationCamera,
+    write: Callable[[Frame], None],
+    most: int | None = None,
 ) -> int:
+    """The number of frames. By default `MAX_FRAMES` end a video, with a warning."""
     count = 0
     while True:
         batch = pool.recv(min_slots=None)
@@ -115,27 +130,30 @@ def _film_episode(
             count += 1
         if camera.is_over():
             return count
-        if count >= MAX_FRAMES:
-            _warn_of_cut()
+        if count >= (MAX_FRAMES if most is None else most):
+            if most is None:
+                _warn_of_cut()
             return count
         pool.send(player.act(batch, on_device=pool.spec.on_device), batch.slots)
 
 
-def open_camera(env: str, seed: int, device: str = "cpu") -> tuple[RenderCamera | ObservationCamera, Pool]:
-    """A pool of one environment and a camera for it."""
+def open_camera(
+    env: str, seed: int, device: str = "cpu", *, every: int = 1
+) -> tuple[RenderCamera | ObservationCamera, Pool]:
+    """A pool of one environment, and a camera that takes one frame for `every` steps."""
     factory = resolve(env)
     factory = factory.single or factory  # the single environment of a batched simulator may render
     why = f"it runs only in the {factory.backend!r} pool"
     if factory.backend is None:
         made, why = _try_render(env, factory)
         if made is not None:
-            camera = RenderCamera(made, factory.frameskip)
+            camera = RenderCamera(made, factory.frameskip, every)
             rendered = Factory(make=lambda index: camera, frameskip=factory.frameskip, label=factory.label)
             return camera, make_pool(rendered, PoolConfig(kind="serial", num_envs=1), seed=seed)
     config = PoolConfig(kind="serial" if factory.backend is None else "auto", num_envs=1)
     pool = make_pool(factory, config, seed=seed, device=device)
     try:
-        return ObservationCamera(env, pool.spec, why), pool
+        return ObservationCamera(env, pool.spec, why, every), pool
     except BaseException:
         pool.close()
         raise
@@ -174,8 +192,8 @@ class RenderCamera:
     gone.
     """
 
-    def __init__(self, env: Any, frameskip: int) -> None:
-        self._env = env
+    def __init__(self, env: Any, frameskip: int, every: int = 1) -> None:
+        self._env, self._every, self._seen = env, every, 0
         rate = (getattr(env, "metadata", None) or {}).get("render_fps") or FRAMES_PER_SECOND
         # Our own environments state the rate of the simulator's frames, and are rendered once per step.
         self.frames_per_second = max(1.0, rate / frameskip)
@@ -197,8 +215,9 @@ class RenderCamera:
         return result
 
     def _shoot(self) -> None:
-        if not self.is_over():
+        if not self.is_over() and self._seen % self._every == 0:
             self._taken.append(as_frame(self._env.render()))
+        self._seen += 1
 
     def look(self, batch: StepBatch) -> list[Frame]:
         """The frames since the last batch, of the first episode only."""
@@ -212,7 +231,7 @@ class RenderCamera:
 class ObservationCamera:
     """The first image among the observations of slot 0."""
 
-    def __init__(self, env: str, spec: PoolSpec, why: str) -> None:
+    def __init__(self, env: str, spec: PoolSpec, why: str, every: int = 1) -> None:
         images = [leaf for leaf in spec.obs if is_image(leaf)]
         if not images:
             raise UsageError(
@@ -222,9 +241,13 @@ class ObservationCamera:
         log.info("the video shows the observation %r of %s: %s", images[0].name, env, why)
         self.frames_per_second = max(1.0, FRAMES_PER_SECOND / spec.frameskip)
         self._leaf, self._over = images[0], False
+        self._every, self._seen = every, 0
 
     def look(self, batch: StepBatch) -> list[Frame]:
         self._over = bool(batch.ended()[0])
+        self._seen += 1
+        if (self._seen - 1) % self._every and not self._over:
+            return []
         # Row 0 is slot 0, because all slots are received together, in order. `final_obs` is indexed by slot.
         image = (batch.final_obs if self._over else batch.obs)[self._leaf.name][0]
         return [from_observation(np.asarray(image.cpu() if hasattr(image, "cpu") else image), self._leaf)]

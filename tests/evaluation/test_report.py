@@ -69,7 +69,7 @@ def test_a_report_of_any_run(cartpole):
     assert path == cartpole / "report.html"
     text = path.read_text()
     page = check(text, cartpole)
-    assert page.ids == ["learning", "speed", "optimisation", "configuration"]
+    assert page.ids == ["learning", "episode", "speed", "optimisation", "configuration"]
     assert page.headings[0] == "gym:CartPole-v1"
     for heading in ("Episode return over steps", "Episode return over time", "Where the time goes", "Entropy"):
         assert heading in page.headings
