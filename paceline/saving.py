@@ -45,7 +45,6 @@ class Snapshot:
     """State of this rank."""
     pool: bytes | None
     """The state of this rank's simulators; None where they cannot be saved."""
-    best: bool
     problem: str | None
     """Why the state of this rank is missing."""
 
@@ -111,7 +110,6 @@ class Saver:
         except UsageError as error:
             pool_state = None
             self._say_unsaved(error)
-        merit = run.merit
         mine, problem = None, None
         try:
             stopped = stopped or run.pool.num_in_flight > 0
@@ -123,7 +121,6 @@ class Saver:
         shared = {
             "step": run.step,
             "seconds": run.seconds,
-            "best": self._best if merit is None else max(self._best, merit),
             "best_by": run.merit_name,
             "episodes": list(run.episodes.sums),
             "trained_by": list(run.ownership.ranks),
@@ -140,8 +137,6 @@ class Saver:
             shared=shared,
             mine={"rng": torch.get_rng_state(), "cuda_rng": cuda_rng, "agent": mine},
             pool=pool_state,
-            # Of equals the latest. Before there is a first merit, the latest checkpoint is the best.
-            best=self._best == -float("inf") if merit is None else merit >= self._best,
             problem=problem,
         )
 
@@ -165,10 +160,15 @@ class Saver:
         run.phases.show("saving a checkpoint", 0, 0)
         ranks = gather(run.group, (snapshot.policies, snapshot.mine, snapshot.pool, snapshot.problem))
         run.last_checkpoint_at, run.checkpoint_due = time.monotonic(), False
-        problem = self._write_files(snapshot, ranks) if run.group.is_first else None
+        # Not in `_take`, which a deterministic run calls before each iteration: ratings of players take long.
+        merit = run.merit
+        best = self._best if merit is None else max(self._best, merit)
+        # Of equals the latest. Before there is a first merit, the latest checkpoint is the best.
+        is_best = best == (-float("inf") if merit is None else merit)
+        problem = self._write_files(snapshot, ranks, best, is_best=is_best) if run.group.is_first else None
         written = not run.group.any(problem is not None)
         if written:
-            self._best, self._saved_at = snapshot.shared["best"], run.iterations
+            self._best, self._saved_at = best, run.iterations
             self._collection.saved(snapshot.mine["agent"])
             if run.population is not None:
                 run.population.saved()
@@ -181,19 +181,21 @@ class Saver:
             seconds = run.config.checkpoint.seconds
             log.warning("%s; %s. The next attempt is in %g s", problem, describe_last_checkpoint(run.folder), seconds)
 
-    def _write_files(self, snapshot: Snapshot, ranks: list[tuple[Any, Any, Any, Any]]) -> str | None:
-        """Returns what is wrong, if the disk is full."""
+    def _write_files(
+        self, snapshot: Snapshot, ranks: list[tuple[Any, Any, Any, Any]], best: float, *, is_best: bool
+    ) -> str | None:
+        """`best` is the highest merit so far. Returns what is wrong, if the disk is full."""
         problems = [problem for *_, problem in ranks if problem is not None]
         if problems:
             return problems[0]
         policies = {policy: saved for own, *_ in ranks for policy, saved in own.items()}
         (weights, *others), (agent, *learners) = zip(*(policies[p] for p in range(len(policies))), strict=True)
-        state = snapshot.shared | {"agent": agent, "ranks": [mine for _, mine, *_ in ranks]}
+        state = snapshot.shared | {"best": best, "agent": agent, "ranks": [mine for _, mine, *_ in ranks]}
         if learners:
             state["other_learners"] = learners
         pools = {rank: pool for rank, (*_, pool, _) in enumerate(ranks) if pool is not None}
         try:
-            self._checkpoints.save(snapshot.step, weights, state, pools, best=snapshot.best, other_weights=others)
+            self._checkpoints.save(snapshot.step, weights, state, pools, best=is_best, other_weights=others)
         except DiskFull as error:
             return str(error)
         return None

@@ -12,7 +12,8 @@ from paceline.pool.config import PoolConfig
 from paceline.pool.protocol import Episode
 from paceline.population.config import LeagueConfig, PopulationConfig
 from paceline.run import Run
-from paceline.session import Session
+from paceline.saving import Saver
+from paceline.session import Session, train
 from paceline.telemetry.episodes import WINDOW, LatestEpisodes
 from tests.integration.test_training import tiny
 from tests.population.test_rounds import populated
@@ -56,6 +57,15 @@ def test_against_opponents_the_best_is_chosen_by_its_rating(tmp_path):
         ratings = session.state.population._latest_ratings(WINDOW)
         assert ratings and session.state.merit == max(ratings.values())
         assert session.state.merit != session.state.episodes.means()["episode_return"]
+
+
+def test_a_deterministic_run_asks_for_its_merit_only_for_checkpoints(tmp_path, monkeypatch):
+    """It takes its state before each iteration, and the ratings of many players take long."""
+    asked, taken, take = [], [], Saver._take
+    monkeypatch.setattr(Run, "merit", property(lambda run: asked.append(run.step) or 1.0))
+    monkeypatch.setattr(Saver, "_take", lambda saver, **how: taken.append(0) or take(saver, **how))
+    assert train(dataclasses.replace(tiny(), deterministic=True), tmp_path).iterations == len(taken) - 1 > 5
+    assert len(asked) == 1
 
 
 def test_what_is_compared_is_of_one_kind(tmp_path):
