@@ -16,6 +16,9 @@ what the run has learned is saved.
 By default a callback is called on the first rank only. With the attribute `ranks = "all"` it is called on every rank,
 with the episodes of that rank. d4pg has no rollouts. In appo and d4pg the learner thread calls `on_rollout`,
 `on_episode` and `on_update`; no two calls ever run at the same time. An exception in a callback ends the run.
+
+A handler of SIGINT, SIGTERM or SIGHUP that a callback installs stays until the session closes. Then the signal does
+what the handler does, and stops nothing by itself. Handlers that simulators install are taken back.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ import numpy as np
 
 from paceline.errors import UsageError, closest
 from paceline.pool.protocol import Episode
+from paceline.signals import noting_new_handlers
 
 SessionT = TypeVar("SessionT")
 EVENTS = ("on_rollout", "on_episode", "on_update", "on_checkpoint", "on_stop")
@@ -53,8 +57,17 @@ class Callback:
 class Callbacks(Generic[SessionT]):
     """The callbacks of one session, on one rank."""
 
-    def __init__(self, callbacks: Iterable[object], session: SessionT, *, is_first: bool) -> None:
+    def __init__(
+        self,
+        callbacks: Iterable[object],
+        session: SessionT,
+        *,
+        is_first: bool,
+        handlers: dict[int, Any] | None = None,
+    ) -> None:
+        """`handlers` gets the signal handlers that callbacks install."""
         self._session, self._lock = session, threading.RLock()
+        self._handlers = {} if handlers is None else handlers
         self._methods: dict[str, list[Callable[..., Any]]] = {event: [] for event in EVENTS}
         for callback in callbacks:
             if _ranks_of(callback) == "all" or is_first:
@@ -80,7 +93,7 @@ class Callbacks(Generic[SessionT]):
         self._call("on_stop", error)
 
     def _call(self, event: str, *arguments: Any) -> None:
-        with self._lock:
+        with self._lock, noting_new_handlers(self._handlers):
             for method in self._methods[event]:
                 answer = method(self._session, *arguments)
                 if answer is not None and not isinstance(answer, bool | np.bool_):

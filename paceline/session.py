@@ -267,7 +267,7 @@ class Session:
         services = Services(group=group, ownership=ownership, stop=stop, clock=clock, phases=phases)
         learners, collection, population = assemble(config, services, pool, folder, initial)
         stack.enter_context(contextlib.closing(collection))
-        callbacks = Callbacks(self._callbacks, self, is_first=group.is_first)
+        callbacks = Callbacks(self._callbacks, self, is_first=group.is_first, handlers=stop.handlers_of_callbacks)
         state = Run(
             config,
             group,

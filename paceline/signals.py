@@ -6,7 +6,8 @@ import contextlib
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that stop a run."""
@@ -38,14 +39,32 @@ def signals_handled_by(handler: Callable[[int, object], None]) -> Iterator[None]
             signal.signal(number, previous)
 
 
-def take_back(handler: Callable[[int, object], None]) -> None:
-    """Let `handler` handle the signals again that other code has taken from it, but for SIGHUP under nohup."""
+def take_back(handler: Callable[[int, object], None], accepted: Mapping[int, Any]) -> None:
+    """Let `handler` handle the signals again that other code has taken from it, but for SIGHUP under nohup. A signal
+    with an `accepted` handler gets that one."""
     if not _in_main_thread():
         return
     for number in STOPPING:
-        present = signal.getsignal(number)
-        if present is not handler and not (number == signal.SIGHUP and present == signal.SIG_IGN):
-            signal.signal(number, handler)
+        present, wanted = signal.getsignal(number), accepted.get(number, handler)
+        if present != wanted and not (number == signal.SIGHUP and present == signal.SIG_IGN):
+            signal.signal(number, wanted)
+
+
+@contextlib.contextmanager
+def noting_new_handlers(noted: dict[int, Any]) -> Iterator[None]:
+    """At the end of the context `noted` has the handlers, by signal, that code in it has installed. Only the main
+    thread can install any."""
+    if not _in_main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in STOPPING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            present = signal.getsignal(number)
+            if present is not None and present != handler:
+                noted[number] = present
 
 
 @contextlib.contextmanager

@@ -25,7 +25,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Literal
+from typing import Any, Literal
 
 from paceline.distributed.runtime import Group
 from paceline.signals import INTERRUPTED, is_interactive, signals_handled_by, take_back
@@ -56,6 +56,8 @@ class Stop:
         self._handle: Callable[[int, object], None] | None = None
         self._keep_at = 0.0
         """When `keep_signals` next looks."""
+        self.handlers_of_callbacks: dict[int, Any] = {}
+        """By signal: the handler that a callback of the user has installed. It stays."""
         self.reason: Reason | None = None
         """The first reason; None while the run continues."""
         self.loop_is_running = False
@@ -171,4 +173,4 @@ class Stop:
         now = time.monotonic()
         if self._handle is not None and now >= self._keep_at:
             self._keep_at = now + KEEP_SECONDS
-            take_back(self._handle)
+            take_back(self._handle, self.handlers_of_callbacks)

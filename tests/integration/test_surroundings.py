@@ -11,6 +11,7 @@ import pty
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import gymnasium
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from paceline.callbacks import Callback
 from paceline.checkpoint import CheckpointFolder
 from paceline.cli import population as population_command
 from paceline.config import CheckpointConfig, Config
@@ -28,6 +30,7 @@ from paceline.population.member import RunMember, train_member
 from paceline.run import Run
 from paceline.run_folder import open_run_folder
 from paceline.session import Session, train
+from paceline.signals import noting_new_handlers
 from tests.integration.test_session import config_of
 from tests.integration.test_train_command import TINY, command, paceline_train, wait_for
 from tests.integration.test_training import tiny
@@ -134,6 +137,62 @@ def test_a_simulator_cannot_take_signals_away(tmp_path, monkeypatch, when, numbe
     run = train(config, tmp_path)
     assert run.interrupted and 0 < run.step < config.steps
     assert before == [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+
+
+class Handles(Callback):
+    """Installs a handler of SIGTERM after the first update, and sends the signal after the fourth."""
+
+    def __init__(self) -> None:
+        self.updates, self.received = 0, []
+
+    def on_update(self, session) -> None:
+        self.updates += 1
+        if self.updates == 1:
+            signal.signal(signal.SIGTERM, self._receive)
+        if self.updates == 4:
+            signal.raise_signal(signal.SIGTERM)
+
+    def _receive(self, number, frame) -> None:
+        self.received.append(number)
+
+
+@pytest.mark.parametrize("thief", [None, "simulator"])
+def test_a_callback_may_install_a_handler(tmp_path, monkeypatch, thief):
+    """It stays until the session closes, also if a simulator installs another one."""
+    monkeypatch.setattr("paceline.stop.KEEP_SECONDS", 0.0)
+    callback, before, plain = Handles(), signal.getsignal(signal.SIGTERM), Run.report
+
+    def report(run, *arguments) -> None:
+        if thief and callback.updates == 2:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        plain(run, *arguments)
+
+    monkeypatch.setattr(Run, "report", report)
+    config = tiny("none")
+    with Session(config, tmp_path, callbacks=[callback]) as session:
+        session.run()
+    assert callback.received == [signal.SIGTERM] and session.step >= config.steps
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_handler_that_appears_while_a_callback_runs_in_another_thread_is_none_of_its_own():
+    noted: dict = {}
+
+    def call() -> None:
+        with noting_new_handlers(noted):
+            entered.set()
+            left.wait(10)
+
+    entered, left = threading.Event(), threading.Event()
+    thread = threading.Thread(target=call)
+    before = signal.getsignal(signal.SIGTERM)
+    thread.start()
+    entered.wait(10)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    left.set()
+    thread.join()
+    signal.signal(signal.SIGTERM, before)
+    assert noted == {}
 
 
 def test_a_signal_between_two_rounds_of_a_member_loses_nothing(tmp_path, monkeypatch):
