@@ -169,10 +169,9 @@ def show(workload: Workload, samples: dict[str, list[dict[str, float]]], plan: P
         ours = median(next(iter(samples)), "updates_per_second")
         return [shown(updates), shown(steps), "" if ours is None else f"{ours / updates:.2f}"]
 
-    first = next(iter(samples))
     return print_table(
         f"{workload.capitalize()}: updates and steps per second on {plan.device}",
-        ["system", "updates per second", "steps per second", f"{first} is faster by"],
+        ["system", "updates per second", "steps per second", "Paceline's updates / this system's"],
         [[name, *cells(name)] for name in samples],
         name=workload,
     )

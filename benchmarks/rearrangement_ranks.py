@@ -21,6 +21,7 @@ import numpy as np
 
 from paceline.envs import resolve
 from paceline.sims.rearrangement.dynamics.config import RENDERERS
+from paceline.wording import counted
 
 from .ranks import launch
 from .report import Result, Table, command_line, context, make_result, print_context, print_table
@@ -134,10 +135,11 @@ def step_tables(timed: Timed) -> list[Table]:
     everything = [seconds for times in timed.steps.values() for seconds in times]
     columns = ["median", *(f"{share} %" for share in SHARES[1:]), "maximum", "count"]
     rows = [["step", *_spread(everything)], *([["reset", *_spread(timed.resets)]] if timed.resets else [])]
-    tables = [print_table("Milliseconds in one process, with random actions", ["", *columns], rows, name="step_times")]
+    title = "Time of a step and of a reset in milliseconds, one process, random actions"
+    tables = [print_table(title, ["", *columns], rows, name="step_times")]
     order = sorted(timed.steps, key=lambda house: statistics.median(timed.steps[house]))
     shown = order if len(order) <= 2 * SHOWN_HOUSES else [*order[:SHOWN_HOUSES], *order[-SHOWN_HOUSES:]]
-    title = f"The same by house: the fastest and the slowest of {len(order)}"
+    title = f"Time of a step by house in milliseconds: the fastest and the slowest {SHOWN_HOUSES} of {len(order)}"
     rows = [[str(house), *_spread(timed.steps[house])] for house in shown]
     return [*tables, print_table(title, ["house", *columns], rows, name="houses")]
 
@@ -157,11 +159,11 @@ def speed_table(plan: Plan, cells: dict[tuple[int, str], list[dict[str, float]]]
         shown = [f"{mean[system]:,.0f} ({median(size, system, 'best'):,.0f})" for system in SYSTEMS]
         rows.append([str(size), *shown, *(f"{mean[one] / mean[other]:.2f}" for one, other in RATIOS)])
     return print_table(
-        f"{plan.task}, {plan.envs} environments a rank: steps per second, mean (best iteration)",
+        f"{plan.task}, {plan.envs} environments a rank, {plan.device} learns: steps per second (of the best iteration)",
         ["ranks", *SYSTEMS, *map(" / ".join, RATIOS)],
         rows,
         name="ranks",
-        note=f"Medians of {plan.rounds} rounds of {plan.seconds:g} s; {plan.env}, {plan.encoder}, {plan.device}.",
+        note=f"Medians of {counted(plan.rounds, 'round')} of {plan.seconds:g} s. {plan.env}, encoder {plan.encoder}.",
     )
 
 

@@ -1,6 +1,6 @@
 """Stored plans solve `pick_up_and_orient` and `rotate_in_hand`: the tasks are possible.
 
-`paceline bench hand-planner` made the plans. These four also succeed from starts that differ by 0.01 mm, so another
+`paceline bench hand-planner` made the plans. These five also succeed from starts that differ by 0.01 mm, so another
 processor's rounding does not matter.
 """
 
