@@ -55,7 +55,8 @@ def film(run: SavedRun, path: Path, *, env: str, sampled: bool = False, seed: in
 
 def frames_of_episode(run: SavedRun, *, env: str, seed: int, every: int, most: int) -> tuple[list[Frame], float]:
     """Frames of one episode, one for `every` steps, `most` of them; and the seconds between two of them."""
-    device, frames = run.device(), []
+    frames: list[Frame] = []
+    device = run.device()
     camera, pool = open_camera(env, seed, str(device), every=every)
     with contextlib.closing(pool):
         player = make_player(run, pool.spec, device, sampled=False, seed=seed)
