@@ -36,7 +36,9 @@ def section(folder: Path, config: Config, history: History, *, trust: bool) -> s
     left_out = "" if every == 1 else f" Every {every} steps are one picture."
     uri = gif([_small(frame) for frame in frames], milliseconds=min(200, max(20, round(1000 * seconds))))
     picture = report_page.figure(uri, f"an episode in {config.env}")
-    return report_page.section("episode", "One episode", f"With the most likely actions.{left_out}", picture)
+    return report_page.section(
+        "episode", "One episode", f"With the most likely actions.{left_out}", report_page.grid([picture])
+    )
 
 
 def _without(why: str) -> str:
