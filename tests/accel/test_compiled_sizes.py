@@ -16,8 +16,9 @@ def compiled(monkeypatch):
     """What torch.compile makes says for how many sizes it is, and on what it was called."""
     calls = []
 
-    def fake_compile(function, dynamic=None):
+    def fake_compile(function, dynamic=None, options=None):
         def call(x):
+            assert (options == {"force_layout_optimization": True}) == (dynamic is False and torch.is_grad_enabled())
             calls.append(("one" if dynamic is False else "any", len(x), torch.is_grad_enabled()))
             return function(x)
 
