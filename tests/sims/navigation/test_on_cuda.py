@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from paceline.sims.navigation.rendering import render
+from paceline.sims.navigation.rendering.image_sensors import ImageSensors, Place
 from paceline.sims.navigation.scenes import geodesic
 from paceline.sims.navigation.simulator import Navigation
 from paceline.sims.navigation.tasks.table import TASKS
@@ -36,6 +37,37 @@ def test_the_kernel_sees_what_the_tensors_see(side, surfaces, small_bank, full_b
         again = render_triton.trace(bank, camera, scenes.flip(0), poses.flip(0), surfaces, only=only, otherwise=got)
         assert torch.equal(again.depth[~only], got.depth[~only])
         assert torch.equal(again.depth[only], got.depth.flip(0)[only])
+
+
+@pytest.mark.parametrize("side", [8, 20, 64])
+def test_the_kernel_paints_what_the_tensors_paint(side, small_bank, full_bank):
+    from paceline.sims.navigation.rendering import paint_triton
+
+    for bank in (small_bank.to("cuda"), full_bank.to("cuda")):
+        scenes, episodes = places(bank, 16)
+        poses, camera = bank.episodes[scenes, episodes, :3], render.Camera(side, "cuda")
+        view = render.trace(bank, camera, scenes, poses, True)
+        want, floor = render.shade(bank, camera, scenes, poses, view).int(), render.floor_of(bank)
+        got = paint_triton.paint(bank.colors, floor, camera, scenes, poses, view)
+        # At the edges of tiles, rounding decides which of two is seen.
+        assert ((got.int() - want).abs() <= 1).float().mean() > 0.999
+        only = torch.arange(16, device="cuda") % 3 == 0
+        some = paint_triton.paint(bank.colors, floor, camera, scenes, poses, view, only=only)
+        assert torch.equal(some[only], got[only])
+
+
+def test_cameras_that_are_not_asked_for_are_not_rendered(small_bank):
+    """Their views may be anything, also surfaces that do not exist."""
+    bank = small_bank.to("cuda")
+    config = TASKS["imagenav"].config(resolution=16, sensors="depth+rgb")
+    sensors = ImageSensors(bank, config)
+    scenes, episodes = places(bank, 16)
+    place = Place(scenes, bank.episodes[scenes, episodes, :3], scenes)
+    old = {name: torch.full_like(values, 7) for name, values in sensors.see(place).items()}
+    changed = torch.arange(16, device="cuda") % 3 == 0
+    for name, values in sensors.renew(old, place, changed).items():
+        assert torch.equal(values[changed], sensors.see(place)[name][changed])
+        assert (values[~changed] == 7).all()
 
 
 def test_the_kernel_knows_the_distances(small_bank, full_bank):

@@ -12,7 +12,7 @@ from torch import Tensor
 from paceline.sims.navigation.config import NavigationConfig
 from paceline.sims.navigation.layout import IMAGE
 from paceline.sims.navigation.rendering import render
-from paceline.sims.navigation.rendering.trace import trace
+from paceline.sims.navigation.rendering.trace import shade, trace
 from paceline.sims.navigation.scenes.bank import SceneBank
 from paceline.sims.randomness import combine, normal
 
@@ -79,10 +79,7 @@ class ImageSensors:
         if not images:
             return {}
         if changed.is_cuda:
-            side = self._camera.resolution
-            nothing = torch.zeros(len(changed), side, side, device=changed.device)
-            blank = render.View(nothing, nothing.long() if self._wants_rgb else None)
-            fresh = self._develop(self._trace(place, only=changed, otherwise=blank), place)
+            fresh = self._develop(self._trace(place, only=changed), place, only=changed)
             return {name: torch.where(changed[:, None, None, None], fresh[name], old) for name, old in images.items()}
         rows = changed.nonzero()[:, 0]
         if not len(rows):
@@ -93,14 +90,15 @@ class ImageSensors:
     def _trace(self, place: Place, **unchanged: Any) -> render.View:
         return trace(self._bank, self._camera, place.scenes, place.poses, self._wants_rgb, **unchanged)
 
-    def _develop(self, view: render.View, place: Place) -> Images:
+    def _develop(self, view: render.View, place: Place, only: Tensor | None = None) -> Images:
+        """On a GPU, images outside `only` (bool [N]) have no meaning."""
         images = {}
         noise = self._normal(place.noise_keys) if self._noise else None
         if self._wants_depth:
             depth = view.depth if noise is None else (view.depth * (1.0 + self._noise * noise)).clamp_(0.0, 1.0)
             images["depth"] = render.encode_depth(depth, self._dtype)
         if self._wants_rgb:
-            rgb = render.shade(self._bank, self._camera, place.scenes, place.poses, view)
+            rgb = shade(self._bank, self._camera, place.scenes, place.poses, view, only)
             if noise is not None:
                 rgb = (rgb + 255.0 * self._noise * noise[:, None]).clamp_(0.0, 255.0).round_().to(torch.uint8)
             images["rgb"] = rgb

@@ -145,7 +145,12 @@ def encode_depth(depth: Tensor, dtype: torch.dtype) -> Tensor:
 
 def shade(bank: SceneBank, camera: Camera, scenes: Tensor, poses: Tensor, view: View) -> Tensor:
     """uint8 [N, 3, H, W]: colours, shaded by the side and slightly by distance. The floor has tiles."""
-    return paint(bank.colors[scenes], bank.limits.max_walls + bank.limits.max_parts, camera, poses, view)
+    return paint(bank.colors[scenes], floor_of(bank), camera, poses, view)
+
+
+def floor_of(bank: SceneBank) -> int:
+    """The number of the floor, which follows that of the last box."""
+    return bank.limits.max_walls + bank.limits.max_parts
 
 
 def paint(colors: Tensor, floor: int, camera: Camera, poses: Tensor, view: View) -> Tensor:

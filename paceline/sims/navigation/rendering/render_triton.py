@@ -29,13 +29,14 @@ def trace(
     only: Tensor | None = None,
     otherwise: View | None = None,
 ) -> View:
-    """See `render.trace`. Cameras outside `only` (bool [N]) are not rendered: `otherwise` has their views."""
+    """See `render.trace`. Cameras outside `only` (bool [N]) are not rendered: `otherwise` has their views. Without it
+    these views are whatever was in memory."""
     num, side = len(scenes), camera.resolution
     depth = torch.empty(num, side, side, device=scenes.device)
     seen = torch.empty(num, side, side, dtype=torch.int64, device=scenes.device) if surfaces else None
     block_h = triton.next_power_of_2(side)
     block_w = min(block_h, max(1, _PIXELS_PER_PROGRAM // block_h))
-    assert (only is None) == (otherwise is None)
+    assert only is not None or otherwise is None
     old_depth, old_seen = otherwise if otherwise is not None else (None, None)
     _trace[(num, triton.cdiv(side, block_w))](
         bank.footprints,
@@ -58,6 +59,7 @@ def trace(
         camera.height,
         1.0 / camera.max_depth,
         HAS_ONLY=only is not None,
+        HAS_OTHERWISE=otherwise is not None,
         SURFACES=surfaces,
         BLOCK_H=block_h,
         BLOCK_W=block_w,
@@ -175,6 +177,7 @@ def _trace(
     camera_height,
     scale,
     HAS_ONLY: tl.constexpr,
+    HAS_OTHERWISE: tl.constexpr,
     SURFACES: tl.constexpr,
     BLOCK_H: tl.constexpr,
     BLOCK_W: tl.constexpr,
@@ -186,9 +189,10 @@ def _trace(
     pixels = camera * side * side + rows[:, None] * side + columns[None, :]
     if HAS_ONLY:  # noqa: SIM102
         if tl.load(only + camera) == 0:
-            tl.store(new_depth + pixels, tl.load(old_depth + pixels, mask=inside), mask=inside)
-            if SURFACES:
-                tl.store(new_seen + pixels, tl.load(old_seen + pixels, mask=inside), mask=inside)
+            if HAS_OTHERWISE:
+                tl.store(new_depth + pixels, tl.load(old_depth + pixels, mask=inside), mask=inside)
+                if SURFACES:
+                    tl.store(new_seen + pixels, tl.load(old_seen + pixels, mask=inside), mask=inside)
             return
     scene = tl.load(scenes + camera)
     x, y, heading = tl.load(poses + 3 * camera), tl.load(poses + 3 * camera + 1), tl.load(poses + 3 * camera + 2)
