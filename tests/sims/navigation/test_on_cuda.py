@@ -33,6 +33,11 @@ def test_the_kernel_sees_what_the_tensors_see(side, surfaces, small_bank, full_b
         assert ((got.depth - want.depth).abs() < 1e-4).float().mean() > 0.999
         if surfaces:
             assert (got.surfaces == want.surfaces).float().mean() > 0.995
+        for dtype in render.DEPTH_DTYPES.values():
+            encoded = render_triton.trace(bank, camera, scenes, poses, surfaces, dtype=dtype).depth
+            assert encoded.dtype == dtype
+            off = (encoded[:, None].float() - render.encode_depth(got.depth, dtype).float()).abs()
+            assert off.max() <= (dtype == torch.uint8) and (off == 0).float().mean() > 0.999
         only = torch.arange(16, device="cuda") % 3 == 0
         again = render_triton.trace(bank, camera, scenes.flip(0), poses.flip(0), surfaces, only=only, otherwise=got)
         assert torch.equal(again.depth[~only], got.depth[~only])
@@ -65,7 +70,8 @@ def test_cameras_that_are_not_asked_for_are_not_rendered(small_bank):
     place = Place(scenes, bank.episodes[scenes, episodes, :3], scenes)
     old = {name: torch.full_like(values, 7) for name, values in sensors.see(place).items()}
     changed = torch.arange(16, device="cuda") % 3 == 0
-    for name, values in sensors.renew(old, place, changed).items():
+    sensors.renew(old, place, changed)
+    for name, values in old.items():
         assert torch.equal(values[changed], sensors.see(place)[name][changed])
         assert (values[~changed] == 7).all()
 

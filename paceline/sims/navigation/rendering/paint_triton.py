@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from paceline.sims.navigation.rendering.render import Camera, View
+from paceline.sims.navigation.rendering.render_triton import rounded
 
 _PIXELS_PER_PROGRAM = 1024
 
@@ -92,5 +93,4 @@ def _paint(
     target = image + camera * 3 * area + pixels
     for channel in tl.static_range(3):
         value = tl.load(color + channel, mask=inside, other=0).to(tl.float32) * light
-        value = (value + 8388608.0) - 8388608.0  # rounds to the nearest integer, halves to even ones, as PyTorch does
-        tl.store(target + channel * area, value.to(tl.uint8), mask=inside)
+        tl.store(target + channel * area, rounded(value).to(tl.uint8), mask=inside)

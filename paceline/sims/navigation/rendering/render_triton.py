@@ -28,11 +28,13 @@ def trace(
     *,
     only: Tensor | None = None,
     otherwise: View | None = None,
+    dtype: torch.dtype = torch.float32,
 ) -> View:
     """See `render.trace`. Cameras outside `only` (bool [N]) are not rendered: `otherwise` has their views. Without it
-    these views are whatever was in memory."""
+    these views are whatever was in memory. Depth of another `dtype` than float32 is as `render.encode_depth` makes it.
+    """
     num, side = len(scenes), camera.resolution
-    depth = torch.empty(num, side, side, device=scenes.device)
+    depth = torch.empty(num, side, side, dtype=dtype, device=scenes.device)
     seen = torch.empty(num, side, side, dtype=torch.int64, device=scenes.device) if surfaces else None
     block_h = triton.next_power_of_2(side)
     block_w = min(block_h, max(1, _PIXELS_PER_PROGRAM // block_h))
@@ -60,12 +62,19 @@ def trace(
         1.0 / camera.max_depth,
         HAS_ONLY=only is not None,
         HAS_OTHERWISE=otherwise is not None,
+        AS_BYTES=dtype == torch.uint8,
         SURFACES=surfaces,
         BLOCK_H=block_h,
         BLOCK_W=block_w,
         num_warps=4,
     )
     return View(depth, seen)
+
+
+@triton.jit
+def rounded(values):
+    """Non-negative numbers up to 2^22 to the nearest integer, halves to even ones, as PyTorch does."""
+    return (values + 8388608.0) - 8388608.0
 
 
 @triton.jit
@@ -178,6 +187,7 @@ def _trace(
     scale,
     HAS_ONLY: tl.constexpr,
     HAS_OTHERWISE: tl.constexpr,
+    AS_BYTES: tl.constexpr,
     SURFACES: tl.constexpr,
     BLOCK_H: tl.constexpr,
     BLOCK_W: tl.constexpr,
@@ -221,6 +231,9 @@ def _trace(
         BLOCK_H=BLOCK_H,
         BLOCK_W=BLOCK_W,
     )
-    tl.store(new_depth + pixels, tl.minimum(depth * scale, 1.0), mask=inside)
+    share = tl.minimum(depth * scale, 1.0)
+    if AS_BYTES:
+        share = rounded(share * 255.0)
+    tl.store(new_depth + pixels, share.to(new_depth.dtype.element_ty), mask=inside)
     if SURFACES:
         tl.store(new_seen + pixels, seen, mask=inside)

@@ -13,13 +13,13 @@ from paceline.sims.navigation.scenes.bank import SceneBank
 
 
 def trace(
-    bank: SceneBank, camera: render.Camera, scenes: Tensor, poses: Tensor, surfaces: bool, **unchanged: Any
+    bank: SceneBank, camera: render.Camera, scenes: Tensor, poses: Tensor, surfaces: bool, **for_gpu: Any
 ) -> render.View:
-    """See `render.trace`. `unchanged` is for a GPU: `only` and `otherwise` of `render_triton.trace`."""
+    """See `render.trace`. `for_gpu` are further options of `render_triton.trace`."""
     if scenes.is_cuda:
         from paceline.sims.navigation.rendering import render_triton
 
-        return render_triton.trace(bank, camera, scenes, poses, surfaces, **unchanged)
+        return render_triton.trace(bank, camera, scenes, poses, surfaces, **for_gpu)
     return render.trace(bank, camera, scenes, poses, surfaces)
 
 

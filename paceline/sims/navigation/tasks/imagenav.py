@@ -58,16 +58,17 @@ class ImageNav:
         return self._point.judge(before, after, stopped)
 
     def observe(self, state: Tensor, rows: Tensor, noise_keys: Tensor) -> dict[str, Tensor]:
-        """Only new episodes need new pictures."""
-        now = rows[-len(self._shown) :]
-        pictures = self._sensors.renew(self._pictures, self._goals(now), now != self._shown)
-        if len(rows) > len(now):  # before and after the reset of some
-            seen = {name: torch.cat((self._pictures[name], values)) for name, values in pictures.items()}
-        else:
-            seen = pictures
+        """Only new episodes need new pictures. `rows` are the present ones, and before them none or those of before the
+        reset of some."""
+        earlier = len(rows) - len(self._shown)
+        now = rows[earlier:]
+        seen = {name: values.new_empty((len(rows), *values.shape[1:])) for name, values in self._pictures.items()}
+        for name, values in self._pictures.items():
+            seen[name][:earlier] = values[:earlier]
+        self._sensors.renew(self._pictures, self._goals(now), now != self._shown)
         self._shown.copy_(now)
-        for name, values in pictures.items():
-            self._pictures[name].copy_(values)
+        for name, values in self._pictures.items():
+            seen[name][earlier:] = values
         return {f"goal_{name}": values for name, values in seen.items()}
 
     def distances(self, columns: Tensor, positions: Tensor) -> Tensor:
