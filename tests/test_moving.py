@@ -106,6 +106,12 @@ def test_settings_of_rllib():
         assert set(re.findall(r"\w+", arguments)) <= known[method], method
 
 
+def test_an_algorithm_of_rllib_is_stopped_before_the_next():
+    """Otherwise the next one may wait for its processors for ever."""
+    first, restored = code("rllib.md").split("Algorithm.from_checkpoint(path)")
+    assert first.count("build_algo()") == first.count("algorithm.stop()") == restored.count("algorithm.stop()") == 1
+
+
 def test_code_of_rllib_calls_methods_with_arguments_that_they_have():
     known = methods_of_rllib()
     calls = [node for node in ast.walk(ast.parse(code("rllib.md"))) if isinstance(node, ast.Call)]

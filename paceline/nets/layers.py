@@ -42,6 +42,10 @@ def has_convolutions(network: nn.Module) -> bool:
     return any(isinstance(module, nn.Conv2d) and module not in own for module in network.modules())
 
 
+def has_grouped_convolutions(network: nn.Module) -> bool:
+    return any(isinstance(module, nn.Conv2d) and module.groups > 1 for module in network.modules())
+
+
 def as_float(obs: Tensor) -> Tensor:
     """`obs` as float32: bytes scaled to [0, 1], other numbers as they are."""
     if obs.dtype == torch.uint8:

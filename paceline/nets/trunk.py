@@ -19,7 +19,7 @@ from paceline.nets.config import RESNETS, PolicyConfig
 from paceline.nets.encoders import ImpalaResNet, NatureCNN, PatchEncoder, SampleFactoryConv, VectorEncoder
 from paceline.nets.fit import require_encoder
 from paceline.nets.images import is_binary, is_image, seen_shape
-from paceline.nets.layers import as_float
+from paceline.nets.layers import as_float, has_grouped_convolutions
 from paceline.nets.registry import ENCODER, ROWS, build
 from paceline.nets.resnet import ResNetEncoder, VERResNetEncoder
 from paceline.pool.spaces import Leaf
@@ -67,7 +67,9 @@ class Trunk(nn.Module):
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
     def compile_by_size(self) -> None:
-        self._compiled_call_impl = CompiledBySize(self._call_impl, _num_rows)
+        self._compiled_call_impl = CompiledBySize(
+            self._call_impl, _num_rows, channels_last=has_grouped_convolutions(self)
+        )
 
     @property
     def is_compiled(self) -> bool:

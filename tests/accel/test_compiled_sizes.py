@@ -11,21 +11,22 @@ import torch
 from paceline.accel.compiled_sizes import OWN_CODE, CompiledBySize
 
 
-@pytest.fixture
-def compiled(monkeypatch):
+@pytest.fixture(params=[False, True], ids=["", "channels last"])
+def compiled(monkeypatch, request):
     """What torch.compile makes says for how many sizes it is, and on what it was called."""
     calls = []
 
     def fake_compile(function, dynamic=None, options=None):
         def call(x):
-            assert (options == {"force_layout_optimization": True}) == (dynamic is False and torch.is_grad_enabled())
+            learns = dynamic is False and torch.is_grad_enabled()
+            assert options == ({"force_layout_optimization": True} if request.param and learns else None)
             calls.append(("one" if dynamic is False else "any", len(x), torch.is_grad_enabled()))
             return function(x)
 
         return call
 
     monkeypatch.setattr(torch, "compile", fake_compile)
-    return CompiledBySize(lambda x: 2 * x, len), calls
+    return CompiledBySize(lambda x: 2 * x, len, channels_last=request.param), calls
 
 
 def test_acting_and_learning_have_code_of_their_own(compiled):
@@ -61,7 +62,7 @@ from paceline.accel.compiled_sizes import CompiledBySize
 from paceline.nets.resnet import ResNetEncoder
 
 encoder = ResNetEncoder((1, 256, 256), "se_resnext50", hidden=512).cuda()
-compiled = CompiledBySize(encoder.forward, len)
+compiled = CompiledBySize(encoder.forward, len, channels_last=True)
 with torch.autocast("cuda", torch.bfloat16):
     with torch.no_grad():
         compiled(torch.rand(256, 1, 256, 256, device="cuda"))

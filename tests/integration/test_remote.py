@@ -224,8 +224,8 @@ def test_too_many_losses_end_the_run(cluster):
 
 
 def test_an_actor_for_which_there_is_no_room_yet_does_not_hold_up_the_others(cluster):
-    """Each wants both cores, so the second begins when the first is gone for good. An actor takes some 10 s to start:
-    it imports PyTorch in a process of its own."""
+    """The cluster has two cores, and each actor wants both: the second begins when the first is gone for good. An actor
+    takes some 10 s to start, because it imports PyTorch in a process of its own."""
     config = with_actors(count=2, cores=2.0)
     learner = Learner(config)
     with contextlib.closing(start_actors(config, learner)) as remote:

@@ -72,7 +72,8 @@ class Camera:
 
 class View(NamedTuple):
     depth: Tensor
-    """float32 [N, H, W]: depth as a share of the camera's `max_depth`, at most 1."""
+    """[N, H, W]: depth as a share of the camera's `max_depth`, at most 1, in float32. `render_triton.trace` can also
+    give the values of `encode_depth`."""
     surfaces: Tensor | None
     """int64 [N, H, W]: 3 * box + face, of `FACE_SHADES`; the floor is box B, the ceiling B + 1."""
 

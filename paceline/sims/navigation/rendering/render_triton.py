@@ -31,8 +31,8 @@ def trace(
     dtype: torch.dtype = torch.float32,
 ) -> View:
     """See `render.trace`. Cameras outside `only` (bool [N]) are not rendered: `otherwise` has their views. Without it
-    these views are whatever was in memory. Depth of another `dtype` than float32 is as `render.encode_depth` makes it.
-    """
+    these views are whatever was in memory. With another `dtype` than float32, depth has the values of
+    `render.encode_depth`."""
     num, side = len(scenes), camera.resolution
     depth = torch.empty(num, side, side, dtype=dtype, device=scenes.device)
     seen = torch.empty(num, side, side, dtype=torch.int64, device=scenes.device) if surfaces else None

@@ -15,7 +15,7 @@ from paceline.sims.navigation.scenes.bank import SceneBank
 def trace(
     bank: SceneBank, camera: render.Camera, scenes: Tensor, poses: Tensor, surfaces: bool, **for_gpu: Any
 ) -> render.View:
-    """See `render.trace`. `for_gpu` are further options of `render_triton.trace`."""
+    """See `render.trace`. `for_gpu` are further options of `render_triton.trace`; a CPU ignores them."""
     if scenes.is_cuda:
         from paceline.sims.navigation.rendering import render_triton
 

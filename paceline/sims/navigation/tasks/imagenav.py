@@ -58,8 +58,8 @@ class ImageNav:
         return self._point.judge(before, after, stopped)
 
     def observe(self, state: Tensor, rows: Tensor, noise_keys: Tensor) -> dict[str, Tensor]:
-        """Only new episodes need new pictures. `rows` are the present ones, and before them none or those of before the
-        reset of some."""
+        """`rows` [N] are the current episodes. After a step they are [2N]: first the episodes before resets, then the
+        current ones. Only the goals of new episodes are rendered."""
         earlier = len(rows) - len(self._shown)
         now = rows[earlier:]
         seen = {name: values.new_empty((len(rows), *values.shape[1:])) for name, values in self._pictures.items()}
