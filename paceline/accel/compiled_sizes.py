@@ -28,7 +28,7 @@ class CompiledBySize:
         self, function: Callable[..., Any], size_of: Callable[..., int], *, channels_last: bool = False
     ) -> None:
         self._function, self._size_of = function, size_of
-        options = {"force_layout_optimization": True} if channels_last else None
+        options: dict[str, Any] | None = {"force_layout_optimization": True} if channels_last else None
         self._for_a_size = {
             True: torch.compile(function, dynamic=False, options=options),
             False: torch.compile(function, dynamic=False),
