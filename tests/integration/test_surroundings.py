@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import dataclasses
 import json
 import os
@@ -15,9 +14,7 @@ import threading
 from pathlib import Path
 
 import gymnasium
-import numpy as np
 import pytest
-from gymnasium import spaces
 
 from paceline.callbacks import Callback
 from paceline.checkpoint import CheckpointFolder
@@ -31,50 +28,16 @@ from paceline.run import Run
 from paceline.run_folder import open_run_folder
 from paceline.session import Session, train
 from paceline.signals import noting_new_handlers
+from tests.integration.careless_env import Careless
 from tests.integration.test_session import config_of
 from tests.integration.test_train_command import TINY, command, paceline_train, wait_for
 from tests.integration.test_training import tiny
 
-
-class Careless(gymnasium.Env):
-    """A simulator that does `harm` when it is made, first reset or first stepped."""
-
-    observation_space, action_space = spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(2)
-
-    def __init__(self, harm: str = "", when: str = "make", folder: str = "") -> None:
-        self._harm, self._when, self._folder, self._has_done = harm, when, folder, False
-        self._do("make")
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self._do("reset")
-        self._steps = 0
-        return self.observation_space.sample(), {}
-
-    def step(self, action):
-        self._do("step")
-        self._steps += 1
-        return self.observation_space.sample(), 1.0, self._steps == 5, False, {}
-
-    def _do(self, now: str) -> None:
-        if now != self._when or self._has_done:
-            return
-        self._has_done = True
-        match self._harm:
-            case "leaves":
-                os.chdir(self._folder)
-            case "deaf":
-                signal.signal(signal.SIGINT, signal.SIG_IGN)
-                signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            case "prints":
-                sys.stdout.write("hello\n")
-                ctypes.CDLL(None).printf(b"hello from C\n")  # C buffers it
+CARELESS = "tests.integration.careless_env:Careless"
 
 
 def careless(harm: str, when: str = "make", **changes) -> Config:
-    return dataclasses.replace(
-        tiny("none", deterministic=False), env=f"{__name__}:Careless?harm={harm}&when={when}", **changes
-    )
+    return dataclasses.replace(tiny("none", deterministic=False), env=f"{CARELESS}?harm={harm}&when={when}", **changes)
 
 
 @pytest.mark.parametrize("system", ["ddppo", "d4pg"])
@@ -260,7 +223,7 @@ def test_a_run_is_not_resumed_as_a_population(tmp_path):
 def test_prints_of_simulators_are_not_in_the_json(tmp_path, pool):
     """Neither those of this process, nor of its workers, nor of compiled code."""
     train(careless("", pool=PoolConfig(num_envs=2, kind=pool, workers=1)), tmp_path)
-    options = ["--json", "--episodes", "4", "--env", f"{__name__}:Careless?harm=prints&when=reset"]
+    options = ["--json", "--episodes", "4", "--env", f"{CARELESS}?harm=prints&when=reset"]
     arguments = [sys.executable, "-m", "paceline", "eval", tmp_path, *options]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=300, check=False, env=environment)
