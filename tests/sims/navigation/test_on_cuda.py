@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from paceline.sims.navigation.rendering import render
-from paceline.sims.navigation.rendering.image_sensors import ImageSensors, Place
 from paceline.sims.navigation.scenes import geodesic
 from paceline.sims.navigation.simulator import Navigation
 from paceline.sims.navigation.tasks.table import TASKS
@@ -33,64 +32,10 @@ def test_the_kernel_sees_what_the_tensors_see(side, surfaces, small_bank, full_b
         assert ((got.depth - want.depth).abs() < 1e-4).float().mean() > 0.999
         if surfaces:
             assert (got.surfaces == want.surfaces).float().mean() > 0.995
-        for dtype in render.DEPTH_DTYPES.values():
-            encoded = render_triton.trace(bank, camera, scenes, poses, surfaces, dtype=dtype).depth
-            assert encoded.dtype == dtype
-            off = (encoded[:, None].float() - render.encode_depth(got.depth, dtype).float()).abs()
-            assert off.max() <= (dtype == torch.uint8) and (off == 0).float().mean() > 0.999
         only = torch.arange(16, device="cuda") % 3 == 0
         again = render_triton.trace(bank, camera, scenes.flip(0), poses.flip(0), surfaces, only=only, otherwise=got)
         assert torch.equal(again.depth[~only], got.depth[~only])
         assert torch.equal(again.depth[only], got.depth.flip(0)[only])
-
-
-@pytest.mark.parametrize("side", [8, 20, 64])
-def test_the_kernel_paints_what_the_tensors_paint(side, small_bank, full_bank):
-    from paceline.sims.navigation.rendering import paint_triton
-
-    for bank in (small_bank.to("cuda"), full_bank.to("cuda")):
-        scenes, episodes = places(bank, 16)
-        poses, camera = bank.episodes[scenes, episodes, :3], render.Camera(side, "cuda")
-        view = render.trace(bank, camera, scenes, poses, True)
-        want, floor = render.shade(bank, camera, scenes, poses, view).int(), render.floor_of(bank)
-        got = paint_triton.paint(bank.colors, floor, camera, scenes, poses, view)
-        # At the edges of tiles, rounding decides which of two is seen.
-        assert ((got.int() - want).abs() <= 1).float().mean() > 0.999
-        only = torch.arange(16, device="cuda") % 3 == 0
-        some = paint_triton.paint(bank.colors, floor, camera, scenes, poses, view, only=only)
-        assert torch.equal(some[only], got[only])
-
-
-@pytest.fixture
-def sevens(monkeypatch):
-    """New memory is full of sevens."""
-    monkeypatch.setattr(torch, "empty", lambda *shape, **options: torch.full(shape, 7, **options))
-
-
-def test_cameras_that_are_not_asked_for_are_not_rendered(small_bank, sevens):
-    from paceline.sims.navigation.rendering import paint_triton, render_triton
-
-    bank, camera = small_bank.to("cuda"), render.Camera(16, "cuda")
-    scenes, episodes = places(bank, 16)
-    poses, only = bank.episodes[scenes, episodes, :3], torch.arange(16, device="cuda") % 3 == 0
-    view = render_triton.trace(bank, camera, scenes, poses, True, only=only)
-    image = paint_triton.paint(bank.colors, render.floor_of(bank), camera, scenes, poses, view, only=only)
-    for values in (view.depth, view.surfaces, image):
-        assert (values[~only] == 7).all() and (values[only] != 7).any()
-
-
-def test_only_pictures_that_changed_are_renewed(small_bank):
-    bank = small_bank.to("cuda")
-    config = TASKS["imagenav"].config(resolution=16, sensors="depth+rgb")
-    sensors = ImageSensors(bank, config)
-    scenes, episodes = places(bank, 16)
-    place = Place(scenes, bank.episodes[scenes, episodes, :3], scenes)
-    old = {name: torch.full_like(values, 7) for name, values in sensors.see(place).items()}
-    changed = torch.arange(16, device="cuda") % 3 == 0
-    sensors.renew(old, place, changed)
-    for name, values in old.items():
-        assert torch.equal(values[changed], sensors.see(place)[name][changed])
-        assert (values[~changed] == 7).all()
 
 
 def test_the_kernel_knows_the_distances(small_bank, full_bank):
@@ -107,12 +52,10 @@ def test_the_kernel_knows_the_distances(small_bank, full_bank):
         torch.testing.assert_close(got, rows[:, 5], rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("sensors", "dtype"), [("depth", "float32"), ("depth", "float16"), ("depth", "uint8"), ("depth+rgb", "float32")]
-)
+@pytest.mark.parametrize("sensors", ["depth", "depth+rgb"])
 @pytest.mark.parametrize("task", TASKS)
-def test_streams_equal_those_of_the_host(task, sensors, dtype, small_bank):
-    config = TASKS[task].config(resolution=16, sensors=sensors, depth_dtype=dtype, max_episode_steps=20)
+def test_streams_equal_those_of_the_host(task, sensors, small_bank):
+    config = TASKS[task].config(resolution=16, sensors=sensors, max_episode_steps=20)
     host, device = Navigation(32, "cpu", config, bank=small_bank), Navigation(32, "cuda", config, bank=small_bank)
     first, same = host.reset(4), device.reset(4)
     for name, values in first.items():
@@ -127,20 +70,14 @@ def test_streams_equal_those_of_the_host(task, sensors, dtype, small_bank):
         close = (one.reward - other.reward.cpu()).abs() < 1e-3
         assert close.float().mean() > 0.9
         assert torch.equal(one.truncated, other.truncated.cpu())
-        for name in ("depth", "goal_depth"):
-            if name in one.obs:
-                far = (one.obs[name].float() - other.obs[name].cpu().float()).abs()
-                assert (far < (2 if dtype == "uint8" else 1e-3)).float().mean() > 0.9
+        near = (one.obs["depth"] - other.obs["depth"].cpu()).abs() < 1e-3
+        assert near.float().mean() > 0.9
 
 
-@pytest.mark.parametrize(
-    ("sensors", "dtype", "noise"),
-    [("depth", "float32", 0.01), ("depth", "float16", 0.0), ("depth+rgb", "float32", 0.01), ("blind", "float32", 0.01)],
-)
+@pytest.mark.parametrize("sensors", ["depth", "depth+rgb", "blind"])
 @pytest.mark.parametrize("task", TASKS)
-def test_a_step_can_be_captured(task, sensors, dtype, noise, small_bank):
-    options = {"resolution": 16, "sensors": sensors, "depth_dtype": dtype, "image_noise": noise}
-    config = TASKS[task].config(max_episode_steps=7, **options)
+def test_a_step_can_be_captured(task, sensors, small_bank):
+    config = TASKS[task].config(resolution=16, sensors=sensors, max_episode_steps=7, image_noise=0.01)
     eager = Navigation(64, "cuda", config, bank=small_bank.to("cuda"))
     captured = Navigation(64, "cuda", config, bank=small_bank.to("cuda"))
     actions = torch.ones(64, dtype=torch.long, device="cuda")

@@ -12,7 +12,6 @@ from paceline.sims.navigation.rendering.render import (
     MAX_DEPTH,
     Camera,
     encode_depth,
-    floor_of,
     shade,
     trace,
 )
@@ -158,25 +157,6 @@ def test_colours_by_box_face_and_distance():
     _, bank, camera, scenes, poses, view = look(scene, (3.5, 0.5, math.pi / 2), side, surfaces=True)
     sideways = shade(bank, camera, scenes, poses, view)[0, :, side // 2, side // 2].tolist()
     assert sideways == pytest.approx(color * FACE_SHADES[1] * (1 - 0.45 * 0.05), abs=1)
-
-
-def test_the_kernel_paints_what_the_tensors_paint(small_bank):
-    """Run by Triton's interpreter; test_on_cuda.py runs the kernel itself."""
-    if torch.cuda.is_available():
-        pytest.skip("the kernel itself is tested on this machine")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_INTERPRET", "1")
-        pytest.importorskip("triton")
-        from paceline.sims.navigation.rendering import paint_triton
-
-        scenes, camera = torch.arange(12), Camera(20)
-        poses, only = small_bank.episodes[:12, 7, :3], torch.arange(12) % 3 == 0
-        view = trace(small_bank, camera, scenes, poses, True)
-        want, floor = shade(small_bank, camera, scenes, poses, view), floor_of(small_bank)
-        assert torch.equal(paint_triton.paint(small_bank.colors, floor, camera, scenes, poses, view), want)
-        patch.setattr(torch, "empty", lambda *shape, **options: torch.full(shape, 7, **options))
-        some = paint_triton.paint(small_bank.colors, floor, camera, scenes, poses, view, only=only)
-        assert torch.equal(some[only], want[only]) and (some[~only] == 7).all()
 
 
 def test_depth_dtypes():

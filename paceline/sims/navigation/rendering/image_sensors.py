@@ -12,7 +12,7 @@ from torch import Tensor
 from paceline.sims.navigation.config import NavigationConfig
 from paceline.sims.navigation.layout import IMAGE
 from paceline.sims.navigation.rendering import render
-from paceline.sims.navigation.rendering.trace import shade, trace
+from paceline.sims.navigation.rendering.trace import trace
 from paceline.sims.navigation.scenes.bank import SceneBank
 from paceline.sims.randomness import combine, normal
 
@@ -49,9 +49,6 @@ class ImageSensors:
         self._bank, self._noise = bank, config.image_noise
         self._wants_depth, self._wants_rgb = "depth" in config.sensors, "rgb" in config.sensors
         self._dtype = render.DEPTH_DTYPES[config.depth_dtype]
-        only_depth = not self._wants_rgb and not self._noise
-        self._traced = self._dtype if only_depth else torch.float32
-        """The dtype of traced depths on a GPU. Colours and noise are made from float32."""
         self._camera = render.Camera(config.resolution, bank.device)
         self._pixels = torch.arange(config.resolution**2, device=bank.device)
 
@@ -77,32 +74,33 @@ class ImageSensors:
         first = {name: values[:num] for name, values in both.items()}
         return first, {name: values.index_copy(0, rows, both[name][num:]) for name, values in first.items()}
 
-    def renew(self, images: Images, place: Place, changed: Tensor) -> None:
-        """Replace, in `images`, those of the streams in `changed` (bool [N]) by the images at `place`."""
-        if changed.is_cuda and images:
-            fresh = self._develop(self._trace(place, only=changed), place, only=changed)
-            for name, values in images.items():
-                torch.where(changed[:, None, None, None], fresh[name], values, out=values)
-        elif images:
-            rows = changed.nonzero()[:, 0]  # on the host this does not wait for a device
-            if len(rows):
-                for name, values in self.see(Place(*(part[rows] for part in place))).items():
-                    images[name].index_copy_(0, rows, values)
+    def renew(self, images: Images, place: Place, changed: Tensor) -> Images:
+        """`images`, and those at `place` for the streams in `changed` (bool [N])."""
+        if not images:
+            return {}
+        if changed.is_cuda:
+            side = self._camera.resolution
+            nothing = torch.zeros(len(changed), side, side, device=changed.device)
+            blank = render.View(nothing, nothing.long() if self._wants_rgb else None)
+            fresh = self._develop(self._trace(place, only=changed, otherwise=blank), place)
+            return {name: torch.where(changed[:, None, None, None], fresh[name], old) for name, old in images.items()}
+        rows = changed.nonzero()[:, 0]
+        if not len(rows):
+            return {name: old.clone() for name, old in images.items()}
+        fresh = self.see(Place(*(part[rows] for part in place)))
+        return {name: old.index_copy(0, rows, fresh[name]) for name, old in images.items()}
 
     def _trace(self, place: Place, **unchanged: Any) -> render.View:
-        for_gpu = unchanged | {"dtype": self._traced}
-        return trace(self._bank, self._camera, place.scenes, place.poses, self._wants_rgb, **for_gpu)
+        return trace(self._bank, self._camera, place.scenes, place.poses, self._wants_rgb, **unchanged)
 
-    def _develop(self, view: render.View, place: Place, only: Tensor | None = None) -> Images:
-        """On a GPU, images outside `only` (bool [N]) have no meaning."""
+    def _develop(self, view: render.View, place: Place) -> Images:
         images = {}
         noise = self._normal(place.noise_keys) if self._noise else None
         if self._wants_depth:
             depth = view.depth if noise is None else (view.depth * (1.0 + self._noise * noise)).clamp_(0.0, 1.0)
-            is_encoded = depth.dtype != torch.float32
-            images["depth"] = depth[:, None] if is_encoded else render.encode_depth(depth, self._dtype)
+            images["depth"] = render.encode_depth(depth, self._dtype)
         if self._wants_rgb:
-            rgb = shade(self._bank, self._camera, place.scenes, place.poses, view, only)
+            rgb = render.shade(self._bank, self._camera, place.scenes, place.poses, view)
             if noise is not None:
                 rgb = (rgb + 255.0 * self._noise * noise[:, None]).clamp_(0.0, 255.0).round_().to(torch.uint8)
             images["rgb"] = rgb

@@ -72,8 +72,7 @@ class Camera:
 
 class View(NamedTuple):
     depth: Tensor
-    """[N, H, W]: depth as a share of the camera's `max_depth`, at most 1, in float32. `render_triton.trace` can also
-    give the values of `encode_depth`."""
+    """float32 [N, H, W]: depth as a share of the camera's `max_depth`, at most 1."""
     surfaces: Tensor | None
     """int64 [N, H, W]: 3 * box + face, of `FACE_SHADES`; the floor is box B, the ceiling B + 1."""
 
@@ -146,12 +145,7 @@ def encode_depth(depth: Tensor, dtype: torch.dtype) -> Tensor:
 
 def shade(bank: SceneBank, camera: Camera, scenes: Tensor, poses: Tensor, view: View) -> Tensor:
     """uint8 [N, 3, H, W]: colours, shaded by the side and slightly by distance. The floor has tiles."""
-    return paint(bank.colors[scenes], floor_of(bank), camera, poses, view)
-
-
-def floor_of(bank: SceneBank) -> int:
-    """The number of the floor, which follows that of the last box."""
-    return bank.limits.max_walls + bank.limits.max_parts
+    return paint(bank.colors[scenes], bank.limits.max_walls + bank.limits.max_parts, camera, poses, view)
 
 
 def paint(colors: Tensor, floor: int, camera: Camera, poses: Tensor, view: View) -> Tensor:

@@ -28,17 +28,14 @@ def trace(
     *,
     only: Tensor | None = None,
     otherwise: View | None = None,
-    dtype: torch.dtype = torch.float32,
 ) -> View:
-    """See `render.trace`. Cameras outside `only` (bool [N]) are not rendered: `otherwise` has their views. Without it
-    these views are whatever was in memory. With another `dtype` than float32, depth has the values of
-    `render.encode_depth`."""
+    """See `render.trace`. Cameras outside `only` (bool [N]) are not rendered: `otherwise` has their views."""
     num, side = len(scenes), camera.resolution
-    depth = torch.empty(num, side, side, dtype=dtype, device=scenes.device)
+    depth = torch.empty(num, side, side, device=scenes.device)
     seen = torch.empty(num, side, side, dtype=torch.int64, device=scenes.device) if surfaces else None
     block_h = triton.next_power_of_2(side)
     block_w = min(block_h, max(1, _PIXELS_PER_PROGRAM // block_h))
-    assert only is not None or otherwise is None
+    assert (only is None) == (otherwise is None)
     old_depth, old_seen = otherwise if otherwise is not None else (None, None)
     _trace[(num, triton.cdiv(side, block_w))](
         bank.footprints,
@@ -61,20 +58,12 @@ def trace(
         camera.height,
         1.0 / camera.max_depth,
         HAS_ONLY=only is not None,
-        HAS_OTHERWISE=otherwise is not None,
-        AS_BYTES=dtype == torch.uint8,
         SURFACES=surfaces,
         BLOCK_H=block_h,
         BLOCK_W=block_w,
         num_warps=4,
     )
     return View(depth, seen)
-
-
-@triton.jit
-def rounded(values):
-    """Non-negative numbers up to 2^22 to the nearest integer, halves to even ones, as PyTorch does."""
-    return (values + 8388608.0) - 8388608.0
 
 
 @triton.jit
@@ -186,8 +175,6 @@ def _trace(
     camera_height,
     scale,
     HAS_ONLY: tl.constexpr,
-    HAS_OTHERWISE: tl.constexpr,
-    AS_BYTES: tl.constexpr,
     SURFACES: tl.constexpr,
     BLOCK_H: tl.constexpr,
     BLOCK_W: tl.constexpr,
@@ -199,10 +186,9 @@ def _trace(
     pixels = camera * side * side + rows[:, None] * side + columns[None, :]
     if HAS_ONLY:  # noqa: SIM102
         if tl.load(only + camera) == 0:
-            if HAS_OTHERWISE:
-                tl.store(new_depth + pixels, tl.load(old_depth + pixels, mask=inside), mask=inside)
-                if SURFACES:
-                    tl.store(new_seen + pixels, tl.load(old_seen + pixels, mask=inside), mask=inside)
+            tl.store(new_depth + pixels, tl.load(old_depth + pixels, mask=inside), mask=inside)
+            if SURFACES:
+                tl.store(new_seen + pixels, tl.load(old_seen + pixels, mask=inside), mask=inside)
             return
     scene = tl.load(scenes + camera)
     x, y, heading = tl.load(poses + 3 * camera), tl.load(poses + 3 * camera + 1), tl.load(poses + 3 * camera + 2)
@@ -231,9 +217,6 @@ def _trace(
         BLOCK_H=BLOCK_H,
         BLOCK_W=BLOCK_W,
     )
-    share = tl.minimum(depth * scale, 1.0)
-    if AS_BYTES:
-        share = rounded(share * 255.0)
-    tl.store(new_depth + pixels, share.to(new_depth.dtype.element_ty), mask=inside)
+    tl.store(new_depth + pixels, tl.minimum(depth * scale, 1.0), mask=inside)
     if SURFACES:
         tl.store(new_seen + pixels, seen, mask=inside)

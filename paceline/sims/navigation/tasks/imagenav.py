@@ -58,17 +58,16 @@ class ImageNav:
         return self._point.judge(before, after, stopped)
 
     def observe(self, state: Tensor, rows: Tensor, noise_keys: Tensor) -> dict[str, Tensor]:
-        """`rows` [N] are the current episodes. After a step they are [2N]: first the episodes before resets, then the
-        current ones. Only the goals of new episodes are rendered."""
-        earlier = len(rows) - len(self._shown)
-        now = rows[earlier:]
-        seen = {name: values.new_empty((len(rows), *values.shape[1:])) for name, values in self._pictures.items()}
-        for name, values in self._pictures.items():
-            seen[name][:earlier] = values[:earlier]
-        self._sensors.renew(self._pictures, self._goals(now), now != self._shown)
+        """Only new episodes need new pictures."""
+        now = rows[-len(self._shown) :]
+        pictures = self._sensors.renew(self._pictures, self._goals(now), now != self._shown)
+        if len(rows) > len(now):  # before and after the reset of some
+            seen = {name: torch.cat((self._pictures[name], values)) for name, values in pictures.items()}
+        else:
+            seen = pictures
         self._shown.copy_(now)
-        for name, values in self._pictures.items():
-            seen[name][earlier:] = values
+        for name, values in pictures.items():
+            self._pictures[name].copy_(values)
         return {f"goal_{name}": values for name, values in seen.items()}
 
     def distances(self, columns: Tensor, positions: Tensor) -> Tensor:
