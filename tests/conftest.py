@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import math
 import os
 import subprocess
@@ -67,12 +66,6 @@ LONG = [
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long files come first: at the end the other cores would have nothing to do."""
     items.sort(key=lambda item: next((n for n, end in enumerate(LONG) if item.path.match(f"{end}.py")), len(LONG)))
-
-
-def pytest_collection_finish() -> None:
-    """What the modules hold stays to the end. The garbage collector need not look through it again and again."""
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -6,8 +6,8 @@ ResNet18 takes a third longer. The gradient of GroupNorm in an SE-ResNeXt50 even
 (PyTorch 2.11, images of 256x256).
 
 With `channels_last`, code with gradients lays images out pixel by pixel. torch.compile decides that by itself, and
-decides against it wherever a convolution is grouped. An SE-ResNeXt50 learns 12 % faster with it (H200, images of
-256x256). The code without gradients stays as torch.compile wants it.
+decides against it wherever a convolution is grouped. An SE-ResNeXt50 learns faster with it
+(docs/benchmarks/navigation.md). The code without gradients stays as torch.compile wants it.
 """
 
 from __future__ import annotations

@@ -242,7 +242,7 @@ def test_ranks_do_not_outlive_the_command_that_started_them(tmp_path):
 
 def test_a_killed_simulator_costs_its_episode_only(tmp_path):
     """kill -9 of a worker in the middle of a run: it goes on, and says so."""
-    options = [*TINY, "--steps", "2000", "--pool.kind", "process", "--pool.workers", "2", "--run-dir", tmp_path]
+    options = [*TINY, "--steps", "4000", "--pool.kind", "process", "--pool.workers", "2", "--run-dir", tmp_path]
     options += ["--checkpoint.seconds", "0.1", "--env", "tests.integration.slow:unhurried"]
     run = subprocess.Popen(command("cartpole", *options), stderr=subprocess.PIPE, text=True)
     wait_for(lambda: run.poll() is not None or (tmp_path / "checkpoints" / "latest").exists())
@@ -253,7 +253,7 @@ def test_a_killed_simulator_costs_its_episode_only(tmp_path):
     _, errors = run.communicate(timeout=300)
     assert run.returncode == 0, errors
     assert "SIGKILL" in errors and "replacing a simulator" in errors
-    assert CheckpointFolder(Path(tmp_path) / "checkpoints").load().state["step"] >= 2000
+    assert CheckpointFolder(Path(tmp_path) / "checkpoints").load().state["step"] >= 4000
 
 
 @pytest.mark.parametrize(
